@@ -1,0 +1,1 @@
+"""Tidemill: a durable workflow engine for Python."""

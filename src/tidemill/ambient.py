@@ -1,0 +1,57 @@
+"""Everything that differs from one moment or machine to the next: time, waiting, ids, chance.
+
+The engine takes these through `Ambient` and nothing else, so the simulator can replace all of them at once.
+The kernel never sees this module: what it needs (the time, an id) reaches it as an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Protocol
+
+import uuid_utils
+
+
+class Ambient(Protocol):
+    """The world outside a pure function."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch; may jump, so nothing but display may order by it."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """A clock that never goes back, for durations and self-imposed limits."""
+        ...
+
+    async def sleep(self, ms: float) -> None:
+        """Let other tasks run for at least this long."""
+        ...
+
+    def new_id(self) -> str:
+        """A fresh, roughly time-ordered unique id."""
+        ...
+
+    def chance(self) -> float:
+        """A number in [0, 1), for jitter and sampling."""
+        ...
+
+
+class RealAmbient:
+    """The machine's own clock, event loop and randomness."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000.0
+
+    async def sleep(self, ms: float) -> None:
+        await asyncio.sleep(ms / 1000.0)
+
+    def new_id(self) -> str:
+        return str(uuid_utils.uuid7())
+
+    def chance(self) -> float:
+        return random.random()

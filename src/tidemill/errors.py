@@ -1,0 +1,61 @@
+"""The one error family: whose fault is it, and what now?
+
+`Rejected` is the caller's fault and carries a stable code, the place, a sentence and a hint; it becomes an
+exit code or an HTTP status at the edge. `Conflict` and `LeaseLost` are races between workers and never reach
+a user. `Unavailable` is the environment's fault and is retried. A failed node is none of these: it is data
+in an event. Anything else that is raised is a bug and must be loud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with what the caller gave, precise enough to act on."""
+
+    code: str
+    message: str
+    path: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.message} [{self.code}]{hint}"
+
+
+class TidemillError(Exception):
+    """Anything Tidemill raises on purpose."""
+
+
+class Rejected(TidemillError):
+    """The caller asked for something that cannot be done; nothing was changed."""
+
+    def __init__(self, problems: Problem | Sequence[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+    @property
+    def code(self) -> str:
+        """The code of the first problem, which names the refusal as a whole."""
+        return self.problems[0].code
+
+
+def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
+    """Build a refusal with a single problem."""
+    return Rejected(Problem(code=code, message=message, path=path, hint=hint))
+
+
+class Conflict(TidemillError):
+    """Somebody else committed to the stream first; load the tail and decide again."""
+
+
+class LeaseLost(TidemillError):
+    """A job's lease is held by somebody else now, so its result must not be committed."""
+
+
+class Unavailable(TidemillError):
+    """The environment does not answer (store, network, disk); the same request may succeed later."""

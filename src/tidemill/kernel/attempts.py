@@ -1,0 +1,381 @@
+"""What an attempt's end means for its activation: a result, a retry, a wait, or a failure for good.
+
+The fence is checked here a second time, after the store's: a result counts only for the attempt that the log
+knows as the current one. A result that does not count leaves a ResultDiscarded, or nothing when it repeats
+what is already written.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
+from tidemill.kernel.endings import cancel_items
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    Error,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeStarted,
+    NodeWaiting,
+    Payload,
+    ResultDiscarded,
+)
+from tidemill.kernel.evolve import WORKER_LOST
+from tidemill.kernel.jobs import run_job, wait_job
+from tidemill.kernel.model import Node, Retry
+from tidemill.kernel.pen import Pen
+from tidemill.kernel.routing import owns_job, route_problem
+from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, State, peek_at
+from tidemill.kernel.visits import (
+    Facts,
+    complete_visit,
+    dead_letter,
+    error_envelope,
+    fail_visit,
+    item_over,
+    make_ready,
+    skip_visit,
+)
+
+LOST_IN_A_ROW_MAX = 5
+
+Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
+
+
+def standing(state: State, node: str, visit: int, index: int, token: int) -> Standing:
+    """How a worker that holds `token` stands towards an activation."""
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    if act is not None and token == act.token and not act.running:
+        return "repeated"
+    if not state.live:
+        return "run_ended"
+    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):
+        return "visit_ended"
+    return "current" if token > act.token or act.running and token == act.token else "stale"
+
+
+def take_result(pen: Pen, node: Node, result: Result) -> None:
+    """Record what an attempt came to, if it still counts."""
+    status = standing(pen.state, result.node, result.visit, result.index, result.token)
+    if status == "repeated":
+        return
+    if status != "current" or result.late:
+        _discard(pen, result, "lease_lost" if status == "current" else status)
+        return
+    if result.called:
+        begin(pen, result.node, result.visit, result.index, result.token, result.worker)
+    facts = Facts(
+        token=result.token,
+        worker=result.worker,
+        duration_ms=result.duration_ms,
+        waited_ms=result.waited_ms,
+        cause=pen.state.seq if result.called else 0,
+    )
+    match result.outcome:
+        case Done() as done:
+            _done(pen, node, result, done, facts)
+        case Failed() as failed:
+            _failed(pen, node, result.index, failed, result.chance, facts)
+        case Waits() as waits:
+            _waits(pen, node, result.index, waits, facts)
+        case Skips() as skips:
+            skip_visit(pen, node, skips.reason, facts)
+        case Expands() as expands:
+            _expands(pen, node, result, expands, facts)
+
+
+def begin(pen: Pen, node: str, visit: int, index: int, token: int, worker: str) -> None:
+    """Record that the current attempt has started, unless the log knows."""
+    act = peek_at(pen.state.peek(node), index)
+    if act is None or act.running:
+        return
+    pen.emit(
+        NodeStarted(
+            at_ms=pen.now,
+            node=node,
+            visit=visit,
+            index=index,
+            attempt=act.attempt + 1,
+            token=token,
+            worker=worker,
+        )
+    )
+
+
+def take_begin(pen: Pen, command: Begin) -> None:
+    """Record the start of an attempt before its end: at-most-once nodes and long handlers."""
+    begin(pen, command.node, command.visit, command.index, command.token, command.worker)
+
+
+def take_checkpoint(pen: Pen, command: Checkpoint) -> None:
+    """Keep how far a long handler has come, for the attempt after a crash."""
+    begin(pen, command.node, command.visit, command.index, command.token, "")
+    act = peek_at(pen.state.peek(command.node), command.index)
+    pen.emit(
+        NodeCheckpointed(
+            at_ms=pen.now,
+            node=command.node,
+            visit=command.visit,
+            index=command.index,
+            attempt=act.attempt if act else 1,
+            value=command.value,
+        )
+    )
+
+
+def take_lost(pen: Pen, node: Node, lost: Lost) -> None:
+    """Earlier leases on the job expired: their attempts are over, whatever their workers did."""
+    for _ in range(min(lost.times, LOST_IN_A_ROW_MAX)):
+        cell = pen.state.peek(node.id)
+        act = peek_at(cell, lost.index)
+        if act is None or not pen.state.live or act.status not in DISPATCHED:
+            return
+        if node.delivery == "at_most_once" and not act.running:
+            # NodeStarted is committed before such a handler is called: it never was.
+            break
+        _one_lost(pen, node, lost.index, act, _calls_handler(node, pen.state, lost.index))
+    if pen.state.live:
+        act = peek_at(pen.state.peek(node.id), lost.index)
+        if act is not None and act.status in DISPATCHED:
+            pen.put(run_job(node, lost.visit, lost.index))
+
+
+def _one_lost(pen: Pen, node: Node, index: int, act: Activation, calls: bool) -> None:
+    attempt = act.attempt if act.running or not calls else act.attempt + 1
+    if node.delivery == "at_most_once":
+        message = "the worker was lost after the attempt had started; nobody knows what it did"
+        _fail_for_good(pen, node, index, Error("unknown_outcome", message), Facts())
+    elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
+        message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
+        _fail_for_good(pen, node, index, Error("worker_killer", message), Facts(), attempt=attempt)
+    else:
+        _retry(pen, node, index, attempt, Error(WORKER_LOST, "the worker's lease expired", retryable=True), pen.now)
+
+
+def _calls_handler(node: Node, state: State, index: int) -> bool:
+    """Whether the job calls the handler: expansion, assembly and routing after a wait do not."""
+    cell = state.peek(node.id)
+    return index != NOT_AN_ITEM or (node.map is None and cell.resumed is None)
+
+
+def _discard(pen: Pen, result: Result, reason: str) -> None:
+    if pen.state.peek(result.node).discarded >= DISCARDS_MAX:
+        return
+    act = peek_at(pen.state.peek(result.node), result.index)
+    pen.emit(
+        ResultDiscarded(
+            at_ms=pen.now,
+            node=result.node,
+            visit=result.visit,
+            index=result.index,
+            attempt=act.attempt if act is not None else 0,
+            token=result.token,
+            outcome=type(result.outcome).__name__,
+            reason=reason,
+            worker=result.worker,
+        )
+    )
+
+
+def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> None:
+    limit = pen.flow.limits.max_bytes
+    if limit is not None and pen.state.size + done.size > limit:
+        message = f"the outputs of the run exceed {limit} bytes"
+        _fail_for_good(pen, node, result.index, Error("max_bytes_exceeded", message), facts, fatal=True)
+    elif result.index != NOT_AN_ITEM:
+        _complete_item(pen, node, result.index, done.output, done.size, facts)
+    elif (problem := route_problem(node, result.route)) is not None:
+        fail_visit(pen, node, Error("route_not_allowed", problem), facts)
+    else:
+        complete_visit(pen, node, done.output, result.route, facts, done.size)
+
+
+def _complete_item(pen: Pen, node: Node, index: int, output: Payload, size: int, facts: Facts) -> None:
+    cell = pen.state.peek(node.id)
+    act = peek_at(cell, index)
+    pen.emit(
+        NodeCompleted(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            index=index,
+            counter=pen.state.counter,
+            attempt=act.attempt if act is not None else 0,
+            output=output,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            waited_ms=facts.waited_ms,
+            size=size,
+            token=facts.token,
+        )
+    )
+    item_over(pen, node)
+
+
+def _failed(pen: Pen, node: Node, index: int, failed: Failed, chance: float, facts: Facts) -> None:
+    act = peek_at(pen.state.peek(node.id), index)
+    assert act is not None, "the result's standing was checked"
+    error = failed.error
+    if failed.unknown_outcome and node.delivery == "at_most_once":
+        _fail_for_good(pen, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
+    elif error.retryable and act.failures + 1 < node.retry.max_attempts:
+        delay = retry_delay_ms(node.retry, act.failures + 1, failed.retry_after_ms, chance)
+        _retry(pen, node, index, act.attempt, error, pen.now + delay, facts)
+    else:
+        _fail_for_good(pen, node, index, error, facts)
+
+
+def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
+    """How long to wait after the n-th failure: what the peer asked for, else exponential with jitter."""
+    if retry_after_ms is not None:
+        return max(0, retry_after_ms)
+    # The exponent is bounded so that a long series of failures cannot overflow a float.
+    delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
+    return max(0, int(delay * (1 + retry.jitter * (2 * chance - 1))))
+
+
+def _retry(
+    pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = Facts()
+) -> None:
+    cell = pen.state.peek(node.id)
+    pen.emit(
+        NodeFailed(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            index=index,
+            attempt=attempt,
+            error=error,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            waited_ms=facts.waited_ms,
+            retry_at_ms=at_ms,
+            counter=pen.state.counter,
+            token=facts.token,
+        )
+    )
+    if error.code != WORKER_LOST:
+        # A back-off is a timer: it stays in the store while the run is paused.
+        pen.puts.append(run_job(node, cell.visit, index, at_ms))
+
+
+def _fail_for_good(
+    pen: Pen, node: Node, index: int, error: Error, facts: Facts, *, attempt: int | None = None, fatal: bool = False
+) -> None:
+    """No more attempts. An item is tolerated or fails its map; a visit goes to its `on_error`."""
+    cell = pen.state.peek(node.id)
+    if index == NOT_AN_ITEM:
+        fail_visit(pen, node, error, facts, attempt=attempt, fatal=fatal)
+        return
+    assert node.map is not None and cell.map is not None
+    act = peek_at(cell, index)
+    attempts = attempt if attempt is not None else (act.attempt if act is not None else 0)
+    tolerated = cell.map.failed < node.map.tolerate and not fatal
+    pen.emit(
+        NodeFailed(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            index=index,
+            attempt=attempts,
+            error=error,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            waited_ms=facts.waited_ms,
+            tolerated=tolerated,
+            output=error_envelope(error) if tolerated else None,
+            counter=pen.state.counter,
+            token=facts.token,
+        )
+    )
+    dead_letter(pen, node, cell.visit, index, attempts, error)
+    if tolerated:
+        item_over(pen, node)
+    else:
+        _fail_map(pen, node, index, error, fatal)
+
+
+def _fail_map(pen: Pen, node: Node, index: int, error: Error, fatal: bool) -> None:
+    """One failure too many: the rest of the items is cancelled and the visit fails with the item's error."""
+    pen.cause = pen.state.seq
+    cancel_items(pen, node, f"item {index} failed")
+    item_error = Error(
+        error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
+    )
+    fail_visit(pen, node, item_error, Facts(cause=pen.cause), fatal=fatal)
+
+
+def _waits(pen: Pen, node: Node, index: int, waits: Waits, facts: Facts) -> None:
+    cell = pen.state.peek(node.id)
+    act = peek_at(cell, index)
+    assert act is not None, "the result's standing was checked"
+    expires = None if node.timeout_ms is None else pen.now + max(0, node.timeout_ms - facts.duration_ms)
+    pen.emit(
+        NodeWaiting(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            index=index,
+            attempt=act.attempt,
+            on=waits.on,
+            name=waits.name,
+            until_ms=None if waits.for_ms is None else pen.now + waits.for_ms,
+            expires_ms=expires,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            token=facts.token,
+        )
+    )
+    waiting = peek_at(pen.state.peek(node.id), index)
+    timer = None if waiting is None else wait_job(node.id, cell.visit, index, waiting)
+    if timer is not None:
+        pen.put(timer)
+
+
+def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Facts) -> None:
+    limit = pen.flow.limits.max_fanout
+    if expands.count > limit:
+        message = f"the list has {expands.count} items, more than max_fanout {limit}"
+        fail_visit(pen, node, Error("max_fanout_exceeded", message), facts)
+        return
+    pen.emit(
+        NodeExpanded(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=result.visit,
+            count=expands.count,
+            items=expands.items,
+            token=facts.token,
+        )
+    )
+    pen.cause = pen.state.seq
+    if expands.count == 0:
+        done = Done(output=expands.output if expands.output is not None else b"[]", size=2)
+        _done(pen, node, result, done, Facts(token=facts.token, cause=pen.cause))
+
+
+def wait_over(pen: Pen, node: Node, index: int, output: Payload) -> None:
+    """A wait ended well: complete the visit, or let a worker evaluate its conditions first."""
+    cell = pen.state.peek(node.id)
+    facts = Facts(cause=pen.cause)
+    if index != NOT_AN_ITEM:
+        _complete_item(pen, node, index, output, len(output) if isinstance(output, bytes) else output.size, facts)
+    elif not node.routed:
+        complete_visit(pen, node, output, None, facts)
+    else:
+        make_ready(pen, node, cell, resumed=output)
+
+
+def wait_expired(pen: Pen, node: Node, index: int, chance: float = 0.5) -> None:
+    """A wait took longer than the attempt may: that is a time-out, and retryable."""
+    error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
+    _failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, Facts(cause=pen.cause))

@@ -1,0 +1,137 @@
+"""How a run ends: complete, failed or cancelled. Ending a run ends every unfinished visit with it.
+
+The counter of every terminal run is zero, because each visit that is ended here consumes the tokens it had,
+parked ones included.
+"""
+
+from __future__ import annotations
+
+from tidemill.kernel.events import (
+    Error,
+    NodeCancelled,
+    NodeFailed,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+)
+from tidemill.kernel.jobs import JobKind, key_of
+from tidemill.kernel.model import Node
+from tidemill.kernel.pen import Pen
+from tidemill.kernel.routing import descendants, owns_job
+from tidemill.kernel.state import DISPATCHED, ENDED, Cell, peek_at
+
+UPSTREAM_FAILED = "upstream_failed"
+
+
+def complete_run(pen: Pen) -> None:
+    """Nothing is in flight any more and there are no outputs to render."""
+    pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated))
+    _forget_deadline(pen)
+
+
+def fail_run(pen: Pen, node: str, visit: int, error: Error) -> None:
+    """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole."""
+    cause = pen.state.seq
+    _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node else set(), node)
+    left = pen.state.counter
+    pen.emit(
+        RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0)
+    )
+    _forget_deadline(pen)
+
+
+def cancel_run(pen: Pen, reason: str) -> None:
+    """End the run as CANCELLED."""
+    _end_visits(pen, reason or "the run was cancelled", set(), "")
+    left = pen.state.counter
+    pen.emit(
+        RunCancelled(
+            at_ms=pen.now, actor=pen.actor, command=pen.command, reason=reason, consumed=left, counter=0
+        )
+    )
+    _forget_deadline(pen)
+
+
+def _forget_deadline(pen: Pen) -> None:
+    pen.agenda.clear()
+    pen.loops.clear()
+    if pen.state.deadline_ms is not None:
+        pen.drops.append(key_of("deadline"))
+    if pen.state.rendering:
+        pen.drops.append(key_of("outputs"))
+
+
+def _end_visits(pen: Pen, reason: str, downstream: set[str], source: str) -> None:
+    """End every unfinished visit: PENDING ones below the failure have failed with it, the rest is cancelled."""
+    state = pen.state
+    pen.cause = state.seq
+    for node in pen.flow.nodes:
+        cell = state.peek(node.id)
+        if cell.status in ENDED:
+            continue
+        _drop_jobs(pen, node, cell)
+        cancel_items(pen, node, reason)
+        if cell.status == "PENDING" and node.id in downstream:
+            _fail_with(pen, node, cell, source)
+        else:
+            _cancel(pen, node, cell, reason)
+
+
+def _fail_with(pen: Pen, node: Node, cell: Cell, source: str) -> None:
+    pen.emit(
+        NodeFailed(
+            at_ms=pen.now,
+            cause=pen.cause,
+            node=node.id,
+            visit=cell.visit,
+            attempt=cell.attempt,
+            error=Error(UPSTREAM_FAILED, f"node {source} failed"),
+            consumed=cell.tokens,
+            counter=pen.state.counter - cell.tokens,
+        )
+    )
+
+
+def _cancel(pen: Pen, node: Node, cell: Cell, reason: str) -> None:
+    pen.emit(
+        NodeCancelled(
+            at_ms=pen.now,
+            cause=pen.cause,
+            node=node.id,
+            visit=cell.visit,
+            reason=reason,
+            consumed=cell.tokens,
+            counter=pen.state.counter - cell.tokens,
+        )
+    )
+
+
+def _drop_jobs(pen: Pen, node: Node, cell: Cell) -> None:
+    if owns_job(cell):
+        pen.drops.append(key_of("run", node.id, cell.visit))
+    elif cell.status == "WAITING":
+        pen.drops.append(key_of("wake", node.id, cell.visit))
+        pen.drops.append(key_of("expire", node.id, cell.visit))
+
+
+def cancel_items(pen: Pen, node: Node, reason: str) -> None:
+    """End every item of a map that was queued and has not ended; those that never were do not happen at all."""
+    queued = pen.state.peek(node.id).map
+    for index in range(queued.next if queued is not None else 0):
+        cell = pen.state.peek(node.id)
+        item = peek_at(cell, index)
+        if item is None or item.status in ENDED:
+            continue
+        kinds: tuple[JobKind, ...] = ("run",) if item.status in DISPATCHED else ("wake", "expire")
+        pen.drops.extend(key_of(kind, node.id, cell.visit, index) for kind in kinds)
+        pen.emit(
+            NodeCancelled(
+                at_ms=pen.now,
+                cause=pen.cause,
+                node=node.id,
+                visit=cell.visit,
+                index=index,
+                reason=reason,
+                counter=pen.state.counter,
+            )
+        )

@@ -1,0 +1,106 @@
+"""Where everybody who reads a document writes down what is wrong with it.
+
+A reader never stops at the first problem: it records it here and goes on with what is left, so that the author
+sees everything at once. The list is bounded, because a hostile document can be wrong in a million places.
+`Place` is a position in the document together with the words that name it to a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from tidemill.errors import Problem, Rejected
+
+PROBLEMS_MAX = 1000
+CANDIDATES_MAX = 10_000
+NAME_SHOWN_MAX = 60
+
+
+class Findings:
+    """Problems and warnings in the order in which they were met."""
+
+    __slots__ = ("dropped", "problems", "warnings")
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self.dropped = 0
+
+    def problem(self, code: str, path: str, message: str, hint: str = "") -> None:
+        """Record something that makes the document unusable."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(code=code, path=path, message=message, hint=hint))
+        else:
+            self.dropped += 1
+
+    def warning(self, code: str, path: str, message: str, hint: str = "") -> None:
+        """Record something that compiles but is probably not what the author means."""
+        if len(self.warnings) < PROBLEMS_MAX:
+            self.warnings.append(Problem(code=code, path=path, message=message, hint=hint))
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Record what another floor of the house has found."""
+        for problem in problems:
+            self.problem(problem.code, problem.path, problem.message, problem.hint)
+
+    def all_problems(self) -> list[Problem]:
+        """Every problem kept, and a last line that counts the ones that were not."""
+        if not self.dropped:
+            return list(self.problems)
+        rest = Problem(code="too_many_problems", message=f"and {self.dropped} more problems")
+        return [*self.problems, rest]
+
+    def refuse(self) -> None:
+        """Raise Rejected if there is any problem."""
+        if self.problems:
+            raise Rejected(self.all_problems())
+
+
+class Place:
+    """A position in the document: its path, and who is there, for the sentence."""
+
+    __slots__ = ("found", "path", "who")
+
+    def __init__(self, found: Findings, path: str, who: str) -> None:
+        self.found = found
+        self.path = path
+        self.who = who
+
+    def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
+        """Record a problem with `key` here, or with the whole place when the key is empty."""
+        path = pointer(self.path, key) if key else self.path
+        self.found.problem(code, path, f"{self.who}: {message}" if self.who else message, hint)
+
+    def warning(self, code: str, key: str, message: str, hint: str = "") -> None:
+        path = pointer(self.path, key) if key else self.path
+        self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
+
+    def inside(self, key: str) -> Place:
+        """The place one level down; the sentence still begins with the same owner."""
+        return Place(self.found, pointer(self.path, key), self.who)
+
+
+def pointer(path: str, key: str | int) -> str:
+    """Extend a JSON pointer by one step."""
+    if isinstance(key, int):
+        return f"{path}/{key}"
+    if "~" in key or "/" in key:
+        key = key.replace("~", "~0").replace("/", "~1")
+    return f"{path}/{key}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that offers the known name most like the one given, or nothing.
+
+    Comparing is quadratic in the lengths and linear in the candidates, so both are bounded.
+    """
+    candidates = [candidate for _, candidate in zip(range(CANDIDATES_MAX), known, strict=False)]
+    matches = get_close_matches(name[:NAME_SHOWN_MAX], candidates, n=1, cutoff=0.6)
+    return f"did you mean `{matches[0]}`?" if matches else ""
+
+
+def shown(value: str) -> str:
+    """A name from the document as it may be printed: short, and nothing that a terminal would act on."""
+    short = value if len(value) <= NAME_SHOWN_MAX else value[: NAME_SHOWN_MAX - 1] + "…"
+    return short if short.isprintable() else ascii(short)[1:-1]

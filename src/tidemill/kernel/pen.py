@@ -1,0 +1,90 @@
+"""The pen a decision is written with: events folded into a draft as they are written, and the work they call for.
+
+A rule that needs to know what an earlier rule of the same decision did just looks at `pen.state`. Ending a
+visit only decides its edges; what follows from them (joins that fire, nodes that are skipped) waits on the
+agenda until all of them are decided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.jobs import Put
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State, draft_of
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store has to do with jobs, in the commit that writes the events."""
+
+    put: tuple[Put, ...] = ()
+    drop: tuple[str, ...] = ()
+    withdraw: tuple[str, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that follow from a command, in order, and the work that follows from the facts."""
+
+    events: tuple[AnyEvent, ...] = ()
+    work: Work = Work()
+
+
+class Pen:
+    """Everything one decision needs at hand."""
+
+    __slots__ = (
+        "actor",
+        "agenda",
+        "cause",
+        "command",
+        "drops",
+        "events",
+        "flow",
+        "loops",
+        "now",
+        "puts",
+        "state",
+        "withdrawn",
+    )
+
+    def __init__(self, flow: Workflow, state: State, now_ms: int) -> None:
+        self.flow = flow
+        self.state = draft_of(state)
+        self.now = now_ms
+        self.events: list[AnyEvent] = []
+        self.puts: list[Put] = []
+        self.drops: list[str] = []
+        self.withdrawn: list[str] = []
+        self.agenda: deque[tuple[str, int]] = deque()
+        """Nodes whose inbound edges changed, each with the seq of the event that changed them."""
+        self.loops: list[str] = []
+        """Looping nodes that wait for their body, to be looked at once the agenda is empty."""
+        self.actor: str | None = None
+        self.command: str | None = None
+        self.cause = 0
+
+    def take_up(self, command: AnyCommand) -> None:
+        """Begin with the next command."""
+        self.actor, self.command = command.actor, command.id
+
+    def emit(self, event: AnyEvent) -> None:
+        """Write a fact down and let the draft know it."""
+        self.events.append(event)
+        evolve(self.state, event)
+
+    def put(self, job: Put) -> None:
+        """Ask for a job. A paused run dispatches nothing; resuming asks for everything the state calls for."""
+        if self.state.status != "PAUSED" or job.task.kind != "run":
+            self.puts.append(job)
+
+    def decision(self) -> Decision:
+        """What was written."""
+        return Decision(
+            events=tuple(self.events),
+            work=Work(put=tuple(self.puts), drop=tuple(self.drops), withdraw=tuple(self.withdrawn)),
+        )

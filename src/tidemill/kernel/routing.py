@@ -1,0 +1,175 @@
+"""Which edges a visit takes when it ends, and what a join makes of the edges it has: pure questions.
+
+Everything here reads the workflow and the state and answers; nothing is written. An edge is undecided, taken
+or dead. Joins look at edges only, never at the statuses of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from tidemill.kernel.events import Route
+from tidemill.kernel.model import Branch, Node, Workflow
+from tidemill.kernel.state import DISPATCHED, ENDED, Cell, State
+
+Verdict = Literal["fire", "skip"]
+
+
+def join_verdict(node: Node, cell: Cell) -> Verdict | None:
+    """Whether a join fires, is skipped, or (None) has to wait for more edges."""
+    taken = cell.taken
+    undecided = len(node.inbound) - taken - cell.dead
+    match node.join:
+        case "all":
+            return None if undecided else ("fire" if taken else "skip")
+        case "strict":
+            return None if undecided else ("skip" if cell.dead else "fire")
+        case "any":
+            return "fire" if taken else (None if undecided else "skip")
+        case "quorum":
+            if taken >= node.quorum:
+                return "fire"
+            return "skip" if taken + undecided < node.quorum else None
+
+
+def on_completion(node: Node, route: Route | None) -> tuple[str, ...]:
+    """Edges taken by a visit that completed; on a looping node, by one that broke out of its loop."""
+    if not node.routed:
+        return node.plain
+    chosen = set(node.plain)
+    if node.loop is not None:
+        chosen.update(node.loop.break_path)
+    if route is not None and route.branch:
+        chosen.update(route.branch)
+    return tuple(target for target in node.outbound if target in chosen)
+
+
+def on_exhaustion(node: Node) -> tuple[str, ...]:
+    """Edges taken when a loop's passes are used up: the time-out path alone."""
+    assert node.loop is not None, "only a looping node can exhaust its passes"
+    return tuple(target for target in node.outbound if target in node.loop.timeout_path)
+
+
+def on_tolerated_failure(node: Node) -> tuple[str, ...]:
+    """Edges taken by a failed visit that its `on_error` tolerates; no condition is evaluated over an error."""
+    if node.on_error == "route":
+        chosen = set(node.error_path)
+    else:
+        chosen = set(node.plain)
+        if node.loop is not None:
+            chosen.update(node.loop.break_path)
+        if node.branch is not None:
+            chosen.update(node.branch.default)
+    return tuple(target for target in node.outbound if target in chosen)
+
+
+def route_problem(node: Node, route: Route | None) -> str | None:
+    """Why a reported route is not one that the node's document allows; None when it is legal."""
+    if not node.routed:
+        return None if route is None else "the node has no conditions"
+    if route is None:
+        return "the node's conditions were not evaluated"
+    if (node.loop is not None) is (route.again is None):
+        return "the loop's condition was not evaluated" if node.loop else "the node has no loop"
+    if route.again or node.branch is None:
+        return "the branch was evaluated too early" if route.branch is not None else None
+    if route.branch is None:
+        return "the branch was not evaluated"
+    return _branch_problem(node.branch, route)
+
+
+def _branch_problem(branch: Branch, route: Route) -> str | None:
+    assert route.branch is not None
+    if branch.kind == "agent_driven":
+        allowed = set(branch.available) | set(branch.default)
+        strange = [target for target in route.branch if target not in allowed]
+        return f"{', '.join(strange)} is not among the nodes it may choose" if strange else None
+    if route.rule >= len(branch.rules):
+        return f"the branch has no rule {route.rule}"
+    legal = branch.default if route.rule < 0 else branch.rules[route.rule].next_nodes
+    return None if route.branch == legal else "the targets are not those of the rule that matched"
+
+
+class Edges(NamedTuple):
+    """The outgoing edges of a visit as it ends."""
+
+    taken: tuple[str, ...]
+    dead: tuple[str, ...]
+    dead_escapes: tuple[tuple[str, str], ...]
+    absorbed: int
+    """Tokens that reach a join which has already fired or was skipped: emitted and consumed at once."""
+
+
+def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
+    """Turn the targets a visit goes to into decisions on all its outgoing edges."""
+    if not node.outbound:
+        dead: tuple[str, ...] = ()
+    elif len(taken) == len(node.outbound):
+        dead = ()
+    else:
+        chosen = set(taken)
+        dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
+        if node.loops:
+            dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
+    absorbed = 0
+    for target in taken:
+        cell = state.peek(target)
+        if cell.settled or cell.edges.get(node.id):
+            absorbed += 1
+    escapes = () if node.loop is None else _dead_escapes(flow, state, node)
+    return Edges(taken, dead, escapes, absorbed)
+
+
+def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str) -> bool:
+    """Whether an untaken edge out of a loop's body must stay undecided because the loop may come back to it.
+
+    `ending` is the looping node whose loop is over by the very event in the making.
+    """
+    for looping in node.loops:
+        if looping == ending:
+            continue
+        if target in flow.bodies[looping]:
+            return False
+        if state.peek(looping).status not in ENDED:
+            return True
+    return False
+
+
+def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
+    """Edges of other body nodes that die because this looping node's loop is over."""
+    assert node.loop is not None
+    return tuple(
+        (source, target)
+        for source, target in node.loop.escapes
+        if state.peek(target).edges.get(source) is None
+        and state.peek(source).status in ENDED
+        and not _deferred(flow, state, flow.by_id[source], target, node.id)
+    )
+
+
+def body_busy(flow: Workflow, state: State, node: Node) -> bool:
+    """Whether another visit of this looping node's body is in flight, so that its next pass must wait."""
+    assert node.loop is not None
+    return any(name != node.id and in_flight(state.peek(name)) for name in node.loop.body)
+
+
+def in_flight(cell: Cell) -> bool:
+    """Whether a visit was made ready and has not ended."""
+    return cell.fired and cell.status not in ENDED
+
+
+def descendants(flow: Workflow, node: str) -> set[str]:
+    """Everything that can be reached over any edge, loop-backs excluded."""
+    seen: set[str] = set()
+    agenda = [node]
+    while agenda:
+        for target in flow.by_id[agenda.pop()].outbound:
+            if target not in seen:
+                seen.add(target)
+                agenda.append(target)
+    return seen
+
+
+def owns_job(cell: Cell) -> bool:
+    """Whether a node's own activation (not its items) has a job: a map between expansion and assembly has none."""
+    return cell.status in DISPATCHED and not (cell.map is not None and cell.status == "RUNNING")

@@ -1,0 +1,270 @@
+"""What is known of a run after its first n events: plain values that `evolve` changes and `decide` reads.
+
+A state is owned by whoever folds it. `decide` never touches the one it is given: it works on a *draft*, which
+shares everything with its base and copies a cell the moment it writes to it, so a decision costs what it
+touches and never the size of the run. For the same reason the containers that can grow with the graph (cells,
+a join's edges, a map's items) are never copied whole: a `Layer` keeps changes in front of its base.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Route
+
+NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
+RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
+
+ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
+"""Statuses of a visit or item that is over."""
+DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
+"""Statuses that own a job in the store and count against `max_parallel`."""
+TERMINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+"""Statuses in which a run absorbs everything."""
+
+DISCARDS_MAX = 10
+"""Discarded results recorded per visit; more are dropped without a trace."""
+
+COPIED_EDGES_MAX = 32
+"""Joins up to this many decided edges are copied into a draft; larger ones get a layer."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Layer(dict[K, V]):
+    """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used."""
+
+    __slots__ = ("behind",)
+
+    def __init__(self, behind: dict[K, V]) -> None:
+        self.behind = behind
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The own value, else the base's."""
+        own = dict.get(self, key)
+        return own if own is not None else self.behind.get(key, default)
+
+
+class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a WAITING visit waits for, and since when."""
+
+    on: str
+    name: str
+    since_ms: int
+    until_ms: int | None = None
+    expires_ms: int | None = None
+    output: Payload | None = None
+    route: Route | None = None
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a node's visit had ended when a pass of a loop began."""
+
+    visit: int
+    status: NodeStatus
+    output: Payload | None
+
+
+class Activation(msgspec.Struct, array_like=True, gc=False):
+    """The attempts at one visit of a node, or at one item of a map."""
+
+    status: NodeStatus = "PENDING"
+    attempt: int = 0
+    """Attempts made so far, which is also the number of the running one."""
+    running: bool = False
+    """NodeStarted was recorded for the current attempt and its end was not."""
+    failures: int = 0
+    """Attempts that used up the retry policy; lost workers do not."""
+    lost: int = 0
+    """Lost workers in a row."""
+    token: int = 0
+    """Highest fence seen; a result with a lower one is stale, with the same one a repetition."""
+    retry_at_ms: int | None = None
+    wait: Wait | None = None
+    output: Payload | None = None
+    error: Error | None = None
+    checkpoint: Payload | None = None
+    since_ms: int = 0
+    """When it got its present status."""
+    ended_seq: int = 0
+    duration_ms: int = 0
+    discarded: int = 0
+
+
+class MapState(msgspec.Struct, array_like=True, gc=False):
+    """The items of a map in its present visit. Items from `next` on have not been queued yet."""
+
+    count: int
+    items: Payload
+    next: int = 0
+    done: int = 0
+    failed: int = 0
+    attempts: int = 0
+    """The largest number of attempts of any item."""
+    at: dict[int, Activation] = {}
+    """Items that something has happened to; an item below `next` that is not here is simply queued."""
+
+
+class Cell(Activation, array_like=True, gc=False):
+    """A node's latest visit."""
+
+    visit: int = 1
+    settled: bool = False
+    """The join fired or was skipped in this pass of the loop around it: later tokens are absorbed."""
+    fired: bool = False
+    """This visit was made ready (and counted)."""
+    edges: dict[str, bool] = {}
+    """Inbound edges decided so far: taken or dead. The join's state is this set, never a bare number."""
+    taken: int = 0
+    dead: int = 0
+    tokens: int = 0
+    """Tokens that arrived and that this visit will consume when it ends."""
+    hop: int = 0
+    went: tuple[str, ...] | None = None
+    """Edges taken when the visit ended."""
+    tolerated: bool = False
+    passes: int = 0
+    """On a looping node: passes made before the present one."""
+    past: dict[str, Past] | None = None
+    """By looping node: how the latest visit had ended when that loop's present pass began."""
+    map: MapState | None = None
+    resumed: Payload | None = None
+    """What a wait ended with, while conditions over it are still to be evaluated."""
+    held: bool = False
+    behind: str = ""
+    """The next node in the queue of those held by a limit."""
+    why: str = ""
+    """Why it was skipped or cancelled."""
+
+
+UNTOUCHED = Cell()
+"""The cell of a node that nothing has happened to. Shared: never written."""
+
+QUEUED_ITEM = Activation(status="QUEUED")
+"""An item that has been queued and nothing else. Shared: never written."""
+
+
+class State(msgspec.Struct, array_like=True):
+    """A run. `cells` holds the nodes that something has happened to."""
+
+    seq: int = 0
+    status: RunStatus = "NEW"
+    counter: int = 0
+    """Tokens emitted minus tokens consumed: zero if and only if nothing is in flight."""
+    workflow: str = ""
+    version: int = 0
+    digest: str = ""
+    inputs: Payload = b"null"
+    submitted_by: str = ""
+    labels: dict[str, str] = {}
+    correlation_id: str = ""
+    trace: str = ""
+    tag_used: str = ""
+    parent: tuple[str, str, int, int] | None = None
+    forked_from: tuple[str, int] | None = None
+    created_ms: int = 0
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    last_ms: int = 0
+    deadline_ms: int | None = None
+    outputs: Payload | None = None
+    rendering: bool = False
+    """Every visit has ended and the run's outputs are being rendered, which holds one token."""
+    error: Error | None = None
+    failed_node: str = ""
+    reason: str = ""
+    visits: int = 0
+    in_flight: int = 0
+    """Activations that own a job: QUEUED or RUNNING."""
+    size: int = 0
+    """Bytes of all outputs."""
+    tolerated: int = 0
+    dead_letters: int = 0
+    discarded: int = 0
+    repairs: int = 0
+    first_held: str = ""
+    last_held: str = ""
+    commands: dict[str, int] = {}
+    """Ids of commands that were carried out, with the seq of their first event."""
+    cells: dict[str, Cell] = {}
+
+    def peek(self, node: str) -> Cell:
+        """The node's cell, to read."""
+        return self.cells.get(node) or UNTOUCHED
+
+    def edit(self, node: str) -> Cell:
+        """The node's cell, to write; in a draft, a copy of its own."""
+        cells = self.cells
+        if node in cells:
+            return cells[node]
+        known = cells.get(node)
+        cell = Cell() if known is None else _fork(known)
+        cells[node] = cell
+        return cell
+
+    @property
+    def live(self) -> bool:
+        """Whether the run can still change by itself."""
+        return self.status == "RUNNING" or self.status == "PAUSED"
+
+
+def draft_of(state: State) -> State:
+    """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
+    draft = copy(state)
+    draft.cells = Layer(state.cells)
+    if state.commands:
+        draft.commands = Layer(state.commands)
+    return draft
+
+
+def _fork(cell: Cell) -> Cell:
+    """A copy that may be written, sharing what can be large."""
+    own = copy(cell)
+    if cell.edges:
+        own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else Layer(cell.edges)
+    if cell.map is not None:
+        own.map = copy(cell.map)
+        own.map.at = Layer(cell.map.at)
+    return own
+
+
+def peek_at(cell: Cell, index: int) -> Activation | None:
+    """The activation a command or event speaks of, to read; None when there is no such item."""
+    if index == NOT_AN_ITEM:
+        return cell
+    items = cell.map
+    if items is None or not 0 <= index < items.next:
+        return None
+    known: Activation | None = items.at.get(index)
+    return known or QUEUED_ITEM
+
+
+def edit_at(cell: Cell, index: int) -> Activation:
+    """The activation an event speaks of, to write. The cell must be the caller's own (from `edit`)."""
+    if index == NOT_AN_ITEM:
+        return cell
+    items = cell.map
+    assert items is not None, "an item's event follows NodeExpanded"
+    if index in items.at:
+        return items.at[index]
+    own = copy(items.at.get(index) or QUEUED_ITEM)
+    items.at[index] = own
+    return own
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(State)
+
+
+def encode_state(state: State) -> bytes:
+    """A snapshot. Folding it equals folding the log from the start (a law that tests check)."""
+    return _ENCODER.encode(state)
+
+
+def decode_state(raw: bytes) -> State:
+    """Read a snapshot."""
+    return _DECODER.decode(raw)

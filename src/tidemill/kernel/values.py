@@ -1,0 +1,111 @@
+"""What counts as a JSON value, and how deep and how large one may be.
+
+Documents also arrive as Python objects, from the builder or through a patch, so the text readers cannot be the
+only guard. The bound on depth is what lets every later function recurse without fear.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from tidemill.kernel.findings import Findings, pointer
+from tidemill.kernel.model import Json
+
+DEPTH_MAX = 100
+CONTAINERS_MAX = 10_000_000
+
+_LEAF = frozenset((int, bool, type(None)))
+
+Trail = tuple["Trail | None", "str | int"]
+"""The way to a value as linked steps, cheap to extend; it becomes a path only when something is wrong there."""
+
+
+def check_values(value: Json, found: Findings) -> None:
+    """Record everything in a value that JSON does not have, or that is too deep or too large to go through."""
+    try:
+        _Walk(found).visit(value, None, 0)
+    except _StopWalk:
+        pass
+
+
+class _StopWalk(Exception):
+    """A Python object may contain itself, or one part a million times: then the walk must not go on."""
+
+
+class _Walk:
+    __slots__ = ("found", "left")
+
+    def __init__(self, found: Findings) -> None:
+        self.found = found
+        self.left = CONTAINERS_MAX
+
+    def visit(self, value: Json, trail: Trail | None, depth: int) -> None:
+        if not isinstance(value, dict | list):
+            self._leaf(value, trail)
+            return
+        self._bound(trail, depth)
+        if isinstance(value, dict):
+            self._keys(value, trail)
+        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
+            kind = type(child)
+            if kind not in _LEAF and (kind is not str or not child.isascii()):
+                self.visit(child, (trail, step), depth + 1)
+
+    def _bound(self, trail: Trail | None, depth: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self._say("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
+            raise _StopWalk
+        if depth >= DEPTH_MAX:
+            self._say("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
+            raise _StopWalk
+
+    def _keys(self, value: dict[Json, Json], trail: Trail | None) -> None:
+        for key in value:
+            if not isinstance(key, str) or has_lone_surrogate(key):
+                self._say("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
+
+    def _leaf(self, value: Json, trail: Trail | None) -> None:
+        if isinstance(value, float):
+            if not isfinite(value):
+                self._say("not_json", trail, f"{value} is not a JSON number", "use null, or a string")
+        elif isinstance(value, str):
+            if has_lone_surrogate(value):
+                self._say("not_json", trail, "half of a surrogate pair is not a character", "write the whole character")
+        elif value is not None and not isinstance(value, int):
+            self._say("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
+
+    def _say(self, code: str, trail: Trail | None, message: str, hint: str = "") -> None:
+        steps: list[str | int] = []
+        while trail is not None:
+            trail, step = trail
+            steps.append(step)
+        path = ""
+        for step in reversed(steps):
+            path = pointer(path, step if isinstance(step, int) else str(step))
+        self.found.problem(code, path, message, hint)
+
+
+def deeper_than(value: Json, depth: int) -> bool:
+    """Whether lists and mappings are nested in more than this many levels, found without recursion."""
+    level: list[Json] = [value] if isinstance(value, dict | list) else []
+    while level and depth > 0:
+        depth -= 1
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+    return bool(level)
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a string holds half of a surrogate pair, which no encoding can write."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

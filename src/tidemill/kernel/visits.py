@@ -1,0 +1,398 @@
+"""The life of a visit, from the join that fires to the edges it leaves behind.
+
+Each function writes the facts of one step with the pen. Whatever ends a visit asks `_balance` first,
+so edges, tokens and the counter are settled in the same event as the result; `settle` then draws the
+consequences, one node after the other, until nothing follows any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.kernel.endings import complete_run, fail_run
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    DeadLettered,
+    Error,
+    LoopContinued,
+    NodeCompleted,
+    NodeFailed,
+    NodeScheduled,
+    NodeSkipped,
+    NodeWaiting,
+    Payload,
+    Route,
+)
+from tidemill.kernel.jobs import run_job, system_job
+from tidemill.kernel.model import Node
+from tidemill.kernel.pen import Pen
+from tidemill.kernel.routing import (
+    body_busy,
+    decide_edges,
+    join_verdict,
+    on_completion,
+    on_exhaustion,
+    on_tolerated_failure,
+)
+from tidemill.kernel.state import Cell
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the event of an ended attempt repeats from the command that reported it."""
+
+    token: int = 0
+    worker: str = ""
+    duration_ms: int = 0
+    waited_ms: int = 0
+    cause: int = 0
+
+
+NO_FACTS = Facts()
+
+
+def settle(pen: Pen) -> None:
+    """Draw every consequence of the edges decided so far, then fill free slots, then see if the run is over."""
+    agenda, state, nodes = pen.agenda, pen.state, pen.flow.by_id
+    while agenda or pen.loops:
+        if not agenda:
+            _look_at_loop(pen, pen.loops.pop())
+            continue
+        name, pen.cause = agenda.popleft()
+        cell = state.peek(name)
+        if cell.settled or not state.live:
+            continue
+        node = nodes[name]
+        verdict = join_verdict(node, cell)
+        if verdict == "fire":
+            make_ready(pen, node, cell)
+        elif verdict == "skip":
+            skip_visit(pen, node, "no inbound edge was taken" if not cell.taken else f"join {node.join}", NO_FACTS)
+    if not state.live:
+        return
+    if state.first_held:
+        fill_slots(pen)
+    if state.counter == 0:
+        complete_run(pen)
+
+
+def make_ready(pen: Pen, node: Node, cell: Cell, resumed: Payload | None = None) -> None:
+    """A visit may begin, or go on after a wait: dispatch it, hold it back, or find that the run is at a limit."""
+    state, limits = pen.state, pen.flow.limits
+    hop = cell.hop if cell.fired else cell.hop + 1
+    if state.visits >= limits.max_visits and not cell.fired:
+        fail_run(pen, node.id, cell.visit, Error("max_visits_exceeded", f"more than {limits.max_visits} visits"))
+    elif limits.max_hops is not None and hop > limits.max_hops:
+        fail_run(pen, node.id, cell.visit, Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops"))
+    elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
+        _schedule(pen, node, cell, hop, held=True, resumed=resumed)
+    else:
+        dispatch(pen, node, cell, hop, resumed)
+
+
+def dispatch(pen: Pen, node: Node, cell: Cell, hop: int, resumed: Payload | None = None) -> None:
+    """Queue an activation of the node itself."""
+    _schedule(pen, node, cell, hop, resumed=resumed)
+    pen.put(run_job(node, cell.visit))
+
+
+def _schedule(
+    pen: Pen, node: Node, cell: Cell, hop: int, *, held: bool = False, resumed: Payload | None = None
+) -> None:
+    pen.emit(
+        NodeScheduled(
+            at_ms=pen.now,
+            cause=pen.cause,
+            node=node.id,
+            visit=cell.visit,
+            hop=hop,
+            held=held,
+            resumed=resumed,
+        )
+    )
+
+
+def fill_slots(pen: Pen) -> None:
+    """Dispatch what a limit held back, oldest first: single visits, and as many items as a map's window admits."""
+    state, limit = pen.state, pen.flow.limits.max_parallel
+    name = state.first_held
+    while name and (limit is None or state.in_flight < limit):
+        cell = state.peek(name)
+        following, node = cell.behind, pen.flow.by_id[name]
+        if cell.map is None:
+            dispatch(pen, node, cell, cell.hop)
+        else:
+            _queue_items(pen, node, cell, limit)
+        name = following
+
+
+def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
+    items = cell.map
+    assert items is not None and node.map is not None
+    until = items.count
+    if node.map.max_parallel is not None:
+        until = min(until, items.done + node.map.max_parallel)
+    if limit is not None:
+        until = min(until, items.next + limit - pen.state.in_flight)
+    first = items.next
+    if until <= first:
+        return
+    pen.emit(
+        NodeScheduled(
+            at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=first, until=until, hop=cell.hop
+        )
+    )
+    for index in range(first, until):
+        pen.put(run_job(node, cell.visit, index))
+
+
+def complete_visit(
+    pen: Pen, node: Node, output: Payload, route: Route | None, facts: Facts, size: int = 0
+) -> None:
+    """A visit has its result: one more pass, out of the loop, or simply on."""
+    loop = node.loop
+    if loop is None or route is None or not route.again:
+        _complete(pen, node, on_completion(node, route), output, route, facts, size)
+        return
+    cell = pen.state.peek(node.id)
+    if loop.max_iterations is not None and cell.passes + 1 >= loop.max_iterations:
+        if loop.timeout_path:
+            _complete(pen, node, on_exhaustion(node), output, route, facts, size)
+        else:
+            message = f"the condition still held after {loop.max_iterations} passes"
+            fail_visit(pen, node, Error("loop_exhausted", message), facts)
+    elif body_busy(pen.flow, pen.state, node):
+        _wait_for_body(pen, node, cell, output, route, facts)
+    else:
+        _continue_loop(pen, node, output, route, facts, size)
+
+
+def _complete(
+    pen: Pen,
+    node: Node,
+    taken: tuple[str, ...] | None,
+    output: Payload,
+    route: Route | None,
+    facts: Facts,
+    size: int,
+) -> None:
+    cell = pen.state.peek(node.id)
+    end = _balance(pen, node, cell, taken)
+    pen.emit(
+        NodeCompleted(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            taken=end.taken,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            emitted=end.emitted,
+            consumed=end.consumed,
+            counter=end.counter,
+            renders=end.renders,
+            attempt=cell.attempt,
+            output=output,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            waited_ms=facts.waited_ms,
+            route=route,
+            size=size,
+            token=facts.token,
+        )
+    )
+    _follow(pen, node, end)
+
+
+def _wait_for_body(pen: Pen, node: Node, cell: Cell, output: Payload, route: Route, facts: Facts) -> None:
+    pen.emit(
+        NodeWaiting(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            attempt=cell.attempt,
+            on="loop",
+            output=output,
+            route=route,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            token=facts.token,
+        )
+    )
+
+
+def _look_at_loop(pen: Pen, name: str) -> None:
+    """A visit of a waiting loop's body has ended: go on with the next pass if it was the last one in flight."""
+    cell, node = pen.state.peek(name), pen.flow.by_id[name]
+    wait = cell.wait
+    if not pen.state.live or wait is None or wait.on != "loop" or body_busy(pen.flow, pen.state, node):
+        return
+    assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
+    _continue_loop(pen, node, wait.output, wait.route, Facts(cause=pen.state.seq, token=cell.token), 0)
+
+
+def _continue_loop(pen: Pen, node: Node, output: Payload, route: Route, facts: Facts, size: int) -> None:
+    """End the pass and begin the next: the event that ends the visit emits the loop's own token."""
+    loop, cell = node.loop, pen.state.peek(node.id)
+    assert loop is not None
+    hop, iteration = cell.hop, cell.passes + 1
+    _complete(pen, node, None, output, route, facts, size)
+    pen.emit(
+        LoopContinued(
+            at_ms=pen.now,
+            cause=pen.state.seq,
+            node=node.id,
+            entry=loop.back_to,
+            iteration=iteration,
+            body=loop.body,
+            hop=hop,
+        )
+    )
+    pen.cause = pen.state.seq
+    make_ready(pen, pen.flow.by_id[loop.back_to], pen.state.peek(loop.back_to))
+
+
+def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts) -> None:
+    """The visit does not happen: all its edges are dead."""
+    cell = pen.state.peek(node.id)
+    end = _balance(pen, node, cell, ())
+    pen.emit(
+        NodeSkipped(
+            at_ms=pen.now,
+            cause=facts.cause or pen.cause,
+            node=node.id,
+            visit=cell.visit,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            emitted=end.emitted,
+            consumed=end.consumed,
+            counter=end.counter,
+            renders=end.renders,
+            reason=reason,
+            token=facts.token,
+        )
+    )
+    _follow(pen, node, end)
+
+
+def fail_visit(
+    pen: Pen, node: Node, error: Error, facts: Facts, *, attempt: int | None = None, fatal: bool = False
+) -> None:
+    """The visit has failed for good: a dead letter, and then what `on_error` says (`fatal`: the run fails)."""
+    cell = pen.state.peek(node.id)
+    attempts = cell.attempt if attempt is None else attempt
+    tolerated = node.on_error != "fail" and not fatal
+    # A failure that ends the run decides no edges: its descendants fail with it instead of being skipped.
+    end = (
+        _balance(pen, node, cell, on_tolerated_failure(node))
+        if tolerated
+        else Balance((), (), (), 0, cell.tokens, pen.state.counter - cell.tokens, False)
+    )
+    pen.emit(
+        NodeFailed(
+            at_ms=pen.now,
+            cause=facts.cause,
+            node=node.id,
+            visit=cell.visit,
+            taken=end.taken,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            emitted=end.emitted,
+            consumed=end.consumed,
+            counter=end.counter,
+            renders=end.renders,
+            attempt=attempts,
+            error=error,
+            worker=facts.worker,
+            duration_ms=facts.duration_ms,
+            waited_ms=facts.waited_ms,
+            tolerated=tolerated,
+            output=error_envelope(error) if tolerated else None,
+            token=facts.token,
+        )
+    )
+    dead_letter(pen, node, cell.visit, NOT_AN_ITEM, attempts, error)
+    if tolerated:
+        _follow(pen, node, end)
+    else:
+        fail_run(pen, node.id, cell.visit, error)
+
+
+def dead_letter(pen: Pen, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
+    """Record a failure that nobody will try again by itself."""
+    pen.emit(
+        DeadLettered(
+            at_ms=pen.now,
+            cause=pen.state.seq,
+            node=node.id,
+            visit=visit,
+            index=index,
+            attempts=attempts,
+            error=error,
+        )
+    )
+
+
+def error_envelope(error: Error) -> Payload:
+    """What others see as the output of a tolerated failure."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.type:
+        body["type"] = error.type
+    if error.index != NOT_AN_ITEM:
+        body["index"] = error.index
+    return msgspec.json.encode({"error": body})
+
+
+def item_over(pen: Pen, node: Node) -> None:
+    """An item of a map has ended: after the last one a worker assembles the list, in the slot that became free."""
+    cell = pen.state.peek(node.id)
+    assert cell.map is not None
+    if cell.map.done == cell.map.count:
+        pen.cause = pen.state.seq
+        dispatch(pen, node, cell, cell.hop)
+
+
+class Balance(NamedTuple):
+    """What the end of a visit does to edges and tokens."""
+
+    taken: tuple[str, ...]
+    dead: tuple[str, ...]
+    dead_escapes: tuple[tuple[str, str], ...]
+    emitted: int
+    consumed: int
+    counter: int
+    renders: bool
+
+
+def _balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) -> Balance:
+    """Settle a visit's account. `taken` None: its loop goes on, so no edge is decided and one token is emitted."""
+    state = pen.state
+    if taken is None:
+        return Balance((), (), (), 1, cell.tokens, state.counter + 1 - cell.tokens, False)
+    edges = decide_edges(pen.flow, state, node, taken)
+    emitted = len(taken)
+    consumed = cell.tokens + edges.absorbed
+    counter = state.counter + emitted - consumed
+    renders = counter == 0 and pen.flow.outputs is not None
+    if renders:
+        emitted, counter = emitted + 1, 1
+    return Balance(taken, edges.dead, edges.dead_escapes, emitted, consumed, counter, renders)
+
+
+def _follow(pen: Pen, node: Node, end: Balance) -> None:
+    """Put on the agenda whatever the end of a visit may have consequences for."""
+    state, agenda = pen.state, pen.agenda
+    seq = state.seq
+    for target in end.taken:
+        agenda.append((target, seq))
+    for target in end.dead:
+        agenda.append((target, seq))
+    for _, target in end.dead_escapes:
+        agenda.append((target, seq))
+    for looping in node.loops:
+        if looping != node.id and state.peek(looping).wait is not None:
+            pen.loops.append(looping)
+    if end.renders:
+        pen.put(system_job("outputs"))

@@ -1,0 +1,231 @@
+"""YAML text to a JSON value: the C parser's events, and our own rules for what they mean.
+
+The scalars are those of YAML 1.2, not of PyYAML: `true` and `false` are the only booleans (`on`, `off`, `yes` and
+`no` are strings), nothing is a date, and a number with a leading zero stays the string that was written. Duplicate
+keys, keys that are not strings, tags with code behind them and merge keys are refused. Composing from events
+needs no recursion, so depth is bounded by a number and not by the interpreter's stack.
+"""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+from typing import Any
+
+import yaml
+
+from tidemill.errors import Rejected
+from tidemill.kernel.findings import PROBLEMS_MAX, Findings, pointer, shown
+from tidemill.kernel.model import Json
+from tidemill.kernel.values import DEPTH_MAX
+
+ALIASED_VALUES_MAX = 1_000_000
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE = "tag:yaml.org,2002:"
+_CONSTANTS: dict[str, Json] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MAY_BE_TYPED = frozenset("-+.0123456789~nNtTfF")
+"""First characters of plain scalars that may be something other than a string; most scalars stop here."""
+
+_NO_KEY = object()
+
+
+def read_yaml(text: str) -> Json:
+    """Parse a document, or raise Rejected with every fault up to the first error of syntax."""
+    found = Findings()
+    composer: _Composer | None = None
+    try:
+        composer = _Composer(_LOADER(text), found)
+        return composer.compose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f" {error.context}" if error.context else ""
+        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", _hint(error.problem))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        found.problem("yaml_syntax", "", f"line {line}: {error.reason}", "remove the control character")
+    raise Rejected(found.all_problems())
+
+
+def _hint(problem: str | None) -> str:
+    match problem:
+        case "found character that cannot start any token":
+            return "tabs cannot indent; quote values that begin with @, ` or %"
+        case "mapping values are not allowed in this context":
+            return "quote values that contain a colon followed by a space"
+        case "did not find expected ',' or '}'" | "did not find expected ',' or ']'":
+            return "quote templates: \"{{ … }}\""
+        case _:
+            return ""
+
+
+class _Composer:
+    """Builds the value from events with a stack of open containers."""
+
+    def __init__(self, loader: Any, found: Findings) -> None:
+        self.loader = loader
+        self.found = found
+        self.stack: list[tuple[Json, Json]] = []
+        self.open: Json = None
+        self.key: Json = _NO_KEY
+        self.anchors: dict[str, Json] = {}
+        self.aliased_left = ALIASED_VALUES_MAX
+
+    def compose(self) -> Json:
+        next_event = self.loader.get_event
+        value: Json = None
+        while True:
+            event = next_event()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                value = self._scalar(event)
+            elif kind is yaml.MappingStartEvent:
+                self._begin({}, event, "map")
+                continue
+            elif kind is yaml.SequenceStartEvent:
+                self._begin([], event, "seq")
+                continue
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                value = self.open
+                self.open, self.key = self.stack.pop()
+            elif kind is yaml.AliasEvent:
+                value = self._alias(event)
+            elif kind is yaml.DocumentEndEvent:
+                self._end()
+                return value
+            else:
+                continue
+            self._attach(value, event)
+
+    def _attach(self, value: Json, event: Any) -> None:
+        parent = self.open
+        if type(parent) is list:
+            parent.append(value)
+        elif self.key is not _NO_KEY:
+            parent[self.key] = value
+            self.key = _NO_KEY
+        elif parent is not None:
+            self.key = self._checked_key(value, event)
+
+    def _checked_key(self, key: Json, event: Any) -> str:
+        if not isinstance(key, str):
+            self._say("not_json", event, "a key must be a string", "quote the key")
+            return ""
+        if key in self.open:
+            self._say("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
+        elif key == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
+            self._say("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
+        return key
+
+    def _begin(self, container: Json, event: Any, core: str) -> None:
+        if len(self.stack) >= DEPTH_MAX:
+            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self.found.refuse()
+        if event.tag is not None and event.tag not in (_CORE + core, "!"):
+            self._strange_tag(event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = container
+        self.stack.append((self.open, self.key))
+        self.open, self.key = container, _NO_KEY
+
+    def _end(self) -> None:
+        """Make sure that nothing but the end of the stream follows the document."""
+        event = self.loader.get_event()
+        if type(event) is yaml.DocumentStartEvent:
+            self._say("yaml_syntax", event, "a second document begins here", "one file holds one workflow")
+        self.found.refuse()
+
+    def _scalar(self, event: Any) -> Json:
+        text: str = event.value
+        plain, quoted = event.implicit
+        if plain:
+            value = text if text and text[0] not in _MAY_BE_TYPED else self._plain(text, event)
+        elif quoted or event.tag == "!":
+            value = text
+        else:
+            value = self._tagged(text, event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = value
+        return value
+
+    def _plain(self, text: str, event: Any) -> Json:
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        if _INTEGER.fullmatch(text):
+            try:
+                return int(text, 0)
+            except ValueError:
+                self._say("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
+                return None
+        if _FLOAT.fullmatch(text):
+            number = float(text)
+            if isfinite(number):
+                return number
+        elif not _NOT_FINITE.fullmatch(text):
+            return text
+        self._say("not_json", event, f"{shown(text)} is not a JSON number", "use null, or quote it")
+        return None
+
+    def _tagged(self, text: str, event: Any) -> Json:
+        name = event.tag.removeprefix(_CORE)
+        if name == "str":
+            return text
+        value = self._plain(text, event)
+        wanted = {"int": int, "float": float, "bool": bool, "null": type(None)}.get(name)
+        if wanted is None:
+            return self._strange_tag(event)
+        if name == "float" and type(value) is int:
+            return float(value)
+        if type(value) is not wanted:
+            self._say("not_json", event, f"`{shown(text)}` is not a {name}")
+        return value
+
+    def _strange_tag(self, event: Any) -> None:
+        self._say("not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string")
+
+    def _alias(self, event: Any) -> Json:
+        name = event.anchor
+        if name not in self.anchors:
+            self._say("yaml_alias", event, f"there is no anchor `&{shown(name)}` above", "define it before it is used")
+            return None
+        value = self.anchors[name]
+        unfinished = [self.open, *(container for container, _ in self.stack)]
+        if isinstance(value, dict | list) and any(value is container for container in unfinished):
+            self._say("yaml_alias", event, f"`*{shown(name)}` stands inside the value it repeats")
+            return None
+        return self._copy(value, len(self.stack), event)
+
+    def _copy(self, value: Json, depth: int, event: Any) -> Json:
+        """A copy, so that nothing in the result is shared, paid from a budget that a bomb exhausts."""
+        self.aliased_left -= 1
+        if self.aliased_left < 0:
+            self._say("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", "write them out")
+            self.found.refuse()
+        if not isinstance(value, dict | list):
+            return value
+        if depth >= DEPTH_MAX:
+            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self.found.refuse()
+        if isinstance(value, dict):
+            return {key: self._copy(child, depth + 1, event) for key, child in value.items()}
+        return [self._copy(child, depth + 1, event) for child in value]
+
+    def _say(self, code: str, event: Any, message: str, hint: str = "") -> None:
+        mark = event.start_mark
+        path = ""
+        for container, key in [*self.stack[1:], (self.open, self.key)]:
+            if container is not None and key is not _NO_KEY:
+                path = pointer(path, str(key))
+            elif isinstance(container, list):
+                path = pointer(path, len(container))
+        self.found.problem(code, path, f"line {mark.line + 1}, column {mark.column + 1}: {message}", hint)
+        if self.found.dropped > PROBLEMS_MAX:
+            self.found.refuse()

@@ -1,0 +1,126 @@
+"""The house rules as functions: text or syntax tree in, complaints out.
+
+No rule reads a file here; `test_house` applies them to the repository, `test_rules` shows that each one bites.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+FILE_LINES_MAX = 400
+BACKEND_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+VAGUE_NAMES = {"utils", "helpers", "common", "base", "manager", "misc", "core"}
+LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SKIPPING = re.compile(r"(?:.*\.)?(?:(?:pytest|mark|unittest)\.(?:skip\w*|xfail|expectedFailure)|importorskip|skipTest)")
+ADDRESS = re.compile(
+    r"(?<![\w.])/(?:work|opt/pypi[\w-]*|opt/wheels)/"
+    r"|file:/{3}opt"
+    r"|pypi\.org/simple"
+    r"|files\.pythonhosted"
+    r"|registry\.npmjs"
+)
+ASSERTING = re.compile(r"raises|warns|fail|assert\w*")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def too_long(path: str, text: str) -> list[str]:
+    """A file that outgrows the limit wants a second noun; a store's back-end gets a little more room."""
+    lines_max = BACKEND_LINES_MAX if PurePosixPath(path).parent.name == "stores" else FILE_LINES_MAX
+    lines = len(text.splitlines())
+    return [f"{path}: {lines} lines, at most {lines_max}"] if lines > lines_max else []
+
+
+def long_functions(path: str, tree: ast.AST) -> list[str]:
+    sizes = ((node, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions(tree))
+    return [f"{path}:{node.lineno} {node.name}: {size} lines" for node, size in sizes if size > FUNCTION_LINES_MAX]
+
+
+def vague_names(path: str) -> list[str]:
+    stems = {PurePosixPath(part).stem.strip("_") for part in PurePosixPath(path).parts}
+    return [f"{path}: {name} says nothing about what lives there" for name in sorted(stems & VAGUE_NAMES)]
+
+
+def missing_docstring(path: str, tree: ast.Module) -> list[str]:
+    return [f"{path}: no module docstring"] if tree.body and not ast.get_docstring(tree) else []
+
+
+def leftovers(path: str, text: str) -> list[str]:
+    return matching_lines(path, text, LEFTOVER)
+
+
+def addresses(path: str, text: str) -> list[str]:
+    """Paths of one machine and addresses of package indexes mean nothing to the next reader."""
+    return matching_lines(path, text, ADDRESS)
+
+
+def matching_lines(path: str, text: str, pattern: re.Pattern[str]) -> list[str]:
+    lines = enumerate(text.splitlines(), 1)
+    return [f"{path}:{number} {line.strip()[:100]}" for number, line in lines if pattern.search(line)]
+
+
+def dynamic_code(path: str, tree: ast.AST) -> list[str]:
+    """Text never becomes code; a method that happens to be called `eval` is another matter."""
+    return [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id in {"eval", "exec"})
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) in {"builtins.eval", "builtins.exec"})
+    ]
+
+
+def skipping(path: str, tree: ast.AST) -> list[str]:
+    """A test runs or does not exist. The runner counts what skips at run time; this finds what would one day."""
+    return [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name) and SKIPPING.fullmatch(ast.unparse(node))
+    ]
+
+
+def last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute():
+            return node.attr
+        case ast.Name():
+            return node.id
+        case _:
+            return ""
+
+
+def idle_tests(trees: Mapping[str, ast.AST]) -> list[str]:
+    """Name the tests that can never fail: they assert nothing and call nothing in the tests that does."""
+    known = [(path, node) for path, tree in trees.items() for node in functions(tree)]
+    asserting: set[str] = set()
+    while True:
+        found = {node.name for _, node in known if asserts(node, asserting)}
+        if found <= asserting:
+            break
+        asserting |= found
+    return [
+        f"{path}:{node.lineno} {node.name} asserts nothing"
+        for path, node in known
+        if node.name.startswith("test") and not asserts(node, asserting)
+    ]
+
+
+def asserts(function: Function, asserting: Iterable[str]) -> bool:
+    for node in ast.walk(function):
+        match node:
+            case ast.Raise():
+                return True
+            case ast.Assert(test=test) if not isinstance(test, ast.Constant) or not test.value:
+                return True
+            case ast.Call(func=called) if (name := last_name(called)) in asserting or ASSERTING.fullmatch(name):
+                return True
+    return False

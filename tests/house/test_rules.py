@@ -1,0 +1,118 @@
+"""Every house rule bites: a sample that breaks it is named, its neighbour that keeps it is not."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.house import rules
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "broken"),
+    [
+        ("src/tidemill/kernel/decide.py", 400, False),
+        ("src/tidemill/kernel/decide.py", 401, True),
+        ("src/tidemill/stores/sqlite.py", 500, False),
+        ("src/tidemill/stores/sqlite.py", 501, True),
+    ],
+)
+def test_file_length(path: str, lines: int, broken: bool) -> None:
+    assert bool(rules.too_long(path, "x = 1\n" * lines)) is broken
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_function_length(kind: str) -> None:
+    header = f"class A:\n    {kind} f(self):\n"
+    assert not rules.long_functions("a.py", ast.parse(header + "        x = 1\n" * 69))
+    assert rules.long_functions("a.py", ast.parse(header + "        x = 1\n" * 70)) == ["a.py:2 f: 71 lines"]
+
+
+@pytest.mark.parametrize(
+    ("path", "broken"),
+    [
+        ("src/tidemill/kernel/utils.py", True),
+        ("src/tidemill/core/turn.py", True),
+        ("src/tidemill/_base.py", True),
+        ("src/tidemill/engine/turn.py", False),
+        ("src/tidemill/stores/sql/database.sql", False),
+    ],
+)
+def test_vague_names(path: str, broken: bool) -> None:
+    assert bool(rules.vague_names(path)) is broken
+
+
+@pytest.mark.parametrize(("text", "broken"), [("x = 1", True), ("'''Why.'''\nx = 1", False), ("", False)])
+def test_module_docstring(text: str, broken: bool) -> None:
+    assert bool(rules.missing_docstring("a.py", ast.parse(text))) is broken
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "HACK"])
+def test_leftovers(word: str) -> None:
+    assert rules.leftovers("a.py", f"x = 1\n# {word}: later") == [f"a.py:2 # {word}: later"]
+    assert not rules.leftovers("a.py", f"x = '{word}S and {word.lower()}'")
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("eval('1')", True),
+        ("run = exec", True),
+        ("import builtins\nbuiltins.eval('1')", True),
+        ("program.eval(scope)", False),
+        ("'eval(1)'", False),
+    ],
+)
+def test_dynamic_code(text: str, broken: bool) -> None:
+    assert bool(rules.dynamic_code("a.py", ast.parse(text))) is broken
+
+
+@pytest.mark.parametrize(
+    ("parts", "broken"),
+    [
+        (("see /", "work/main"), True),
+        (("--find-links /", "opt/wheels/"), True),
+        (("file://", "/opt/x"), True),
+        (("https://pypi", ".org/simple/"), True),
+        (("https://files.", "pythonhosted.org/x"), True),
+        (("https://registry.", "npmjs.org/x"), True),
+        (("https://pypi", ".org/project/tidemill"), False),
+        (("queues/", "work/items"), False),
+    ],
+)
+def test_addresses(parts: tuple[str, str], broken: bool) -> None:
+    assert bool(rules.addresses("a.md", "".join(parts))) is broken
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("@pytest.mark.skip\ndef test_a(): assert f()", True),
+        ("@mark.xfail(strict=True)\ndef test_a(): assert f()", True),
+        ("redis = pytest.importorskip('redis')", True),
+        ("def test_a(self): self.skipTest('no')", True),
+        ("assert status == 'skip' and routing.skip(run)", False),
+    ],
+)
+def test_skipping(text: str, broken: bool) -> None:
+    assert bool(rules.skipping("a.py", ast.parse(text))) is broken
+
+
+@pytest.mark.parametrize(
+    ("body", "idle"),
+    [
+        ("f()", True),
+        ("assert True", True),
+        ("with lock: f()", True),
+        ("look(1)", True),
+        ("assert f()", False),
+        ("with pytest.raises(ValueError): f()", False),
+        ("agree(1)", False),
+        ("nested(1)", False),
+    ],
+)
+def test_idle_tests(body: str, idle: bool) -> None:
+    shared = "def look(x): print(x)\ndef agree(x): assert x\ndef nested(x): agree(x)\n"
+    trees = {"shared.py": ast.parse(shared), "test_a.py": ast.parse(f"async def test_a():\n    {body}\n")}
+    assert bool(rules.idle_tests(trees)) is idle

@@ -1,0 +1,109 @@
+"""The test runner keeps its promises: budgets, no skipping, no empty suite, an honest last line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import run
+
+SUITE = run.Suite(name="kernel", paths=("tests/kernel",), seconds=10, workers=0)
+
+
+GOOD = run.Outcome(suite=SUITE, passed=3, seconds=9.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, []),
+        ({"seconds": 15.0}, []),
+        ({"seconds": 15.1}, ["kernel: took 15.1 s, budget 10 s"]),
+        ({"skipped": 2}, ["kernel: 2 skipped or expected to fail; every test must run and pass"]),
+        ({"passed": 0, "exit_code": 5}, ["kernel: no test ran", "kernel: pytest ended with exit code 5"]),
+        ({"exit_code": -9}, ["kernel: pytest ended with exit code -9"]),
+        ({"failed": 1, "exit_code": 1}, []),
+    ],
+)
+def test_complaints_count_as_failures(changes: dict[str, Any], words: list[str]) -> None:
+    found, passed, failed = run.verdict([replace(GOOD, **changes)])
+    assert found == words
+    assert passed == changes.get("passed", 3)
+    assert failed == len(words) + changes.get("failed", 0)
+
+
+def test_the_whole_has_a_budget_too() -> None:
+    slow = run.Suite(name="slow", paths=("tests/slow",), seconds=690, workers=0)
+    words, _, failed = run.verdict([GOOD, replace(GOOD, suite=slow, seconds=691.0)])
+    assert words == ["all suites took 700 s; the whole must stay below 700 s"]
+    assert failed == 1
+
+
+def budget(*rows: tuple[str, int]) -> str:
+    return "".join(
+        f"[[suite]]\nname = '{name}'\npaths = ['tests/{name}']\nseconds = {seconds}\nworkers = 2\n"
+        for name, seconds in rows
+    )
+
+
+def test_suites_are_read_in_order() -> None:
+    assert run.read_suites(budget(("b", 20), ("a", 90))) == (
+        run.Suite(name="b", paths=("tests/b",), seconds=20, workers=2),
+        run.Suite(name="a", paths=("tests/a",), seconds=90, workers=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (budget(("a", 1), ("a", 1)), "named twice"),
+        (budget(("a", 0)), "positive seconds"),
+        (budget(("a", 350), ("b", 350)), "add up to 700 s"),
+    ],
+)
+def test_a_senseless_budget_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run.read_suites(text)
+
+
+def test_the_table_shows_every_suite_and_the_whole() -> None:
+    lines = run.table([GOOD, replace(GOOD, suite=run.Suite(name="sim", paths=("s",), seconds=90, workers=2))])
+    assert [line.split() for line in lines.splitlines()] == [
+        ["suite", "passed", "seconds", "budget"],
+        ["kernel", "3", "9.0", "10"],
+        ["sim", "3", "9.0", "90"],
+        ["total", "6", "18.0", "700"],
+    ]
+
+
+MIXED = """
+import pytest
+@pytest.fixture
+def broken(): raise OSError
+def test_passes(): assert True
+def test_fails(): assert False
+def test_errors(broken): assert True
+def test_skips(): pytest.skip('why')
+@pytest.mark.xfail
+def test_expected(): assert False
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pytest_is_understood(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_mixed.py").write_text(MIXED)
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.skip('why', allow_module_level=True)\n")
+    suite = run.Suite(name="mixed", paths=(".",), seconds=30, workers=workers)
+    seen = run.run_suite(suite, tmp_path)
+    assert (seen.passed, seen.failed, seen.skipped, seen.exit_code) == (1, 2, 3, 1)
+
+
+def test_a_suite_that_hangs_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "test_hangs.py").write_text("import time\ndef test_hangs(): time.sleep(60)\n")
+    seen = run.run_suite(run.Suite(name="hangs", paths=(".",), seconds=0.5, workers=0), tmp_path)
+    assert (seen.passed, seen.exit_code) == (0, -9)
+    assert seen.seconds < 10

@@ -1,0 +1,165 @@
+"""Run the test suites one after another and hold each to its budget.
+
+`tests/budget.toml` names the suites. A suite fails when a test of it fails, when one was skipped or expected to
+fail, when no test ran, or when it took more than one and a half times its seconds. The whole must stay below
+`TOTAL_SECONDS_MAX`. Every such complaint counts as a failure, so the last line, `N passed, M failed`, says
+`0 failed` only when the exit code is 0. Nothing beyond the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+BUDGET = ROOT / "tests" / "budget.toml"
+TOTAL_SECONDS_MAX = 700
+OVERRUN_MAX = 1.5
+KILL_AFTER = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """What to run, in how many processes (0 for none beside pytest's own), and how long it may take."""
+
+    name: str
+    paths: tuple[str, ...]
+    seconds: float
+    workers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What pytest reported about one suite."""
+
+    suite: Suite
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    exit_code: int = 0
+
+
+def read_suites(text: str) -> tuple[Suite, ...]:
+    """Read the budget file; raises ValueError where it makes no sense as a whole."""
+    suites = tuple(
+        Suite(name=row["name"], paths=tuple(row["paths"]), seconds=row["seconds"], workers=row["workers"])
+        for row in tomllib.loads(text)["suite"]
+    )
+    names = [suite.name for suite in suites]
+    if len(set(names)) != len(names):
+        raise ValueError(f"a suite is named twice: {names}")
+    if not all(suite.paths and suite.seconds > 0 and suite.workers >= 0 for suite in suites):
+        raise ValueError("every suite needs paths, positive seconds and a number of workers")
+    total = sum(suite.seconds for suite in suites)
+    if total >= TOTAL_SECONDS_MAX:
+        raise ValueError(f"the budgets add up to {total:.0f} s; the whole must stay below {TOTAL_SECONDS_MAX} s")
+    return suites
+
+
+def count(junit_xml: str) -> tuple[int, int, int]:
+    """Count passed, failed and skipped tests; an expected failure is a skipped one."""
+    passed = failed = skipped = 0
+    for case in ElementTree.fromstring(junit_xml).iter("testcase"):
+        marks = {child.tag for child in case}
+        if marks & {"failure", "error"}:
+            failed += 1
+        elif "skipped" in marks:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+def complaints(outcome: Outcome) -> list[str]:
+    """Say what is wrong with a suite beyond its failed tests."""
+    found = []
+    if outcome.skipped:
+        found.append(f"{outcome.skipped} skipped or expected to fail; every test must run and pass")
+    if not outcome.passed and not outcome.failed:
+        found.append("no test ran")
+    if outcome.exit_code and not outcome.failed:
+        found.append(f"pytest ended with exit code {outcome.exit_code}")
+    if outcome.seconds > outcome.suite.seconds * OVERRUN_MAX:
+        found.append(f"took {outcome.seconds:.1f} s, budget {outcome.suite.seconds:.0f} s")
+    return found
+
+
+def verdict(outcomes: Sequence[Outcome]) -> tuple[list[str], int, int]:
+    """Judge the whole: complaints in words, tests passed, and failures including the complaints."""
+    words = [f"{outcome.suite.name}: {problem}" for outcome in outcomes for problem in complaints(outcome)]
+    total = sum(outcome.seconds for outcome in outcomes)
+    if total >= TOTAL_SECONDS_MAX:
+        words.append(f"all suites took {total:.0f} s; the whole must stay below {TOTAL_SECONDS_MAX} s")
+    passed = sum(outcome.passed for outcome in outcomes)
+    return words, passed, sum(outcome.failed for outcome in outcomes) + len(words)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Draw one row per suite and one for the whole."""
+    rows = [("suite", "passed", "seconds", "budget")]
+    rows += [(o.suite.name, str(o.passed), f"{o.seconds:.1f}", f"{o.suite.seconds:.0f}") for o in outcomes]
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    passed = sum(outcome.passed for outcome in outcomes)
+    rows.append(("total", str(passed), f"{seconds:.1f}", f"{TOTAL_SECONDS_MAX}"))
+    return "\n".join(f"{name:<16}{passed:>8}{seconds:>10}{budget:>8}" for name, passed, seconds, budget in rows)
+
+
+def run_suite(suite: Suite, root: Path = ROOT) -> Outcome:
+    """Run one suite in a process group of its own, which is ended when it takes far too long."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "--quiet", f"--junit-xml={report}", "-n", str(suite.workers)]
+        started = time.monotonic()
+        process = subprocess.Popen([*command, *suite.paths], cwd=root, env=environment, start_new_session=True)
+        try:
+            exit_code = process.wait(timeout=suite.seconds * KILL_AFTER)
+        except subprocess.TimeoutExpired:
+            exit_code = -signal.SIGKILL
+        finally:
+            end_group(process)
+        seconds = time.monotonic() - started
+        passed, failed, skipped = count(report.read_text()) if report.exists() else (0, 0, 0)
+    return Outcome(suite=suite, passed=passed, failed=failed, skipped=skipped, seconds=seconds, exit_code=exit_code)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Leave no process of a suite behind, not even one its tests forgot."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the named suites, or all of them, and print the verdict."""
+    suites = read_suites(BUDGET.read_text())
+    unknown = set(names) - {suite.name for suite in suites}
+    if unknown:
+        print(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in suites)}")
+        return 2
+    outcomes = []
+    for suite in suites:
+        if not names or suite.name in names:
+            print(f"== {suite.name} ({suite.seconds:.0f} s)", flush=True)
+            outcomes.append(run_suite(suite))
+    words, passed, failed = verdict(outcomes)
+    print(f"\n{table(outcomes)}\n")
+    for problem in words:
+        print(f"FAILED {problem}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
