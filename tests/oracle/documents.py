@@ -53,7 +53,7 @@ class Shape:
             exits.append(leave)
         for _ in range(self.rng.randint(0, 1 + size // 3)):
             self._try_edge(self.rng.choice(self.nodes), self.rng.choice(self.nodes), error=False)
-        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3))):
+        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3)) + bool(self.loops)):
             self._try_error_path()
 
     def out(self, source: str) -> list[str]:
@@ -73,7 +73,7 @@ class Shape:
     def _block(self, size: int) -> tuple[str, str]:
         """A piece with one entry and one exit, all of whose nodes lie between them."""
         kind = self.rng.choice(("series", "series", "parallel", "parallel", "loop"))
-        if kind == "loop":
+        if kind == "loop" and (size > 1 or self.rng.random() < 0.4):
             return self._loop(size)
         if size < 2:
             node = self._node()
@@ -103,8 +103,13 @@ class Shape:
 
     def _loop(self, size: int) -> tuple[str, str]:
         """A block whose exit loops; an exit that loops already gets a successor that does."""
-        entry, leave = self._block(max(1, size - 1)) if size > 1 else (node := self._node(), node)
-        if leave in self.loops or (size > 1 and self.rng.random() < 0.5):
+        if size > 3 and self.rng.random() < 0.5:
+            entry, leave = self._parallel(size)
+        elif size > 1:
+            entry, leave = self._block(size - 1)
+        else:
+            entry = leave = self._node()
+        if leave in self.loops:
             node = self._node()
             self._join(leave, node)
             leave = node
@@ -126,8 +131,8 @@ class Shape:
 
     def _try_error_path(self) -> None:
         """An error path, preferably out of a loop, to a new handler or to a node that exists."""
-        inside = sorted({node for at in self.loops for node in self.body(at)})
-        source = self.rng.choice(inside if inside and self.rng.random() < 0.7 else self.nodes)
+        inside = sorted({node for at in self.loops for node in self.body(at) if node != at})
+        source = self.rng.choice(inside if inside and self.rng.random() < 0.8 else self.nodes)
         if self.rng.random() < 0.5:
             self._try_edge(source, self.rng.choice(self.nodes), error=True)
             return
@@ -210,24 +215,24 @@ class _Decorator:
         self._write_work(written, node)
         if node in self.shape.loops:
             self._write_loop(written, node, normal)
-        if normal and self._chance(0.35):
+        if normal and self._chance(0.25):
             written["branch"] = self._branch(normal)
-        if self.shape.into(node) and self._chance(0.6):
+        if self.shape.into(node) and self._chance(0.8 if node in self.shape.loops else 0.5):
             written["join"] = self._join(len(self.shape.into(node)))
         return written
 
     def _write_errors(self, written: dict[str, Json], node: str, normal: list[str]) -> None:
         routes = [to for to in self.shape.out(node) if (node, to) in self.shape.errors]
         if routes:
-            extra = self._some(normal) if normal and self._chance(0.3) else []
+            extra = self._some(normal) if normal and self._chance(0.1) else []
             written["on_error"] = {"route": routes + extra}
         elif self._chance(0.35):
             written["on_error"] = "continue"
-        elif normal and self._chance(0.25):
-            written["on_error"] = {"route": self._some(normal)}
+        elif len(normal) > 1 and self._chance(0.15):
+            written["on_error"] = {"route": [self.rng.choice(normal)]}
 
     def _write_work(self, written: dict[str, Json], node: str) -> None:
-        if self._chance(0.15):
+        if self._chance(0.12):
             written["when"] = {"type": "cel", "expression": self.rng.choice(WHENS)}
         if self._chance(0.3):
             written["retry"] = {"max_attempts": self.rng.randint(1, 4)}
@@ -242,15 +247,16 @@ class _Decorator:
             written["map"] = mapped
 
     def _write_loop(self, written: dict[str, Json], node: str, normal: list[str]) -> None:
-        loop: dict[str, Json] = {"condition": self.rng.choice(LOOPS), "max_iterations": self.rng.choice((1, 2, 2, 3, 4))}
+        passes = self.rng.choice((1, 2, 2, 3, 4))
+        loop: dict[str, Json] = {"condition": self.rng.choice(LOOPS), "max_iterations": passes}
         if self._chance(0.1):
             loop["max_iterations"] = "unlimited"
             self.limits["max_visits"] = self.rng.choice((60, 200))
         if self.shape.loops[node] != node or self._chance(0.3):
             loop["loop_back_to"] = self.shape.loops[node]
-        if normal and self._chance(0.5):
-            loop["break_path"] = self._some(normal)
-        if normal and self._chance(0.5):
+        if normal and self._chance(0.4):
+            loop["break_path"] = list(normal) if self._chance(0.5) else self._some(normal)
+        if normal and self._chance(0.4):
             loop["timeout_path"] = self._some(normal)
         written["loop"] = loop
 
@@ -263,12 +269,13 @@ class _Decorator:
             conditions = self.rng.sample(CONDITIONS, self.rng.randint(1, 3))
             rules = [{"condition": condition, "next_nodes": self._some(targets)} for condition in conditions]
             branch = {"type": "conditional", "rules": rules}
-        if self._chance(0.5):
+        if self._chance(0.7):
             branch["default"] = self._some(targets)
         return branch
 
     def _join(self, inbound: int) -> Json:
-        return self.rng.choice(("all", "strict", "any", "any", {"quorum": self.rng.randint(1, inbound)}))
+        quorum = {"quorum": self.rng.randint(1, inbound)}
+        return self.rng.choice(("all", "strict", "any", "any", "any", quorum, quorum))
 
     def _config(self, node: str, kind: str) -> Json:
         value: Json = {"x": self.rng.randint(0, 9)}
@@ -380,7 +387,7 @@ def _translate_node(document: dict[str, Json], written: dict[str, Json], shape: 
     join = written.get("join", "all")
     on_error: Json = written.get("on_error", "fail")
     routed: OnError = "route" if isinstance(on_error, dict) else on_error
-    around = sorted((l for l in shape.loops if at in shape.body(l)), key=lambda l: len(shape.body(l)))
+    around = [looping for looping in shape.loops if at in shape.body(looping)]
     reads = _references([written.get("config"), written.get("map")], shape.nodes)
     return Node(
         id=at,
@@ -399,7 +406,7 @@ def _translate_node(document: dict[str, Json], written: dict[str, Json], shape: 
         inbound=tuple(shape.into(at)),
         outbound=tuple(out),
         plain=tuple(to for to in out if to not in named),
-        loops=tuple(around),
+        loops=tuple(sorted(around, key=lambda looping: len(shape.body(looping)))),
         reads=reads,
         reads_past=tuple(other for other in reads if at not in shape.descendants(other)),
     )

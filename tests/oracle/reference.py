@@ -9,7 +9,6 @@ the run with its code and names the visit not dispatched; every unfinished visit
 leaves several loops is undecided until all of them are over and the current visit of its source has ended.
 
 Where the specification is silent, this model decides as follows (the reason in brackets).
-
 Names
  A1  A plain activation has index -1, as have `expand`, `assemble` and `route`; the outputs are ("", 1, -1, "outputs").
  A2  QUEUED stands for QUEUED or RUNNING [a start is not an input here]; an expanded map is QUEUED until it ends, also
@@ -21,7 +20,7 @@ Order
      what was skipped, then escapes of a loop that is over, then the loop that continues. Items follow their index.
  B2  Limits are checked after all joins of the turn are settled, in that order, `max_visits` before `max_hops` [so
      which nodes are SKIPPED does not depend on who met the limit]. A visit counts for `max_visits` when its join
-     fires, also if it is then held. When a loop meets the limit it has continued: its body is CANCELLED with `visit + 1`.
+     fires, also if it is then held. A loop that meets the limit has continued: its body is CANCELLED in `visit + 1`.
  B3  The start token has hop 0, so the visit of an entry node has hop 1; it is too much when hop > `max_hops`. A visit's
      hop is fixed when it fires; absorbed tokens do not raise it.
 Edges
@@ -34,7 +33,7 @@ Attempts
      `expand`, `assemble` and `route` count in no `attempts`, yet all losses in a row of one activation count to five.
  E2  Any reported outcome ends the row. It is kept per item. Five lost renderings of the outputs are `outputs_failed`.
  E3  `at_most_once`: `unknown_outcome` for a lost call and for a time-out, waiting included; a reported retryable
-     failure is retried [its outcome is known], as is a lost `expand`, `assemble` or `route` [the handler is not called].
+     failure is retried [its outcome is known], as is a lost `expand`, `assemble` or `route` [no handler is called].
  E4  Failures of `expand`, `assemble`, `route` and outputs are never retried, nor are `loop_exhausted`,
      `max_fanout_exceeded` and `route_not_allowed` found by the kernel.
  E5  `condition_failed` of `when` is `Uncalled(code)`; of loop or branch `Uncalled(code, called=True)`.
@@ -61,10 +60,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.model import Loop, Map, Node, Workflow
 
-ENDED = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
-OVER = ("COMPLETED", "FAILED", "CANCELLED")
+ENDED = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")  # of a visit
+OVER = ("COMPLETED", "FAILED", "CANCELLED")  # of a run
 TIMEOUT = "timeout"
 LOSSES_MAX = 5
 
@@ -74,7 +73,7 @@ class Activation(NamedTuple):
 
     node: str
     visit: int
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody calls
     phase: str
 
 
@@ -170,26 +169,25 @@ class Reference:
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self.by_id: dict[str, Node] = {node.id: node for node in workflow.nodes}
-        self.looping: dict[str, Node] = {node.id: node for node in workflow.nodes if node.loop is not None}
+        self.loops: dict[str, Loop] = {node.id: node.loop for node in workflow.nodes if node.loop is not None}
+        self.maps: dict[str, Map] = {node.id: node.map for node in workflow.nodes if node.map is not None}
         self.edge: dict[tuple[str, str], str] = {(n.id, to): "undecided" for n in workflow.nodes for to in n.outbound}
         self.now: dict[str, Record] = {node.id: _visit(1) for node in workflow.nodes}
         self.history: dict[str, dict[int, str]] = {node.id: {} for node in workflow.nodes}
         self.ended_by_run: set[tuple[str, int]] = set()
-        self.passes: dict[str, int] = dict.fromkeys(self.looping, 1)
-        self.first: dict[str, dict[str, int]] = {at: dict.fromkeys(self._body(at), 1) for at in self.looping}
+        self.passes: dict[str, int] = dict.fromkeys(self.loops, 1)
+        self.first: dict[str, dict[str, int]] = {at: dict.fromkeys(self._body(at), 1) for at in self.loops}
         self.over: set[str] = set()
         self.ready: list[tuple[str, int]] = []
         self.fired_total = 0
         self.emitted = 0
         self.consumed = 0
-        self.outputs: Record | None = None
+        self.outputs: Record = {}
         self.status = "CREATED"
         self.error_code: str | None = None
         self.error_node: str | None = None
         self._newly_fired: list[str] = []
         self._to_examine: list[str] = []
-
-    # What can happen.
 
     def start(self) -> None:
         """Emit one token per entry node."""
@@ -235,8 +233,6 @@ class Reference:
                 slot["withheld"] = False
             self._turn()
 
-    # What can be asked.
-
     def in_flight(self) -> list[Activation]:
         """Every activation that may end now: dispatched and not kept back by a pause."""
         found = [
@@ -245,7 +241,7 @@ class Reference:
             for index, slot in record["slots"].items()
             if slot["live"] and not slot["withheld"]
         ]
-        if self.outputs is not None and not self.outputs["withheld"]:
+        if self.outputs and not self.outputs["withheld"]:
             found.append(Activation("", 1, -1, "outputs"))
         return sorted(found)
 
@@ -320,15 +316,14 @@ class Reference:
     def _refuse_route(self, node: Node, act: Activation, done: Done) -> None:
         """Raise when the reported conditions do not fit the node."""
         conditions = act.index < 0 and act.phase != "wait"
-        wants_branch = conditions and node.branch is not None and not done.again
+        branch = node.branch if conditions and not done.again else None
         if (done.again is not None) != (conditions and node.loop is not None):
             raise ValueError(f"{act}: loop condition {done.again}")
-        if (done.branch is not None) != wants_branch:
+        if (done.branch is None) != (branch is None):
             raise ValueError(f"{act}: branch {done.branch}")
-        if wants_branch and node.branch.kind == "conditional":
-            known = {rule.next_nodes for rule in node.branch.rules} | {node.branch.default}
-            if done.branch not in known:
-                raise ValueError(f"{act}: no rule chooses {done.branch}")
+        known = {branch.default, *(rule.next_nodes for rule in branch.rules)} if branch is not None else set()
+        if branch is not None and branch.kind == "conditional" and done.branch not in known:
+            raise ValueError(f"{act}: no rule chooses {done.branch}")
 
     def _report(self, act: Activation, slot: Record, outcome: Outcome) -> None:
         """One ended activation of a node."""
@@ -361,7 +356,7 @@ class Reference:
         node = self.by_id[act.node]
         if act.index >= 0:
             self._item_ended(act)
-        elif act.phase == "wait" and (node.loop is not None or node.branch is not None):
+        elif act.phase == "wait" and node.routed:
             self._again_as(self.now[act.node]["slots"][-1], "route")
         else:
             self._completed(node, done)
@@ -396,7 +391,7 @@ class Reference:
             return
         progress = self.now[act.node]["map"]
         progress["failures"] += 1
-        if progress["failures"] > self.by_id[act.node].map.tolerate:
+        if progress["failures"] > self.maps[act.node].tolerate:
             self._failed(act.node, code)
         else:
             self._item_ended(act)
@@ -418,7 +413,7 @@ class Reference:
         """The list is known: open the window."""
         if count > self.workflow.limits.max_fanout:
             self._failed(at, "max_fanout_exceeded")
-        elif count == 0 and self.by_id[at].loop is None and self.by_id[at].branch is None:
+        elif count == 0 and not self.by_id[at].routed:
             self._completed(self.by_id[at], Done())
         else:
             self.now[at]["map"] = {"count": count, "next": 0, "failures": 0}
@@ -434,7 +429,7 @@ class Reference:
         """Make items ready while the window has room; when none is left, assemble."""
         record = self.now[at]
         progress, slots = record["map"], record["slots"]
-        window = self.by_id[at].map.max_parallel or progress["count"]
+        window = self.maps[at].max_parallel or progress["count"]
         while progress["next"] < progress["count"] and len(slots) < window:
             slots[progress["next"]] = _slot("call", live=False)
             self.ready.append((at, progress["next"]))
@@ -489,7 +484,7 @@ class Reference:
         """End a visit that does not loop: decide all its edges."""
         taken = set(taken)
         self._close(at, status)
-        if at in self.looping:
+        if at in self.loops:
             self.over.add(at)
         for to in self.by_id[at].outbound:
             if to in taken:
@@ -512,14 +507,13 @@ class Reference:
         self.status, self.error_code, self.error_node = status, code, culprit
 
     def _drop_outputs(self) -> None:
-        if self.outputs is not None:
-            self.outputs = None
-            self.consumed += 1
+        self.consumed += bool(self.outputs)
+        self.outputs = {}
 
     # Edges, tokens, joins.
 
     def _body(self, at: str) -> tuple[str, ...]:
-        return self.looping[at].loop.body
+        return self.loops[at].body
 
     def _left_by(self, source: str, to: str) -> list[str]:
         """The loops that an edge leaves from a node other than their looping one."""
@@ -609,7 +603,7 @@ class Reference:
 
     def _continue_a_loop(self) -> bool:
         """Continue the innermost loop whose looping visit wants it and whose body is quiet."""
-        for at in sorted(self.looping, key=lambda at: len(self._body(at))):
+        for at in sorted(self.loops, key=lambda at: len(self._body(at))):
             if self.now[at]["again"] and not any(self.now[to]["held"] for to in self._body(at) if to != at):
                 self._continue_loop(at)
                 return True
@@ -617,7 +611,7 @@ class Reference:
 
     def _continue_loop(self, at: str) -> None:
         """All nodes of the body become PENDING with `visit + 1`; the entry has the loop's token."""
-        body, entry, hop = self._body(at), self.looping[at].loop.back_to, self.now[at]["hop"]
+        body, entry, hop = self._body(at), self.loops[at].back_to, self.now[at]["hop"]
         self._close(at, "COMPLETED")
         self.passes[at] += 1
         for to in body:
@@ -626,7 +620,7 @@ class Reference:
         for source, to in self.edge:
             if to in body and to != entry:
                 self.edge[source, to] = "undecided"
-        for inner in [to for to in body if to in self.looping]:
+        for inner in [to for to in body if to in self.loops]:
             self.first[inner] = {to: self.now[to]["visit"] for to in self._body(inner)}
             self.over.discard(inner)
             if inner != at:
@@ -671,7 +665,7 @@ class Reference:
 
     def _all_slots(self) -> list[Record]:
         slots = [slot for record in self.now.values() for slot in record["slots"].values()]
-        return slots if self.outputs is None else [*slots, self.outputs]
+        return [*slots, self.outputs] if self.outputs else slots
 
     def _status(self, at: str) -> str:
         """A node's status as people see it."""
@@ -688,7 +682,7 @@ class Reference:
     def check(self) -> None:
         """Laws that hold after every step."""
         held = sum(len(record["held"]) for record in self.now.values())
-        assert self.counter == held + (self.outputs is not None)
+        assert self.counter == held + bool(self.outputs)
         assert (self.counter == 0) == (self.status in OVER)
         for at, record in self.now.items():
             ended = record["status"] in ENDED

@@ -66,10 +66,12 @@ class Script:
         """The next outcome of this activation; each call counts."""
         nth = self.ends[act]
         self.ends[act] += 1
-        rng = random.Random(f"{self.seed}/{act.node}/{act.visit}/{act.index}/{act.phase}/{nth}")
+        key = f"{self.seed}/{act.node}/{act.visit}/{act.index}/{act.phase}"
+        rng = random.Random(f"{key}/{nth}")
         node = self.workflow.by_id.get(act.node)
-        trouble = self.trouble * (3 if node is not None and node.when is not None and nth == 0 else 1)
-        if rng.random() < trouble:
+        if act.phase != "wait" and random.Random(key).random() < self.trouble / 10:
+            return Lost()
+        if rng.random() < self._probability(node, nth):
             return random_trouble(rng, act, nth == 0, node)
         if node is None:
             return Done()
@@ -78,6 +80,11 @@ class Script:
         if act.phase == "call" and rng.random() < (0.9 if node.type.startswith("sleep") else 0.05):
             return Waits()
         return random_done(rng, node, act)
+
+    def _probability(self, node: Node | None, nth: int) -> float:
+        """Trouble is likelier where the document is prepared for it."""
+        prepared = node is not None and (node.on_error == "route" or (node.when is not None and nth == 0))
+        return min(0.6, self.trouble * 5) if prepared else self.trouble
 
 
 def play(workflow: Workflow, script: Script, order: random.Random, steps_max: int = 20_000) -> Reference:

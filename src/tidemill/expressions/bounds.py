@@ -33,7 +33,7 @@ SOURCE_MAX = 1 << 18
 
 def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:
     """Tell whether lists and objects are nested beyond the limit, without recursion."""
-    level = [value]
+    level: list[Json] = [value]
     for _ in range(limit + 1):
         below: list[Json] = []
         for each in level:
@@ -45,12 +45,4 @@ def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:
         if not below:
             return False
         level = below
-    return any(type(each) in (dict, list, tuple) for each in level)
-
-
-def nearest(name: str, known: list[str]) -> str | None:
-    """Find the known name that was probably meant; only the first thousand are looked at."""
-    from difflib import get_close_matches
-
-    matches = get_close_matches(name, known[:1000], n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    return True

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-RESERVED = frozenset(
-    {"inputs", "run", "item", "index", "iteration", "secrets", "ctx", "nodes", "output", "current"}
-)
+RESERVED = frozenset({"inputs", "run", "item", "index", "iteration", "secrets", "ctx", "nodes", "output", "current"})
 """Names with a fixed meaning; no node may be called like one of them."""
 
 NODE_MAPS = frozenset({"ctx", "nodes"})

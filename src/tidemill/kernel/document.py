@@ -1,4 +1,8 @@
-"""Reading: bytes that somebody wrote become a JSON value, or a list of what is wrong with them."""
+"""Reading: bytes that somebody wrote become a JSON value, or a list of what is wrong with them.
+
+The readers of the two languages live in `jsontext` and `yamltext`, the normal form in `normal`; this is the door
+through which callers reach all three. Size is checked first, then the text, then the shape.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,11 @@ from typing import Literal
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.jsontext import read_json
 from tidemill.kernel.model import Json
+from tidemill.kernel.normal import normalise
 from tidemill.kernel.values import has_lone_surrogate
 from tidemill.kernel.yamltext import read_yaml
+
+__all__ = ["BYTES_MAX", "Format", "normalise", "read_document"]
 
 BYTES_MAX = 64 * 1024 * 1024
 

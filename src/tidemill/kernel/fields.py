@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tidemill.kernel.findings import Place, nearest, shown
+from tidemill.kernel.findings import Place, escaped, nearest, shown
 from tidemill.kernel.model import Json
 
 Reader = Callable[[Place, str, Json], Json]
@@ -41,7 +41,8 @@ def kind(value: Json) -> str:
 
 
 def wrong_type(place: Place, key: str, value: Json, wanted: str, hint: str = "") -> None:
-    place.problem("wrong_type", key, f"`{shown(key)}` must be {wanted}, not {kind(value)}", hint)
+    what = f"`{shown(key)}` must be" if key else "must be"
+    place.problem("wrong_type", key, f"{what} {wanted}, not {kind(value)}", hint)
 
 
 def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str, Json]:
@@ -70,7 +71,7 @@ def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str,
 
 def unknown_key(place: Place, key: str, table: Table) -> None:
     hint = nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
-    place.problem("unknown_key", key, f"unknown key `{shown(key)}`", hint)
+    place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
 def require(place: Place, read: Mapping[str, Json], raw: Mapping[str, Json], *keys: str) -> None:

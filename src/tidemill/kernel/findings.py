@@ -68,26 +68,27 @@ class Place:
         self.who = who
 
     def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
-        """Record a problem with `key` here, or with the whole place when the key is empty."""
-        path = pointer(self.path, key) if key else self.path
+        """Record a problem with `key` here (a step or several, as in a pointer), or with the place itself."""
+        path = f"{self.path}/{key}" if key else self.path
         self.found.problem(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
     def warning(self, code: str, key: str, message: str, hint: str = "") -> None:
-        path = pointer(self.path, key) if key else self.path
+        path = f"{self.path}/{key}" if key else self.path
         self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
     def inside(self, key: str) -> Place:
         """The place one level down; the sentence still begins with the same owner."""
-        return Place(self.found, pointer(self.path, key), self.who)
+        return Place(self.found, f"{self.path}/{key}", self.who)
 
 
 def pointer(path: str, key: str | int) -> str:
-    """Extend a JSON pointer by one step."""
-    if isinstance(key, int):
-        return f"{path}/{key}"
-    if "~" in key or "/" in key:
-        key = key.replace("~", "~0").replace("/", "~1")
-    return f"{path}/{key}"
+    """Extend a JSON pointer by one step that an author chose, so that it may need escaping."""
+    return f"{path}/{key}" if isinstance(key, int) else f"{path}/{escaped(key)}"
+
+
+def escaped(key: str) -> str:
+    """A key as a step of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -282,9 +282,12 @@ def read_node(place: Place, raw: Json, given_id: str | None = None) -> dict[str,
         return wrong_type(place, "", raw, "a mapping")
     node = read_table(place, raw, NODE)
     if given_id is not None:
-        if node.setdefault("id", given_id) != given_id:
-            place.problem("conflicting_keys", "id", f"the key says `{shown(given_id)}`, the id says otherwise", "keep one")
-        node = {"id": ident(place, "", given_id), **node}
+        own = node.pop("id", None)
+        if own is None:
+            ident(place, "", given_id)
+        elif own != given_id:
+            place.problem("conflicting_keys", "id", f"the key above says `{shown(given_id)}`", "keep one of the two")
+        node = {"id": given_id, **node}
     for key, other in (("id", "node_id"), ("type", "handler")):
         if key not in node and raw.get(key) is None and raw.get(other) is None:
             place.problem("missing_key", "", f"`{key}` is missing")

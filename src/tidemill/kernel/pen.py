@@ -32,6 +32,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[AnyEvent, ...] = ()
     work: Work = Work()
+    after: State = State()
+    """The state that these facts lead to: a draft, for whoever describes the run in the same commit."""
 
 
 class Pen:
@@ -87,4 +89,5 @@ class Pen:
         return Decision(
             events=tuple(self.events),
             work=Work(put=tuple(self.puts), drop=tuple(self.drops), withdraw=tuple(self.withdrawn)),
+            after=self.state,
         )

@@ -255,7 +255,7 @@ class Store(Protocol):
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         """Prolong leases, never shortening one; answers those that are lost. Renewing twice is the same as once.
 
-        A lease that expired but that nobody took over is renewed. Safe to call from another thread's loop.
+        A lease that expired but that nobody took over is renewed.
         """
         ...
 

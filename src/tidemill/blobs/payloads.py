@@ -1,0 +1,60 @@
+"""JSON values to payload bytes and back: the one door through which values enter the log.
+
+NaN, infinities, lone surrogates and things that are not JSON are refused here, with the place in the value;
+big integers stay exact. The encoder is msgspec's, which would write NaN as null: whenever the text contains a
+null, the value is walked to see that it really holds one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+DEPTH_MAX = 200
+
+
+class NotJson(ValueError):
+    """A value cannot be written as JSON."""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder()
+
+
+def encode_value(value: Any) -> bytes:
+    """The JSON text of a value."""
+    try:
+        text = _ENCODER.encode(value)
+    except RecursionError:
+        raise NotJson("the value is nested too deeply or contains itself") from None
+    except UnicodeEncodeError as error:
+        raise NotJson(f"a string is not valid Unicode: {error.reason}") from None
+    except (TypeError, ValueError, msgspec.EncodeError) as error:
+        raise NotJson(f"the value is not JSON: {error}") from None
+    if b"null" in text:
+        _refuse_nan(value, "", 0)
+    return text
+
+
+def _refuse_nan(value: Any, path: str, depth: int) -> None:
+    """Find a float that JSON has no number for."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise NotJson(f"{path or 'the value'} is {value}, which JSON has no number for")
+    elif depth > DEPTH_MAX:
+        raise NotJson("the value is nested too deeply")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_nan(inner, f"{path}/{key}", depth + 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, inner in enumerate(value):
+            _refuse_nan(inner, f"{path}/{index}", depth + 1)
+    elif not isinstance(value, (str, int, type(None), bytes)):
+        _refuse_nan(msgspec.to_builtins(value), path, depth + 1)
+
+
+def decode_value(text: bytes) -> Any:
+    """The value behind a JSON text."""
+    return _DECODER.decode(text)

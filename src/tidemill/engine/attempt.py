@@ -1,0 +1,353 @@
+"""One try at an activation, read from top to bottom: look → render → call → pack → route → result.
+
+An attempt that needs nothing from outside (no blob, no awaiting handler) runs in one go without a task of
+its own; `start` then returns its result at once, and an awaitable otherwise. Conditions are evaluated here,
+right after the handler and off the run's serial path; the kernel only checks that the route is legal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.failures import failed_by, timed_out
+from tidemill.engine.programs import Flow
+from tidemill.engine.scopes import NOTHING_FETCHED, RUN_READER, Fetched, Upstream, blobs_of, scope_of, text_of
+from tidemill.expressions.conditions import evaluate
+from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.scope import Scope
+from tidemill.handlers.contract import Checkpointer, Ended, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload, Route
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.model import Node
+from tidemill.kernel.sight import upstream
+from tidemill.kernel.state import QUEUED_ITEM, Activation, Cell, State, peek_at
+from tidemill.stores.contract import Lease
+
+Phase = Literal["call", "expand", "assemble", "route"]
+
+Lists = dict[tuple[str, int], list[Any]]
+"""Decoded lists of maps by (node, visit): decoded once per worker, not once per item."""
+
+
+def phase_of(node: Node, cell: Cell, index: int) -> Phase:
+    """What the job of an activation is for, at this point of its visit."""
+    if index == NOT_AN_ITEM and cell.resumed is not None:
+        return "route"
+    if node.map is None or index != NOT_AN_ITEM:
+        return "call"
+    return "expand" if cell.map is None else "assemble"
+
+
+class Attempt:
+    """Everything that one try needs. `begin` is awaited before the handler of an at-most-once node is called."""
+
+    __slots__ = (
+        "_act", "_ambient", "_blobs", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_started",
+        "_state", "_waited_ms", "_worker", "begin", "called", "checkpoint", "lease", "phase", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        flow: Flow,
+        state: State,
+        task: Task,
+        lease: Lease,
+        handler: Handler,
+        blobs: Blobs,
+        ambient: Ambient,
+        worker: str,
+        lists: Lists,
+    ) -> None:
+        self._lists = lists
+        self._flow, self._state, self._blobs, self._ambient, self._worker = flow, state, blobs, ambient, worker
+        self._handler = handler
+        self.task, self.lease = task, lease
+        self._node = flow.workflow.by_id[task.node]
+        self._cell = state.peek(task.node)
+        self._act: Activation = peek_at(self._cell, task.index) or QUEUED_ITEM
+        self.phase = phase_of(self._node, self._cell, task.index)
+        self._started = ambient.monotonic_ms()
+        self._waited_ms = max(0, ambient.now_ms() - (self._act.since_ms or self._cell.since_ms))
+        self._fetched: Fetched = NOTHING_FETCHED
+        self.called = False
+        self.begin: Callable[[], Awaitable[bool]] | None = None
+        self.checkpoint: Checkpointer | None = None
+
+    def start(self) -> Result | Awaitable[Result]:
+        """Run as far as possible without waiting."""
+        needed = {ref.digest: ref for ref in self._references()}
+        if needed:
+            return self._fetch(needed)
+        return self._go()
+
+    def _references(self) -> list[BlobRef]:
+        found = list(blobs_of(self._flow.workflow, self._state, self._node))
+        if self._cell.map is not None:
+            found += [ref for ref in self._map_payloads() if isinstance(ref, BlobRef)]
+        if isinstance(self._cell.resumed, BlobRef):
+            found.append(self._cell.resumed)
+        return found
+
+    def _map_payloads(self) -> list[Payload]:
+        items = self._cell.map
+        assert items is not None
+        if self.phase == "call":
+            return [] if (self.task.node, self.task.visit) in self._lists else [items.items]
+        return [out for i in range(items.count) if (out := items.at.get(i, QUEUED_ITEM).output) is not None]
+
+    async def _fetch(self, needed: dict[str, BlobRef]) -> Result:
+        tenant = self.lease.stream.tenant
+        bodies = await asyncio.gather(*(self._blobs.get(tenant, digest) for digest in needed))
+        self._fetched = dict(zip(needed, bodies, strict=True))
+        result = self._go()
+        return result if isinstance(result, Result) else await result
+
+    def _go(self) -> Result | Awaitable[Result]:
+        try:
+            match self.phase:
+                case "call":
+                    return self._call()
+                case "expand":
+                    return self._expand()
+                case "assemble":
+                    return self._pack(self._assembled(), None)
+                case "route":
+                    assert self._cell.resumed is not None
+                    return self._routed(decode_value(text_of(self._cell.resumed, self._fetched)), None)
+        except ExpressionError as error:
+            return self._result(failed_by(error))
+
+    # Look and render
+
+    def _scope(self) -> Scope:
+        return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
+
+    def _admitted(self) -> bool:
+        """Whether `when` lets the visit happen; asked once per visit, before its first attempt."""
+        when = self._flow.program(self._node).when
+        first = self.task.index == NOT_AN_ITEM and not self._act.attempt
+        return when is None or not first or evaluate(when, self._scope()).value
+
+    def _render(self) -> Any:
+        template = self._flow.program(self._node).config
+        if template.is_constant:
+            return self._node.config
+        scope = self._scope()
+        if self.task.index != NOT_AN_ITEM:
+            assert self._cell.map is not None
+            key = (self.task.node, self.task.visit)
+            if key not in self._lists:
+                self._lists[key] = decode_value(text_of(self._cell.map.items, self._fetched))
+            scope = replace(scope, has_item=True, item=self._lists[key][self.task.index], index=self.task.index)
+        config = template.render(scope)
+        problems = compile_schema(self._handler.type.config_schema).problems(config, "")
+        if problems:
+            raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
+        return config
+
+    # Call
+
+    def _call(self) -> Result | Awaitable[Result]:
+        if not self._admitted():
+            return self._result(Skips())
+        context = self._context(self._render())
+        if self._node.delivery == "at_most_once" and self.begin is not None:
+            return self._call_once(context)
+        return self._run(context)
+
+    async def _call_once(self, context: NodeContext) -> Result:
+        """Let the log know before the handler does anything; a stale attempt does nothing at all."""
+        assert self.begin is not None
+        if not await self.begin():
+            return self._result(failed_by(asyncio.CancelledError("the attempt no longer counts")))
+        result = self._run(context)
+        return result if isinstance(result, Result) else await result
+
+    def _run(self, context: NodeContext) -> Result | Awaitable[Result]:
+        self.called = True
+        try:
+            ended = self._handler.call(context)
+            if not isinstance(ended, (Return, Pause, Skip)):
+                return self._await(ended)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            return self._result(failed_by(error))
+        return self._ended(ended)
+
+    def _context(self, config: Any) -> NodeContext:
+        task, act = self.task, self._act
+        return NodeContext(
+            run_id=self.lease.stream.key,
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            attempt=act.attempt if act.running else act.attempt + 1,
+            config=config,
+            upstream=Upstream(upstream(self._flow.workflow, self._state, self._node), self._fetched),
+            effect_key=f"{self.lease.stream.key}/{task.node}/{task.visit}/{task.index}",
+            deadline_ms=self._state.deadline_ms,
+            last_checkpoint=None
+            if act.checkpoint is None
+            else decode_value(text_of(act.checkpoint, self._fetched)),
+            checkpoint=self.checkpoint,
+        )
+
+    async def _await(self, pending: Awaitable[Ended]) -> Result:
+        timeout_ms = self._node.timeout_ms
+        limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+        try:
+            async with limit:
+                ended = await pending
+        except TimeoutError as error:
+            if limit.expired() and timeout_ms is not None:
+                return self._result(timed_out(timeout_ms))
+            return self._result(failed_by(error))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            return self._result(failed_by(error))
+        result = self._ended(ended)
+        return result if isinstance(result, Result) else await result
+
+    def _ended(self, ended: Ended) -> Result | Awaitable[Result]:
+        match ended:
+            case Return(value, chosen):
+                return self._routed(value, chosen)
+            case Pause(on, name, for_ms):
+                return self._result(Waits(on=on, name=name, for_ms=for_ms))
+            case Skip(reason):
+                return self._result(Skips(reason=reason))
+
+    # Maps
+
+    def _expand(self) -> Result | Awaitable[Result]:
+        if not self._admitted():
+            return self._result(Skips())
+        over = self._flow.program(self._node).over
+        assert over is not None
+        items = over.render(self._scope())
+        if not isinstance(items, list):
+            raise ExpressionError(
+                code="template_failed",
+                message=f"map.over gave {type(items).__name__}, not a list",
+                hint="refer to a list with a single {{ expression }}",
+            )
+        if not items:
+            route = self._route([], None)
+            if isinstance(route, Failed):
+                return self._result(route)
+            return self._result(Expands(count=0, items=b"[]"), route)
+        return self._stored(encode_value(items), lambda stored: Expands(count=len(items), items=stored), None)
+
+    def _assembled(self) -> Any:
+        """The outputs of all items in index order; a tolerated failure's entry is its envelope."""
+        return [decode_value(text_of(payload, self._fetched)) for payload in self._map_payloads()]
+
+    # Route and pack
+
+    def _routed(self, value: Any, chosen: tuple[str, ...] | None) -> Result | Awaitable[Result]:
+        if self.task.index != NOT_AN_ITEM or not self._node.routed:
+            return self._packed(value, None)
+        route = self._route(value, chosen)
+        return self._result(route) if isinstance(route, Failed) else self._packed(value, route)
+
+    def _pack(self, value: Any, chosen: tuple[str, ...] | None) -> Result | Awaitable[Result]:
+        return self._routed(value, chosen)
+
+    def _packed(self, value: Any, route: Route | None) -> Result | Awaitable[Result]:
+        try:
+            text = encode_value(value)
+        except ValueError as error:
+            return self._result(failed_by(error))
+        return self._stored(text, lambda stored: Done(output=stored, size=len(text)), route)
+
+    def _stored(self, text: bytes, outcome: Any, route: Route | None) -> Result | Awaitable[Result]:
+        """Keep a value inline, or put it into the blob store first and refer to it."""
+        if len(text) <= INLINE_BYTES_MAX:
+            return self._result(outcome(text), route)
+        return self._put(text, outcome, route)
+
+    async def _put(self, text: bytes, outcome: Any, route: Route | None) -> Result:
+        digest = await self._blobs.put(self.lease.stream.tenant, text)
+        return self._result(outcome(BlobRef(digest, len(text))), route)
+
+    def _route(self, value: Any, chosen: tuple[str, ...] | None) -> Route | Failed | None:
+        """Evaluate the loop's condition and, on the way out, the branch."""
+        node = self._node
+        if not node.routed:
+            return None
+        program = self._flow.program(node)
+        scope = replace(self._scope(), has_output=True, output=value)
+        try:
+            again = None if program.again is None else evaluate(program.again, scope).value
+            if again or node.branch is None:
+                return Route(again)
+            if node.branch.kind == "agent_driven":
+                return self._chosen(again, value, chosen)
+            for number, rule in enumerate(program.rules):
+                verdict = evaluate(rule, scope)
+                if verdict.value:
+                    return Route(again, node.branch.rules[number].next_nodes, number, verdict.reason)
+            return Route(again, node.branch.default, -1, "no rule matched")
+        except ExpressionError as error:
+            return Failed(error=Error("condition_failed", error.message, hint=error.hint))
+
+    def _chosen(self, again: bool | None, value: Any, chosen: tuple[str, ...] | None) -> Route | Failed:
+        assert self._node.branch is not None
+        names: Any = chosen
+        if names is None and isinstance(value, dict):
+            names = value.get("next_nodes")
+        if isinstance(names, str):
+            names = [names]
+        if not names:
+            return Route(again, self._node.branch.default, -1, "nothing was chosen")
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids"))
+        return Route(again, tuple(names), -1, "chosen by the node")
+
+    def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
+        return Result(
+            node=self.task.node,
+            visit=self.task.visit,
+            index=self.task.index,
+            token=self.lease.token,
+            outcome=outcome,
+            route=route,
+            called=self.called,
+            worker=self._worker,
+            duration_ms=round(self._ambient.monotonic_ms() - self._started),
+            waited_ms=self._waited_ms,
+            chance=self._ambient.chance(),
+        )
+
+
+def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
+    """The result of an attempt that could not even begin, e.g. because a blob is damaged."""
+    return Result(
+        node=task.node,
+        visit=task.visit,
+        index=task.index,
+        token=lease.token,
+        outcome=failed_by(error),
+        called=False,
+        worker=worker,
+    )
+
+
+def render_outputs(flow: Flow, state: State, run_id: str, fetched: Fetched) -> Done | Failed:
+    """The run's last step: its outputs, as its document declares them."""
+    try:
+        text = encode_value(flow.outputs.render(scope_of(flow.workflow, state, run_id, RUN_READER, fetched)))
+    except (ExpressionError, ValueError) as error:
+        return failed_by(error)
+    return Done(output=text, size=len(text))

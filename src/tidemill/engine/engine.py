@@ -1,0 +1,238 @@
+"""The façade: everything that can be done with runs, in a dozen verbs.
+
+An engine is a store, a blob store, a catalog and turns; with a worker and a keeper it also does the work.
+Everything is async; `tidemill.open` offers the same verbs to callers that are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.engine.catalog import Catalog, Published, Version
+from tidemill.engine.keeper import Keeper
+from tidemill.engine.rows import RUN, RunRow, read_run_row
+from tidemill.engine.turn import Entry, Turns
+from tidemill.engine.views import RunView, view_run
+from tidemill.engine.worker import Worker, WorkerOptions
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.schema import compile_schema
+from tidemill.handlers.contract import Handler
+from tidemill.kernel.codec import decode_event, plain
+from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume, Start
+from tidemill.kernel.document import read_document
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Store, Stream
+
+RUN_ID_BYTES_MAX = 200
+
+
+class Engine:
+    """The verbs. `work` decides whether this process also runs nodes."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        blobs: Blobs,
+        ambient: Ambient,
+        handlers: Sequence[Handler],
+        worker: WorkerOptions | None = None,
+        tenant: str = "default",
+        audit_every_ms: int = 10_000,
+    ) -> None:
+        self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
+        types: dict[str, list[NodeType]] = {}
+        for handler in handlers:
+            types.setdefault(handler.type.name, []).append(handler.type)
+        self.types: Mapping[str, Sequence[NodeType]] = types
+        self.catalog = Catalog(store, blobs, ambient, types)
+        self.turns = Turns(store, self.catalog, ambient, lease_ms=worker.lease_ms if worker else 15_000)
+        self.worker: Worker | None = None
+        self.keeper: Keeper | None = None
+        if worker is not None:
+            self.worker = Worker(
+                store=store,
+                turns=self.turns,
+                blobs=blobs,
+                ambient=ambient,
+                handlers={handler.type.key: handler for handler in handlers},
+                options=worker,
+            )
+            self.keeper = Keeper(
+                tenant=tenant, store=store, turns=self.turns, ambient=ambient, every_ms=audit_every_ms
+            )
+
+    async def open(self) -> Engine:
+        """Begin; idempotent through the store."""
+        await self._store.open()
+        self.turns.open()
+        if self.worker is not None:
+            self.worker.open()
+        if self.keeper is not None:
+            self.keeper.open()
+        return self
+
+    async def close(self) -> None:
+        """Drain the worker and let go of the store."""
+        if self.keeper is not None:
+            await self.keeper.close()
+        if self.worker is not None:
+            await self.worker.close()
+        await self.turns.close()
+        await self._store.close()
+
+    async def __aenter__(self) -> Engine:
+        return await self.open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # Workflows
+
+    async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
+        """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
+        if isinstance(document, (str, bytes)):
+            document = read_document(document)
+        return await self.catalog.publish(self._tenant, document, author=author, message=message)
+
+    # Runs
+
+    async def start(
+        self,
+        workflow: str,
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+    ) -> str:
+        """Start a run and return its id once it is durable.
+
+        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        """
+        version = await self.catalog.resolve(self._tenant, workflow)
+        flow = await self.catalog.flow(self._tenant, version.digest)
+        payload = await self._inputs(inputs, flow.workflow.inputs)
+        run_id = key if key is not None else self._ambient.new_id()
+        _check_run_id(run_id)
+        stream = self._stream(run_id)
+        command = Start(
+            id=f"start:{run_id}",
+            version=version.version,
+            digest=version.digest,
+            inputs=payload,
+            labels=dict(labels or {}),
+            submitted_by=submitted_by,
+            actor=submitted_by or None,
+            correlation_id=correlation_id,
+            tag_used=workflow,
+        )
+        answer = await self.turns.command(stream, command, start=flow)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+        if key is not None:
+            await self._same_start(stream, version, payload)
+        return run_id
+
+    async def _same_start(self, stream: Stream, version: Version, inputs: Payload) -> None:
+        """Refuse a key that was used for another workflow or other inputs."""
+        entry = await self._entry(stream.key)
+        if entry.state.inputs != inputs or entry.state.workflow != version.name:
+            raise rejected(
+                "key_reused",
+                f"key {stream.key} belongs to a run with other inputs",
+                hint="use a new key for a new request",
+            )
+
+    async def _inputs(self, inputs: Any, schema: Any) -> Payload:
+        value = {} if inputs is None else inputs
+        if schema is not None:
+            problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
+            if problems:
+                raise Rejected(problems)
+        try:
+            text = encode_value(value)
+        except NotJson as error:
+            raise rejected("inputs_not_json", str(error), path="/inputs") from None
+        if len(text) <= INLINE_BYTES_MAX:
+            return text
+        return BlobRef(await self._blobs.put(self._tenant, text), len(text))
+
+    async def show(self, run_id: str) -> RunView:
+        """The run as it is now."""
+        entry = await self._entry(run_id)
+        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
+
+    async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
+        """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
+        async with asyncio.timeout(timeout_s):
+            async for event in self.follow(run_id):
+                if event["type"] in _TERMINAL:
+                    break
+        return await self.show(run_id)
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run."""
+        entry = await self._entry(run_id)
+        if not entry.state.live and after >= entry.state.seq:
+            return
+        async for frame in self._store.follow(self._stream(run_id), after):
+            if not frame.version:
+                continue
+            shown = plain(decode_event(frame.body), frame.version)
+            yield shown
+            if shown["type"] in _TERMINAL:
+                return
+
+    async def find(
+        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> tuple[list[RunRow], str | None]:
+        """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
+        page = await self._store.find(self._tenant, RUN, terms, after=after, limit=limit)
+        return [read_run_row(row) for row in page.rows], page.after
+
+    async def cancel(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
+        """End the run; what runs is told, what comes late is discarded."""
+        await self._command(run_id, Cancel(reason=reason, actor=actor or None))
+
+    async def pause(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
+        """Dispatch nothing more until `resume`; attempts that run may finish."""
+        await self._command(run_id, Pause(reason=reason, actor=actor or None))
+
+    async def resume(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
+        """Go on after a pause."""
+        await self._command(run_id, Resume(reason=reason, actor=actor or None))
+
+    async def _command(self, run_id: str, command: AnyCommand) -> None:
+        answer = await self.turns.command(self._stream(run_id), command)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+
+    async def _entry(self, run_id: str) -> Entry:
+        stream = self._stream(run_id)
+        entry = (await self.turns.refresh([stream])).get(stream)
+        if entry is None:
+            raise rejected("run_unknown", f"there is no run {run_id}")
+        return entry
+
+    def _stream(self, run_id: str) -> Stream:
+        return Stream(self._tenant, RUN, run_id)
+
+
+_TERMINAL = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__}
+
+
+def _check_run_id(run_id: str) -> None:
+    if not run_id or len(run_id.encode("utf-8", "replace")) > RUN_ID_BYTES_MAX or not run_id.isprintable():
+        raise rejected(
+            "run_key_invalid",
+            "a run's key is 1 to 200 bytes of printable text",
+            hint="use an id of your own request, e.g. an order number",
+        )

@@ -1,0 +1,131 @@
+"""The keeper: proves, again and again, that every unfinished visit is owned by exactly one thing.
+
+Timers and expired leases need no keeper, they are jobs that any worker claims. What remains is doubt: is there
+a job for every activation that calls for one, and an activation for every job? The audit compares both for
+each live run at one version, and repairs with an event that says why. A run in which nothing happens and that
+waits for nothing with a name is marked stuck; one that is merely quiet is listed as idle with what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.engine.rows import RUN, read_run_row, run_row, run_terms
+from tidemill.engine.turn import Entry, Turns
+from tidemill.engine.views import named_wait, waiting_for
+from tidemill.errors import Unavailable
+from tidemill.kernel.commands import Repair
+from tidemill.kernel.jobs import expected_jobs
+from tidemill.stores.contract import Commit, JobView, Store, Stream
+
+STUCK_AFTER_MS = 60_000
+IDLE_AFTER_MS = 300_000
+AUDIT_EVERY_MS = 10_000
+PAGE = 200
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a run found."""
+
+    missing: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
+    moved: bool = False
+    """The run changed while it was looked at, so nothing can be said."""
+
+
+class Keeper:
+    """Audits the live runs of a store, a page at a time."""
+
+    def __init__(self, *, tenant: str, store: Store, turns: Turns, ambient: Ambient, every_ms: int = AUDIT_EVERY_MS):
+        self._tenant, self._store, self._turns, self._ambient = tenant, store, turns, ambient
+        self._every_ms = every_ms
+        self._task: asyncio.Task[None] | None = None
+        self.repairs = 0
+        self.audited = 0
+
+    def open(self) -> None:
+        """Begin to look after the runs."""
+        self._task = asyncio.create_task(self._forever(), name="tidemill-keeper")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _forever(self) -> None:
+        while True:
+            await self._ambient.sleep(self._every_ms)
+            try:
+                await self.sweep()
+            except Unavailable:
+                continue
+
+    async def sweep(self) -> None:
+        """Look at every live run once."""
+        after: str | None = None
+        while True:
+            page = await self._store.find(self._tenant, RUN, ["live"], after=after, limit=PAGE)
+            for row in page.rows:
+                await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row).stuck)
+            after = page.after
+            if after is None:
+                return
+
+    async def _look_at(self, stream: Stream, was_stuck: bool) -> None:
+        entry = (await self._turns.refresh([stream])).get(stream)
+        if entry is None or not entry.state.live:
+            return
+        seq = entry.state.seq
+        jobs = await self._store.jobs(stream)
+        again = (await self._turns.refresh([stream])).get(stream)
+        self.audited += 1
+        if again is None or again.state.seq != seq or not again.state.live:
+            return
+        found = compare(again, jobs)
+        if found.missing or found.surplus:
+            self.repairs += 1
+            reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
+            await self._turns.command(
+                stream, Repair(missing=found.missing, surplus=found.surplus, reason=reason)
+            )
+        else:
+            await self._mark(stream, again, jobs, was_stuck)
+
+    async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], was_stuck: bool) -> None:
+        """Say in the run's row that nothing has happened for a while, and what it waits for."""
+        state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
+        quiet_ms = now - state.last_ms
+        held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
+        named = held or named_wait(workflow, state, now)
+        stuck = quiet_ms >= STUCK_AFTER_MS and not named
+        idle = quiet_ms >= IDLE_AFTER_MS
+        if not (stuck or idle or was_stuck):
+            return
+        waits = waiting_for(workflow, state) or tuple(sorted({f"a worker on queue {view.job.queue}" for view in jobs}))
+        row = run_row(
+            stream,
+            state,
+            run_terms(state, stuck=stuck, idle=idle),
+            waiting_for=waits,
+            stuck=stuck,
+            idle=idle,
+        )
+        await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
+
+
+def compare(entry: Entry, jobs: list[JobView]) -> Audit:
+    """The jobs a state calls for beside those that are there."""
+    expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
+    present = {view.job.key for view in jobs}
+    missing = expected - present
+    surplus = present - expected
+    if entry.state.status == "PAUSED":
+        # While a run is paused, a running attempt keeps its job and a back-off that came due was put aside.
+        leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}
+        surplus -= leased
+        missing = {key for key in missing if not key.startswith("run/")}
+    return Audit(missing=tuple(sorted(missing)), surplus=tuple(sorted(surplus)))

@@ -1,0 +1,55 @@
+"""A workflow with its expressions compiled: what a worker keeps per digest, for as long as it is in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemill.expressions.conditions import Condition, compiled
+from tidemill.expressions.templates import Template, compile_template
+from tidemill.kernel.model import Node, Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The expressions of one node."""
+
+    config: Template
+    when: Condition | None
+    over: Template | None
+    again: Condition | None
+    rules: tuple[Condition, ...]
+
+
+class Flow:
+    """A workflow and its programs, each compiled the first time it is needed."""
+
+    __slots__ = ("_outputs", "_programs", "workflow")
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.workflow = workflow
+        self._programs: dict[str, Program] = {}
+        self._outputs: Template | None = None
+
+    def program(self, node: Node) -> Program:
+        """The node's expressions."""
+        known = self._programs.get(node.id)
+        if known is None:
+            known = self._programs[node.id] = _compile(node)
+        return known
+
+    @property
+    def outputs(self) -> Template:
+        """The run's outputs."""
+        if self._outputs is None:
+            self._outputs = compile_template(self.workflow.outputs)
+        return self._outputs
+
+
+def _compile(node: Node) -> Program:
+    return Program(
+        config=compile_template(node.config),
+        when=None if node.when is None else compiled(node.when),
+        over=None if node.map is None else compile_template(node.map.over),
+        again=None if node.loop is None else compiled(node.loop.condition),
+        rules=() if node.branch is None else tuple(compiled(rule.condition) for rule in node.branch.rules),
+    )

@@ -1,0 +1,110 @@
+"""From a state to what an expression may look at. Values are decoded only when an expression asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tidemill.blobs.payloads import decode_value
+from tidemill.expressions.scope import Absent, Scope, Seen
+from tidemill.kernel.events import BlobRef, Payload
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.sight import Output, iteration, upstream, visible
+from tidemill.kernel.state import State
+
+Fetched = Mapping[str, bytes]
+"""Blobs that were loaded beforehand, by digest."""
+
+NOTHING_FETCHED: Fetched = {}
+
+RUN_READER = Node(id="", type="")
+"""Who reads when the run's outputs are rendered: it is in no loop and sees every node as it ended."""
+
+
+def text_of(payload: Payload, fetched: Fetched) -> bytes:
+    """The JSON text behind a payload."""
+    return fetched[payload.digest] if isinstance(payload, BlobRef) else payload
+
+
+class SeenNodes(Mapping[str, Seen | Absent]):
+    """The nodes as one reader sees them."""
+
+    __slots__ = ("_fetched", "_known", "_reader", "_state", "_workflow")
+
+    def __init__(self, workflow: Workflow, state: State, reader: Node, fetched: Fetched) -> None:
+        self._workflow, self._state, self._reader, self._fetched = workflow, state, reader, fetched
+        self._known: dict[str, Seen | Absent] = {}
+
+    def __getitem__(self, name: str) -> Seen | Absent:
+        known = self._known.get(name)
+        if known is None:
+            if name not in self._workflow.by_id:
+                raise KeyError(name)
+            known = self._known[name] = self._look(name)
+        return known
+
+    def _look(self, name: str) -> Seen | Absent:
+        seen = visible(self._workflow, self._state, self._reader, name)
+        if isinstance(seen, str):
+            return Absent(seen)
+        cell = self._state.peek(name)
+        meta = {"status": cell.status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
+        return Seen(decode_value(text_of(seen.payload, self._fetched)), meta)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._workflow.by_id)
+
+    def __len__(self) -> int:
+        return len(self._workflow.by_id)
+
+
+class Upstream(Mapping[str, Any]):
+    """Outputs of the parents whose edges were taken, decoded one by one."""
+
+    __slots__ = ("_fetched", "_payloads")
+
+    def __init__(self, payloads: Mapping[str, Payload], fetched: Fetched) -> None:
+        self._payloads, self._fetched = payloads, fetched
+
+    def __getitem__(self, name: str) -> Any:
+        return decode_value(text_of(self._payloads[name], self._fetched))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._payloads)
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+
+def facts_of(run_id: str, state: State) -> dict[str, Any]:
+    """The root `run`."""
+    return {"id": run_id, "workflow": state.workflow, "version": state.version}
+
+
+def scope_of(
+    workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED
+) -> Scope:
+    """What a node's templates and `when` may refer to."""
+    return Scope(
+        nodes=SeenNodes(workflow, state, reader, fetched),
+        inputs=decode_value(text_of(state.inputs, fetched)),
+        run=facts_of(run_id, state),
+        iteration=iteration(state, reader),
+    )
+
+
+def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
+    """References that must be loaded before an attempt at `node` can be rendered and called."""
+    for payload in _payloads(workflow, state, node):
+        if isinstance(payload, BlobRef):
+            yield payload
+
+
+def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]:
+    yield state.inputs
+    names: Iterable[str] = state.cells if node.reads_all else node.reads + node.reads_past
+    for name in names:
+        seen = visible(workflow, state, node, name)
+        if isinstance(seen, Output):
+            yield seen.payload
+    yield from upstream(workflow, state, node).values()

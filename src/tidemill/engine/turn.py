@@ -1,0 +1,396 @@
+"""The turn: load → decide → commit. The only way a run changes, and the only writer of its stream.
+
+Callers hand in an `Ask` (a command and the lease it settles) and are answered when it is durable. Asks that
+gather for the same run while a commit is under way are decided together and committed once; commits of many
+runs share one call to the store. A state is cached by version: only the tail that others wrote is loaded, and
+only after a conflict. Losing a race (another version, a lost lease, an unknown outcome) always means the same:
+load the tail, decide again. The handler is never called again for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.programs import Flow
+from tidemill.engine.rows import dead_letter_rows, run_row, run_terms
+from tidemill.errors import Problem, TidemillError, Unavailable
+from tidemill.kernel.codec import decode_event, encode_events
+from tidemill.kernel.commands import AnyCommand, Result
+from tidemill.kernel.decide import decide_all
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.jobs import Put
+from tidemill.kernel.pen import Decision
+from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.stores.contract import (
+    Commit,
+    Committed,
+    Job,
+    Lease,
+    LeasesLost,
+    Snapshot,
+    Store,
+    Stream,
+    Tail,
+    VersionConflict,
+)
+
+RACES_MAX = 64
+"""How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
+OUTAGES_MAX = 6
+"""How often a commit is tried while the store does not answer."""
+CACHED_RUNS_MAX = 4_096
+SNAPSHOT_TAIL_MIN = 500
+
+_encode_task = msgspec.msgpack.Encoder().encode
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an ask. Without a problem or an error it is durable."""
+
+    problem: Problem | None = None
+    error: Exception | None = None
+    version: int = 0
+
+
+class Ask:
+    """A command on its way to a decision."""
+
+    __slots__ = ("ack", "command", "done", "hold", "lost", "start")
+
+    def __init__(
+        self,
+        command: AnyCommand,
+        done: Callable[[Answer], None],
+        *,
+        ack: Lease | None = None,
+        hold: Lease | None = None,
+        start: Flow | None = None,
+    ) -> None:
+        self.command = command
+        self.done = done
+        self.ack = ack
+        """The lease this command settles: its job is removed in the same commit."""
+        self.hold = hold
+        """The lease that must still be held, and stays so."""
+        self.start = start
+        """The workflow of a run that is to be created."""
+        self.lost = False
+
+
+class Taker(Protocol):
+    """Who takes the jobs that became ready, without a detour through the queue (hand-over)."""
+
+    def wants(self, put: Put) -> bool:
+        """Whether it could run the job at once."""
+        ...
+
+    def take(self, leases: tuple[Lease, ...]) -> None:
+        """Begin with jobs that the commit left in its hands."""
+        ...
+
+
+class Entry:
+    """A cached run: its state at some version, and what is derived from it."""
+
+    __slots__ = ("flow", "lists", "since_snapshot", "state", "terms", "terms_of")
+
+    def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
+        self.state = state
+        self.flow = flow
+        self.since_snapshot = since_snapshot
+        self.lists: dict[tuple[str, int], list[Any]] = {}
+        self.terms: tuple[str, ...] = ()
+        self.terms_of = ""
+
+
+class Plan:
+    """A commit in the making."""
+
+    __slots__ = ("asks", "commit", "decision", "entry", "problems", "stream")
+
+    def __init__(self, stream: Stream, entry: Entry, asks: list[Ask]) -> None:
+        self.stream, self.entry, self.asks = stream, entry, asks
+        self.decision = Decision()
+        self.problems: list[Problem | None] = []
+        self.commit: Commit | None = None
+
+
+class Turns:
+    """The turns of one process."""
+
+    def __init__(self, store: Store, catalog: Catalog, ambient: Ambient, *, lease_ms: int = 15_000) -> None:
+        self._store, self._catalog, self._ambient = store, catalog, ambient
+        self._lease_ms = lease_ms
+        self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+        self._waiting: dict[Stream, list[Ask]] = {}
+        self._bell = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.taker: Taker | None = None
+        self.races = 0
+        """Decisions that had to be taken again."""
+        self.commits = 0
+        self.gathered = 0
+        """Commands that shared a commit with an earlier one."""
+
+    def open(self) -> None:
+        """Begin to take turns."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._take_turns(), name="tidemill-turns")
+
+    async def close(self) -> None:
+        """Stop; asks that were not answered stay unknown to their callers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def ask(self, stream: Stream, ask: Ask) -> None:
+        """Queue a command; its `done` is called once the outcome is known."""
+        waiting = self._waiting.get(stream)
+        if waiting is None:
+            self._waiting[stream] = [ask]
+            self._bell.set()
+        else:
+            waiting.append(ask)
+
+    async def command(
+        self, stream: Stream, command: AnyCommand, *, hold: Lease | None = None, start: Flow | None = None
+    ) -> Answer:
+        """Queue a command and wait for its answer; raises when the store cannot be reached."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def settle(answer: Answer) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.ask(stream, Ask(command, settle, hold=hold, start=start))
+        answer = await future
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def cached(self, stream: Stream) -> Entry | None:
+        """The run as this process last knew it."""
+        return self._entries.get(stream)
+
+    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+        """Bring runs up to date with the store; unknown runs are left out."""
+        found: dict[Stream, Entry] = {}
+        after = {stream: self._version(stream) for stream in streams}
+        for tail in await self._store.load(after):
+            entry = await self._absorb(tail)
+            if entry is not None:
+                found[tail.stream] = entry
+        return found
+
+    def _version(self, stream: Stream) -> int:
+        entry = self._entries.get(stream)
+        return 0 if entry is None else entry.state.seq
+
+    async def _absorb(self, tail: Tail) -> Entry | None:
+        """Fold a tail into the cached state. The cache may have moved on meanwhile; then it stays."""
+        entry = self._entries.get(tail.stream)
+        if tail.version == 0:
+            return entry
+        if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
+            state = State() if tail.snapshot is None else decode_state(tail.snapshot)
+            self._fold(state, tail)
+            entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
+            # Nobody else can have filled the place with a newer version than a fresh load gives.
+            present = self._entries.get(tail.stream)
+            if present is not None and present.state.seq >= state.seq:
+                return present
+            self._remember(tail.stream, entry)
+            return entry
+        entry.since_snapshot += self._fold(entry.state, tail)
+        return entry
+
+    def _fold(self, state: State, tail: Tail) -> int:
+        """Apply the records that a state does not have yet; the rest of a tail is old news."""
+        first = tail.version - len(tail.records)
+        fresh = tail.records[max(0, state.seq - first) :] if state.seq >= first else ()
+        for record in fresh:
+            evolve(state, decode_event(record))
+        return len(fresh)
+
+    def _remember(self, stream: Stream, entry: Entry) -> None:
+        self._entries[stream] = entry
+        self._entries.move_to_end(stream)
+        while len(self._entries) > CACHED_RUNS_MAX:
+            self._entries.popitem(last=False)
+
+    async def _take_turns(self) -> None:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            batch, self._waiting = self._waiting, {}
+            try:
+                await self._work_off(batch)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                _answer_all((ask for asks in batch.values() for ask in asks), error)
+            # A store that never suspends must not keep the rest of the process waiting.
+            await asyncio.sleep(0)
+
+    async def _work_off(self, batch: dict[Stream, list[Ask]]) -> None:
+        """Commit a batch, deciding again for whatever lost a race."""
+        races = outages = 0
+        unsure: set[Stream] = set()
+        while batch:
+            try:
+                plans = await self._plan(batch, unsure)
+                results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
+            except Unavailable as error:
+                outages += 1
+                if outages > OUTAGES_MAX:
+                    _answer_all((ask for asks in batch.values() for ask in asks), error)
+                    return
+                # Nobody knows whether the commit happened: the tail will tell.
+                unsure = set(batch)
+                await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
+                continue
+            answers = iter(results)
+            batch, unsure = {}, set()
+            for plan in plans:
+                result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
+                if isinstance(result, Committed):
+                    self._apply(plan, result)
+                else:
+                    _note_lost(plan, result)
+                    batch[plan.stream] = plan.asks
+                    unsure.add(plan.stream)
+            if batch:
+                self.races += 1
+                races += 1
+                if races > RACES_MAX:
+                    _answer_all((a for asks in batch.values() for a in asks), Unavailable("too many lost races"))
+                    return
+
+    async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: set[Stream]) -> list[Plan]:
+        """Decide what each run's asks come to."""
+        absent = {stream for stream, asks in batch.items() if stream not in self._entries and asks[0].start is None}
+        if unsure or absent:
+            await self.refresh(unsure | absent)
+        plans: list[Plan] = []
+        for stream, asks in batch.items():
+            entry = self._entries.get(stream)
+            if entry is None:
+                flow = next((ask.start for ask in asks if ask.start is not None), None)
+                if flow is None:
+                    problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
+                    for ask in asks:
+                        ask.done(Answer(problem=problem))
+                    continue
+                entry = Entry(State(), flow)
+            plan = Plan(stream, entry, asks)
+            self._decide(plan)
+            plans.append(plan)
+        return plans
+
+    def _decide(self, plan: Plan) -> None:
+        entry, asks = plan.entry, plan.asks
+        state = entry.state
+        commands = [ask.command for ask in asks]
+        plan.decision, plan.problems = decide_all(
+            entry.flow.workflow, state, commands, self._ambient.now_ms()
+        )
+        decision = plan.decision
+        acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None and not ask.lost])
+        holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None and not ask.lost])
+        work = decision.work
+        if not (decision.events or acks or work.put or work.drop or work.withdraw):
+            plan.commit = None
+            return
+        plan.commit = Commit(
+            stream=plan.stream,
+            expected=state.seq,
+            records=encode_events(decision.events),
+            snapshot=self._snapshot(entry),
+            acks=acks,
+            holds=holds,
+            drop=work.drop,
+            withdraw=work.withdraw,
+            jobs=tuple([_job(put) for put in work.put]),
+            keep=self._keeps(work.put, len(acks)),
+            keep_lease_ms=self._lease_ms,
+            rows=self._rows(plan) if decision.events else (),
+        )
+
+    def _keeps(self, puts: tuple[Put, ...], slots: int) -> tuple[str, ...]:
+        """Jobs to hand over: at most one for each lease that this commit settles."""
+        if self.taker is None or not slots or not puts:
+            return ()
+        wants = self.taker.wants
+        return tuple([put.key for put in puts if wants(put)][:slots])
+
+    def _snapshot(self, entry: Entry) -> Snapshot | None:
+        """The state before this commit, when folding the tail has become dearer than storing it."""
+        state = entry.state
+        if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, len(state.cells) // 4):
+            return None
+        entry.since_snapshot = 0
+        return Snapshot(version=state.seq, body=encode_state(state))
+
+    def _rows(self, plan: Plan) -> tuple[Any, ...]:
+        entry, after = plan.entry, plan.decision.after
+        if entry.terms_of != after.status:
+            entry.terms, entry.terms_of = run_terms(after), after.status
+        letters = dead_letter_rows(plan.stream, after, plan.decision.events) if after.dead_letters else ()
+        return (run_row(plan.stream, after, entry.terms), *letters)
+
+    def _apply(self, plan: Plan, result: Committed) -> None:
+        """The commit is durable: bring the cached state up to it, answer, hand over."""
+        entry, events = plan.entry, plan.decision.events
+        state = entry.state
+        for event in events:
+            evolve(state, event)
+        entry.since_snapshot += len(events)
+        if events:
+            self.commits += 1
+            self.gathered += len(plan.asks) - 1
+        if state.live:
+            self._remember(plan.stream, entry)
+        else:
+            self._entries.pop(plan.stream, None)
+        for ask, problem in zip(plan.asks, plan.problems, strict=True):
+            ask.done(Answer(problem=problem, version=state.seq))
+        if result.kept and self.taker is not None:
+            self.taker.take(result.kept)
+
+
+def _job(put: Put) -> Job:
+    return Job(
+        key=put.key,
+        queue=put.queue,
+        body=_encode_task(put.task),
+        ready_at_ms=put.ready_at_ms,
+        priority=put.priority,
+    )
+
+
+def _note_lost(plan: Plan, result: VersionConflict | LeasesLost) -> None:
+    """Mark asks whose lease is gone: their results may only be recorded as discarded."""
+    if not isinstance(result, LeasesLost):
+        return
+    gone = set(result.keys)
+    for ask in plan.asks:
+        lease = ask.ack or ask.hold
+        if lease is not None and lease.key in gone:
+            ask.lost = True
+            if isinstance(ask.command, Result):
+                ask.command = msgspec.structs.replace(ask.command, late=True)
+
+
+def _answer_all(asks: Iterable[Ask], error: Exception) -> None:
+    shown = error if isinstance(error, TidemillError) else Unavailable(f"a turn failed: {error!r}")
+    shown.__cause__ = error if shown is not error else None
+    for ask in asks:
+        ask.done(Answer(error=shown))

@@ -1,0 +1,122 @@
+"""A run as people and programs see it: one object, the same from Python, from `run --json` and over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import decode_value
+from tidemill.engine.programs import Flow
+from tidemill.kernel.events import BlobRef, Error, Payload
+from tidemill.kernel.jobs import expected_jobs
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import Cell, State
+from tidemill.stores.contract import Stream
+
+WAITING_SHOWN_MAX = 20
+
+
+class RunView:
+    """What is known of a run, as plain values."""
+
+    def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
+        self.run_id = run_id
+        self.status: str = state.status
+        self.outputs = outputs
+        self.counter = state.counter
+        self.events = state.seq
+        self.nodes = nodes
+        self.error = error_view(state.error)
+        self.workflow = state.workflow
+        self.version = state.version
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "version": self.version,
+            "status": self.status,
+            "outputs": self.outputs,
+            "error": self.error,
+            "counter": self.counter,
+            "events": self.events,
+            "nodes": self.nodes,
+        }
+
+
+def error_view(error: Error | None) -> dict[str, Any] | None:
+    """An error without what only a debugger wants."""
+    if error is None:
+        return None
+    shown: dict[str, Any] = {"code": error.code, "message": error.message}
+    for name in ("type", "hint"):
+        if getattr(error, name):
+            shown[name] = getattr(error, name)
+    if error.causes:
+        shown["causes"] = list(error.causes)
+    if error.index >= 0:
+        shown["index"] = error.index
+    return shown
+
+
+async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs) -> RunView:
+    """Look at a run; values that live in blobs are fetched."""
+    workflow = flow.workflow
+    nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs) for node in workflow.nodes}
+    return RunView(stream.key, state, await _outputs(stream, state, workflow, nodes, blobs), nodes)
+
+
+async def _node_view(stream: Stream, cell: Cell, blobs: Blobs) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "status": cell.status,
+        "visits": cell.visit,
+        "attempts": cell.attempt,
+        "output": None if cell.output is None else await _value(stream, cell.output, blobs),
+        "error": error_view(cell.error) if cell.status in ("FAILED", "QUEUED", "RUNNING") else None,
+    }
+    if cell.map is not None:
+        shown["items"] = {"count": cell.map.count, "done": cell.map.done, "failed": cell.map.failed}
+    return shown
+
+
+async def _value(stream: Stream, payload: Payload, blobs: Blobs) -> Any:
+    text = await blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+    return decode_value(text)
+
+
+async def _outputs(
+    stream: Stream, state: State, workflow: Workflow, nodes: dict[str, dict[str, Any]], blobs: Blobs
+) -> Any:
+    """Declared outputs, else those of the terminal nodes that have one; null until the run is COMPLETED."""
+    if state.status != "COMPLETED":
+        return None
+    if state.outputs is not None:
+        return await _value(stream, state.outputs, blobs)
+    return {name: nodes[name]["output"] for name in workflow.terminals if state.peek(name).output is not None}
+
+
+def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
+    """In a few words, everything a run waits for."""
+    found: list[str] = []
+    for name, cell in state.cells.items():
+        if cell.status == "WAITING" and cell.wait is not None:
+            found.append(f"{cell.wait.on} ({name})")
+        elif cell.held and cell.map is None:
+            found.append(f"limit max_parallel ({name})")
+        elif cell.retry_at_ms is not None and cell.status == "QUEUED":
+            found.append(f"retry ({name})")
+        if len(found) >= WAITING_SHOWN_MAX:
+            break
+    if state.status == "PAUSED":
+        found.insert(0, "resume (the run is paused)")
+    return tuple(found)
+
+
+def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
+    """Whether a run waits for something that has a name: a timer, a person, a pause."""
+    if state.status == "PAUSED":
+        return True
+    if any(cell.status == "WAITING" for cell in state.cells.values()):
+        return True
+    return any(job.ready_at_ms > now_ms and job.task.kind != "deadline" for job in expected_jobs(workflow, state))

@@ -1,0 +1,356 @@
+"""A worker: claim jobs, run them, hand in their results, keep what follows.
+
+At most `concurrency` jobs are in hand at a time. A job that became ready by a result of this worker is handed
+over to it in the same commit, so a chain needs no claims. Stopping is a drain: nothing new is claimed, what
+runs may finish within the grace period, the rest is cancelled and given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import encode_value
+from tidemill.engine.attempt import Attempt, failed_result, render_outputs
+from tidemill.engine.leases import Heart, HeartThread
+from tidemill.engine.scopes import RUN_READER, blobs_of
+from tidemill.engine.turn import Answer, Ask, Entry, Turns
+from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Handler
+from tidemill.kernel.attempts import standing
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Begin,
+    Checkpoint,
+    DeadlineReached,
+    Expire,
+    Lost,
+    Rendered,
+    Result,
+    Shelve,
+    Wake,
+)
+from tidemill.kernel.jobs import SYSTEM_QUEUE, JOB_FORMAT, Put, Task
+from tidemill.stores.contract import Claim, Lease, Store, Stream
+
+_TASK = msgspec.msgpack.Decoder(Task)
+
+GIVE_BACK_MS = 1_000
+"""How long a job that this worker cannot run rests before somebody may claim it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works."""
+
+    name: str
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 64
+    lease_ms: int = 15_000
+    claim_wait_ms: int = 1_000
+    grace_ms: int = 30_000
+    heart_thread: bool = True
+
+
+@dataclass(slots=True)
+class Hand:
+    """A job in hand."""
+
+    lease: Lease
+    task: Task
+    running: asyncio.Task[None] | None = None
+    attempt: Attempt | None = None
+    beats: int = 0
+    begun: bool = field(default=False)
+
+
+class Worker:
+    """The jobs of one process."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        turns: Turns,
+        blobs: Blobs,
+        ambient: Ambient,
+        handlers: Mapping[str, Handler],
+        options: WorkerOptions,
+    ) -> None:
+        self._store, self._turns, self._blobs, self._ambient = store, turns, blobs, ambient
+        self._handlers, self._options = handlers, options
+        self._queues = frozenset(options.queues) | {SYSTEM_QUEUE}
+        self._hands: dict[tuple[Stream, str], Hand] = {}
+        self._free = asyncio.Event()
+        self._draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
+        self._thread: HeartThread | None = None
+        self.finished = 0
+
+    # Life
+
+    def open(self) -> None:
+        """Begin to work."""
+        self._turns.taker = self
+        self._tasks.append(asyncio.create_task(self._claim_forever(), name="tidemill-claims"))
+        if self._options.heart_thread:
+            self._thread = HeartThread(self._heart, self._options.lease_ms)
+            self._thread.start(self._on_beat)
+        else:
+            self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
+
+    async def close(self) -> None:
+        """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
+        self._draining = True
+        self._tasks[0].cancel()
+        waited = 0.0
+        while self._hands and waited < self._options.grace_ms:
+            await self._ambient.sleep(5)
+            waited += 5
+        for hand in list(self._hands.values()):
+            if hand.running is not None:
+                hand.running.cancel()
+        left = [hand.lease for hand in self._hands.values()]
+        self._hands.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.stop)
+        if left:
+            await self._store.release(left)
+
+    def _leases(self) -> Sequence[Lease]:
+        return [hand.lease for hand in list(self._hands.values())]
+
+    # Claim and hand-over
+
+    async def _claim_forever(self) -> None:
+        while True:
+            free = self._options.concurrency - len(self._hands)
+            if free <= 0:
+                self._free.clear()
+                await self._free.wait()
+                continue
+            try:
+                leases = await self._store.claim(
+                    Claim(
+                        queues=tuple(sorted(self._queues)),
+                        limit=free,
+                        lease_ms=self._options.lease_ms,
+                        wait_ms=self._options.claim_wait_ms,
+                        owner=self._options.name,
+                    )
+                )
+                if leases:
+                    await self._accept(leases)
+                    # What instant handlers just handed in should be committed before more is claimed.
+                    await asyncio.sleep(0)
+            except Unavailable:
+                await self._ambient.sleep(200 + 300 * self._ambient.chance())
+
+    async def _accept(self, leases: Sequence[Lease]) -> None:
+        """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
+        hands = [self._hold(lease) for lease in leases]
+        stale = {hand.lease.stream for hand in hands if not self._known(hand)}
+        if stale:
+            await self._turns.refresh(stale)
+        for hand in hands:
+            if (hand.lease.stream, hand.lease.key) in self._hands:
+                self._begin(hand)
+
+    def wants(self, put: Put) -> bool:
+        """Whether to keep a job that this worker's own commit inserts."""
+        return (
+            put.task.kind == "run"
+            and not put.ready_at_ms
+            and put.queue in self._queues
+            and not self._draining
+        )
+
+    def take(self, leases: tuple[Lease, ...]) -> None:
+        """Begin with jobs that a commit left in this worker's hands; their runs are known."""
+        for lease in leases:
+            self._begin(self._hold(lease))
+
+    def _hold(self, lease: Lease) -> Hand:
+        hand = self._hands[(lease.stream, lease.key)] = Hand(lease, _TASK.decode(lease.body))
+        return hand
+
+    def _known(self, hand: Hand) -> bool:
+        """Whether the cached state is recent enough to know of this job."""
+        entry = self._turns.cached(hand.lease.stream)
+        if entry is None:
+            return False
+        task = hand.task
+        if task.kind != "run":
+            return True
+        return standing(entry.state, task.node, task.visit, task.index, hand.lease.token) == "current"
+
+    def _let_go(self, hand: Hand) -> None:
+        if self._hands.pop((hand.lease.stream, hand.lease.key), None) is not None:
+            self.finished += 1
+            if not self._free.is_set():
+                self._free.set()
+
+    # One job
+
+    def _begin(self, hand: Hand) -> None:
+        entry = self._turns.cached(hand.lease.stream)
+        task = hand.task
+        if task.v > JOB_FORMAT:
+            self._give_back(hand)
+        elif entry is None or (task.kind != "deadline" and not entry.state.live):
+            self._settle(hand, _shelved(task))
+        elif task.kind == "run":
+            self._begin_attempt(hand, entry)
+        elif task.kind == "outputs":
+            hand.running = asyncio.create_task(self._render(hand, entry))
+        else:
+            self._settle(hand, _timer(task))
+
+    def _begin_attempt(self, hand: Hand, entry: Entry) -> None:
+        task, lease, state = hand.task, hand.lease, entry.state
+        status = standing(state, task.node, task.visit, task.index, lease.token)
+        node = entry.flow.workflow.by_id.get(task.node)
+        if status != "current" or node is None or state.status == "PAUSED":
+            self._settle(hand, _shelved(task))
+            return
+        if lease.expired:
+            lost = Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired)
+            self._settle(hand, lost)
+            return
+        handler = self._handlers.get(node.type)
+        if handler is None:
+            self._give_back(hand)
+            return
+        attempt = hand.attempt = Attempt(
+            flow=entry.flow,
+            state=state,
+            task=task,
+            lease=lease,
+            handler=handler,
+            blobs=self._blobs,
+            ambient=self._ambient,
+            worker=self._options.name,
+            lists=entry.lists,
+        )
+        attempt.checkpoint = lambda value: self._checkpoint(hand, value)
+        if node.delivery == "at_most_once":
+            attempt.begin = lambda: self._record_start(hand)
+        result = attempt.start()
+        if isinstance(result, Result):
+            self._settle(hand, result)
+        else:
+            hand.running = asyncio.create_task(self._run(hand, result))
+
+    async def _run(self, hand: Hand, pending: Awaitable[Result]) -> None:
+        """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
+        try:
+            result = await pending
+        except asyncio.CancelledError:
+            self._let_go(hand)
+            raise
+        except Unavailable:
+            self._give_back(hand)
+            return
+        except Exception as error:
+            result = failed_result(hand.task, hand.lease, error, self._options.name)
+        self._settle(hand, result)
+
+    async def _render(self, hand: Hand, entry: Entry) -> None:
+        workflow, stream = entry.flow.workflow, hand.lease.stream
+        reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
+        try:
+            refs = {ref.digest for ref in blobs_of(workflow, entry.state, reader)}
+            fetched = {digest: await self._blobs.get(stream.tenant, digest) for digest in refs}
+        except Unavailable:
+            self._give_back(hand)
+            return
+        self._settle(hand, Rendered(outcome=render_outputs(entry.flow, entry.state, stream.key, fetched)))
+
+    def _settle(self, hand: Hand, command: AnyCommand) -> None:
+        """Hand in what a job came to; its lease is settled by the same commit."""
+        self._turns.ask(hand.lease.stream, Ask(command, lambda answer: self._settled(hand, answer), ack=hand.lease))
+
+    def _settled(self, hand: Hand, answer: Answer) -> None:
+        self._let_go(hand)
+        if answer.error is not None or answer.problem is not None:
+            asyncio.get_running_loop().create_task(self._release(hand.lease))
+
+    def _give_back(self, hand: Hand) -> None:
+        self._let_go(hand)
+        asyncio.get_running_loop().create_task(self._release(hand.lease, GIVE_BACK_MS))
+
+    async def _release(self, lease: Lease, delay_ms: int = 0) -> None:
+        try:
+            await self._store.release([lease], delay_ms=delay_ms)
+        except Unavailable:
+            # The lease expires by itself.
+            return
+
+    # While an attempt runs
+
+    async def _record_start(self, hand: Hand) -> bool:
+        """Commit NodeStarted; False when the attempt no longer counts."""
+        task = hand.task
+        command = Begin(
+            node=task.node, visit=task.visit, index=task.index, token=hand.lease.token, worker=self._options.name
+        )
+        answer = await self._turns.command(hand.lease.stream, command, hold=hand.lease)
+        hand.begun = answer.problem is None
+        return hand.begun
+
+    async def _checkpoint(self, hand: Hand, value: Any) -> None:
+        task = hand.task
+        command = Checkpoint(
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            token=hand.lease.token,
+            value=encode_value(value),
+        )
+        answer = await self._turns.command(hand.lease.stream, command, hold=hand.lease)
+        hand.begun = answer.problem is None
+
+    def _on_beat(self, lost: Sequence[Lease]) -> None:
+        """After each renewal: stop what was lost, and let the log know of attempts that take long."""
+        for lease in lost:
+            hand = self._hands.get((lease.stream, lease.key))
+            if hand is not None and hand.lease.token == lease.token and hand.running is not None:
+                hand.running.cancel()
+        for hand in list(self._hands.values()):
+            hand.beats += 1
+            if hand.beats > 1 and not hand.begun and hand.attempt is not None and hand.attempt.called:
+                hand.begun = True
+                task = hand.task
+                begin = Begin(
+                    node=task.node,
+                    visit=task.visit,
+                    index=task.index,
+                    token=hand.lease.token,
+                    worker=self._options.name,
+                )
+                self._turns.ask(hand.lease.stream, Ask(begin, _ignore, hold=hand.lease))
+
+
+def _ignore(answer: Answer) -> None:
+    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
+
+
+def _shelved(task: Task) -> Shelve:
+    return Shelve(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
+
+
+def _timer(task: Task) -> AnyCommand:
+    if task.kind == "deadline":
+        return DeadlineReached()
+    kind = Wake if task.kind == "wake" else Expire
+    return kind(node=task.node, visit=task.visit, index=task.index)

@@ -1,0 +1,227 @@
+"""Jinja's sandbox, closed further: values have keys, and a short list of methods, and nothing else.
+
+Jinja forbids what it knows to be dangerous; here nothing is allowed but what is listed. So there is no
+attribute to walk along, whatever its name, and a new attribute in a future Python opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any, cast
+
+from jinja2.lexer import Lexer
+from jinja2.nodes import EvalContext
+from jinja2.runtime import Context, LoopContext, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace, pass_context
+
+from tidemill.expressions.context import ScopeContext
+from tidemill.expressions.failure import Explanation, template_failed
+from tidemill.expressions.filters import cost, filters, tests
+from tidemill.expressions.growth import OPERATORS, joined, padded, replaced
+from tidemill.expressions.missing import Missing
+from tidemill.expressions.paths import is_nothing, step
+from tidemill.expressions.plain import text
+from tidemill.expressions.views import NodeView, chosen
+from tidemill.expressions.wording import kind_of, lacking, shorten
+
+PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
+"""Names of the filters that the rewriting puts into a template; no author can write a name with a blank."""
+
+_LOOP_ATTRIBUTES = frozenset("index index0 revindex revindex0 first last length depth depth0 previtem nextitem".split())
+_STR_METHODS = frozenset(
+    "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric "
+    "isspace istitle isupper lower lstrip partition removeprefix removesuffix rfind rindex rpartition rsplit "
+    "rstrip split splitlines startswith strip swapcase title upper".split()
+)
+_METHODS: Mapping[type, frozenset[str]] = {
+    str: _STR_METHODS,
+    dict: frozenset({"get", "items", "keys", "values"}),
+    list: frozenset({"count", "index"}),
+    tuple: frozenset({"count", "index"}),
+    float: frozenset({"is_integer"}),
+    LoopContext: frozenset({"cycle", "changed"}),
+}
+_BOUNDED_METHODS: Mapping[str, Callable[..., str]] = {
+    "replace": replaced,
+    "join": joined,
+    **{name: padded(name) for name in ("center", "ljust", "rjust", "zfill")},
+}
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """The one environment of all templates; it holds no state of any rendering."""
+
+    intercepted_binops = frozenset(OPERATORS)
+
+    def __init__(self) -> None:
+        # Without the optimizer nothing is evaluated while compiling.
+        super().__init__(
+            undefined=Missing, finalize=_finalize, optimized=False, keep_trailing_newline=True, cache_size=0
+        )
+        internal = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat}
+        self.filters = {**filters(), **internal}
+        self.tests = tests()
+        self.globals = {}
+        self.binop_table = {**self.binop_table, **OPERATORS}
+        self.evaluation = EvalContext(self)
+        self._lexer = _FaithfulLexer(self)
+
+    @property
+    def lexer(self) -> Lexer:
+        """Jinja's lexer, except that it keeps the line ends of the text."""
+        return self._lexer
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look a key up that was written with a dot."""
+        if attribute.startswith("_"):
+            return Missing(why=partial(_private, attribute))
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Look a key up; attributes of Python objects do not exist, except a few that are listed."""
+        value = step(obj, argument)
+        if not is_nothing(value):
+            return value
+        if isinstance(obj, Undefined):
+            return obj
+        if type(obj) is NodeView:
+            return obj.get(argument)
+        if isinstance(argument, str) and _is_listed(obj, argument):
+            return getattr(obj, argument)
+        return Missing(why=partial(_nothing_there, obj, argument))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, a method that was listed, a macro, or a recursive loop."""
+        if isinstance(__obj, Missing):
+            __obj.refuse()
+        if not callable(__obj):
+            raise template_failed(f"{kind_of(__obj)} cannot be called", "keys are read without ()")
+        rendering = cast(ScopeContext, __context)
+        rendering.spend(cost(args[0]) if args and isinstance(__obj, LoopContext) else 1)
+        result = rendering.call(__obj, *args, **kwargs)
+        if type(result) is range or type(result) is list:
+            rendering.spend(len(result))
+        return result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Refuse Jinja's own attribute access altogether; nothing of ours comes here."""
+        return False
+
+
+@lru_cache(maxsize=1)
+def environment() -> TemplateEnvironment:
+    """Give the environment, made on first use because its tables take a while."""
+    return TemplateEnvironment()
+
+
+def _private(name: str) -> Explanation:
+    return Explanation(
+        f'names that start with _ are not visible: "{name}"', f'a key of that name is read as ["{name}"]'
+    )
+
+
+def _nothing_there(obj: object, key: object) -> Explanation:
+    shown = key if isinstance(key, int) else shorten(str(key), 60) if isinstance(key, str) else kind_of(key)
+    message, hint = lacking("the value", obj, shown)
+    called = isinstance(key, str) and any(key in names for kind, names in _METHODS.items() if isinstance(obj, kind))
+    return Explanation(message, f"the method is called as .{key}()" if called else hint)
+
+
+def _is_listed(obj: object, name: str) -> bool:
+    if isinstance(obj, Namespace):
+        return not name.startswith("_") and hasattr(obj, name)
+    if isinstance(obj, LoopContext):
+        return name in _LOOP_ATTRIBUTES
+    # What `groupby` yields.
+    return isinstance(obj, tuple) and hasattr(obj, "grouper") and name in ("grouper", "list")
+
+
+@pass_context
+def _finalize(context: ScopeContext, value: Any) -> str:
+    if type(value) is NodeView:
+        value = value.output()
+    shown = text(value)
+    context.spend(len(shown) >> 6)
+    return shown
+
+
+@pass_context
+def _path(context: ScopeContext, number: int) -> Any:
+    return context.paths[number].follow(context.scope)
+
+
+@pass_context
+def _node(context: ScopeContext, name: Any, *keys: Any) -> Any:
+    view = chosen(context.scope, name)
+    if isinstance(view, Missing):
+        return view
+    return view.get(keys[0]) if keys else view.output()
+
+
+@pass_context
+def _method(context: ScopeContext, value: Any, name: str) -> Any:
+    if type(value) is NodeView:
+        value = value.output()
+    if isinstance(value, Undefined):
+        return value
+    if isinstance(value, Namespace):
+        return context.environment.getattr(value, name)
+    for kind, names in _METHODS.items():
+        if isinstance(value, kind) and name in names:
+            return getattr(value, name)
+    if isinstance(value, str) and name in _BOUNDED_METHODS:
+        return partial(_BOUNDED_METHODS[name], value)
+    raise template_failed(f'{kind_of(value)} has no method "{name}"', "many things are filters here: `x | upper`")
+
+
+@pass_context
+def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
+    if type(value) is NodeView:
+        value = value.output()
+    if isinstance(value, Missing):
+        value.refuse()
+    if not isinstance(value, list | tuple | dict | str | range):
+        value = _drawn(context, value)
+    context.spend(len(value) * (1 + (text_size >> 6)))
+    return value
+
+
+def _drawn(context: ScopeContext, lazy: Any) -> list[Any]:
+    """Read a lazy sequence, one step per item, so that it ends."""
+    items: list[Any] = []
+    for item in lazy:
+        context.spend(1)
+        items.append(item)
+    return items
+
+
+@pass_context
+def _concat(context: ScopeContext, parts: list[Any]) -> str:
+    shown = joined("", [each.output() if type(each) is NodeView else each for each in parts])
+    context.spend(len(shown) >> 6)
+    return shown
+
+
+class _FaithfulLexer(Lexer):
+    """Keeps carriage returns, which Jinja turns into newlines: request bodies and mails need them.
+
+    They travel through Jinja as another white-space character that the text does not hold.
+    """
+
+    _STAND_INS = "\x1c\x1d\x1e\x1f"
+
+    def tokeniter(
+        self, source: str, name: str | None, filename: str | None = None, state: str | None = None
+    ) -> Iterator[tuple[int, str, str]]:
+        """Split the source into tokens."""
+        stand_in = next((each for each in self._STAND_INS if each not in source), None) if "\r" in source else None
+        if stand_in is None:
+            yield from super().tokeniter(source, name, filename, state)
+            return
+        for line, token, value in super().tokeniter(source.replace("\r", stand_in), name, filename, state):
+            yield line, token, value.replace(stand_in, "\r")
+
+    def _normalize_newlines(self, value: str) -> str:
+        return value

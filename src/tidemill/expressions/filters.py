@@ -1,0 +1,211 @@
+"""The filters and tests that templates may use.
+
+They are Jinja's, under a meter: each use pays for the items it is given, and what is missing is refused
+instead of being taken for empty. Those that can blow a value up are written anew with bounds. Left out:
+`attr` (objects have only keys here), `random` (a rendering must be repeatable), `pprint` and `urlize`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from jinja2.filters import FILTERS, make_attrgetter
+from jinja2.runtime import Undefined
+from jinja2.tests import TESTS
+from jinja2.utils import htmlsafe_json_dumps, pass_context
+from markupsafe import escape
+
+from tidemill.expressions.context import ScopeContext
+from tidemill.expressions.failure import template_failed
+from tidemill.expressions.growth import formatted, joined, padded, replaced, room
+from tidemill.expressions.missing import Missing
+from tidemill.expressions.plain import plain, text
+from tidemill.expressions.views import NodeView
+
+Function = Callable[..., Any]
+
+_LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
+_ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
+_ON_TEXT = frozenset(
+    "capitalize center e escape forceescape format indent lower replace safe striptags string title trim "
+    "truncate upper wordcount wordwrap".split()
+)
+_INDENT_MAX = 16
+_PRECISION_MAX = 300
+
+
+def filters() -> dict[str, Any]:
+    """Build the table of filters."""
+    jinja = {name: _from_jinja(function) for name, function in FILTERS.items() if name not in _LEFT_OUT}
+    return {name: _metered(name, function) for name, function in {**jinja, **_OWN}.items()}
+
+
+def tests() -> dict[str, Any]:
+    """Build the table of tests."""
+    jinja = cast(Mapping[str, Function], TESTS)
+    return {name: _metered(name, _from_jinja(function)) for name, function in jinja.items()}
+
+
+def _from_jinja(function: Function) -> Function:
+    """Adapt a function that may want Jinja's context, environment or evaluation context first."""
+    wants = getattr(function, "jinja_pass_arg", None)
+    match wants.name if wants is not None else None:
+        case "context":
+            return function
+        case "environment":
+            return lambda context, *args, **kwargs: function(context.environment, *args, **kwargs)
+        case "eval_context":
+            return lambda context, *args, **kwargs: function(context.eval_ctx, *args, **kwargs)
+    return lambda _context, *args, **kwargs: function(*args, **kwargs)
+
+
+def _metered(name: str, function: Function) -> Function:
+    accepts_missing = name in _ON_MISSING
+    on_text = name in _ON_TEXT
+
+    def run(context: ScopeContext, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(value) is NodeView:
+            value = value.output()
+        if not accepts_missing and isinstance(value, Missing):
+            value.refuse()
+        if on_text and type(value) is not str:
+            value = text(value)
+        context.spend(cost(value))
+        result = function(context, value, *args, **kwargs)
+        if type(result) is str:
+            room(len(result))
+        return result
+
+    return pass_context(run)
+
+
+def cost(value: object) -> int:
+    """Count what it costs to go through a value once; lazy sequences were paid for by their source."""
+    if isinstance(value, str):
+        return 1 + (len(value) >> 6)
+    return 1 + len(value) if isinstance(value, list | tuple | dict | range) else 1
+
+
+def _join(context: ScopeContext, value: Iterable[Any], d: object = "", attribute: str | int | None = None) -> str:
+    if attribute is not None:
+        value = map(make_attrgetter(context.environment, attribute), value)
+    return joined(text(d), value)
+
+
+def _replace(_context: ScopeContext, value: str, old: object, new: object, count: int = -1) -> str:
+    return replaced(value, text(old), text(new), count)
+
+
+def _center(_context: ScopeContext, value: str, width: int = 80) -> str:
+    return padded("center")(value, width)
+
+
+def _indent(context: ScopeContext, value: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    each = len(width) if isinstance(width, str) else width
+    room(len(value) + each * (value.count("\n") + 2))
+    return str(FILTERS["indent"](value, width, first, blank))
+
+
+def _wordwrap(
+    context: ScopeContext,
+    value: str,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str = "\n",
+    break_on_hyphens: bool = True,
+) -> str:
+    room(len(value) * (1 + len(wrapstring)))
+    wrap = FILTERS["wordwrap"]
+    return str(wrap(context.environment, value, width, break_long_words, wrapstring, break_on_hyphens))
+
+
+def _format(_context: ScopeContext, value: str, *args: object, **kwargs: object) -> str:
+    if args and kwargs:
+        raise template_failed("format takes either positional or named values, not both")
+    return formatted(value, kwargs or args)
+
+
+def _escape(_context: ScopeContext, value: str) -> str:
+    return str.__str__(escape(value))
+
+
+def _string(_context: ScopeContext, value: str) -> str:
+    return value
+
+
+def _json(_context: ScopeContext, value: object, indent: int | None = None) -> str:
+    return json.dumps(plain(value), ensure_ascii=False, indent=_narrow(indent))
+
+
+def _tojson(_context: ScopeContext, value: object, indent: int | None = None) -> str:
+    return str.__str__(htmlsafe_json_dumps(plain(value), indent=_narrow(indent), sort_keys=True))
+
+
+def _narrow(indent: int | None) -> int | None:
+    if indent is not None and not 0 <= indent <= _INDENT_MAX:
+        raise template_failed(f"JSON is indented by 0 to {_INDENT_MAX} spaces")
+    return indent
+
+
+def _batch(context: ScopeContext, value: Iterable[Any], linecount: int, fill_with: Any = None) -> Any:
+    context.spend(linecount)
+    return FILTERS["batch"](value, linecount, fill_with)
+
+
+def _slice(context: ScopeContext, value: Iterable[Any], slices: int, fill_with: Any = None) -> Any:
+    context.spend(slices)
+    return FILTERS["slice"](context.eval_ctx, value, slices, fill_with)
+
+
+def _round(_context: ScopeContext, value: float, precision: int = 0, method: str = "common") -> float:
+    if abs(precision) > _PRECISION_MAX:
+        raise template_failed(f"round takes a precision of at most {_PRECISION_MAX}")
+    if method == "common":
+        return round(value, precision)
+    if method not in ("ceil", "floor"):
+        raise template_failed(f"round knows the methods common, ceil and floor, not {method!r}")
+    scale = 10**precision
+    whole = math.ceil(value * scale) if method == "ceil" else math.floor(value * scale)
+    return float(whole / scale)
+
+
+def _sum(context: ScopeContext, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
+    if attribute is not None:
+        value = map(make_attrgetter(context.environment, attribute), value)
+    if not isinstance(start, list):
+        return sum(value, start)
+    whole = list(start)
+    for each in value:
+        whole.extend(each)
+        room(len(whole))
+    return whole
+
+
+def _default(_context: ScopeContext, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    return default_value if isinstance(value, Undefined) or (boolean and not value) else value
+
+
+_OWN: Mapping[str, Function] = {
+    "batch": _batch,
+    "center": _center,
+    "d": _default,
+    "default": _default,
+    "e": _escape,
+    "escape": _escape,
+    "forceescape": _escape,
+    "format": _format,
+    "indent": _indent,
+    "join": _join,
+    "json": _json,
+    "replace": _replace,
+    "round": _round,
+    "safe": _string,
+    "slice": _slice,
+    "string": _string,
+    "sum": _sum,
+    "tojson": _tojson,
+    "wordwrap": _wordwrap,
+}

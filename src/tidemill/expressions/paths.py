@@ -1,0 +1,184 @@
+"""A static path into the scope: `enrich.output.score`, `ctx["a-b"].meta.attempts`, `inputs.rows[0]`.
+
+Most templates are nothing else, so paths are followed here directly and Jinja is not even called; inside
+larger templates the same code is called by Jinja. So there is one place that knows what a name means, which
+shorthand applies and what to say when something is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tidemill.expressions.failure import Explanation
+from tidemill.expressions.missing import Missing
+from tidemill.expressions.references import NODE_MAPS, RESERVED, References
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
+from tidemill.expressions.wording import lacking, listing, meant, place
+
+Key = str | int
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A root, what is read from it, and the keys to follow from there."""
+
+    text: str
+    """The path as the author wrote it, for messages."""
+    base: str
+    """The part of it that `keys` start from, shorthand written out."""
+    references: References
+    keys: tuple[Key, ...]
+    node: str | None = None
+    meta: bool = False
+    read: Callable[[Scope], object] | None = None
+    """How to read a root that is not a node; None together with `node` None is a root without a value."""
+
+    def follow(self, scope: Scope) -> Json | Missing:
+        """Walk to the value, shared with the scope and not copied; whatever is not there is `Missing`."""
+        if self.node is not None:
+            seen = scope.nodes.get(self.node)
+            if not isinstance(seen, Seen):
+                return self._missing(scope)
+            value: object = seen.meta if self.meta else seen.output
+        elif self.read is None:
+            return self._missing(scope)
+        else:
+            value = self.read(scope)
+        for key in self.keys:
+            if type(value) is dict:
+                value = value.get(key, _NOTHING)
+            else:
+                value = step(value, key)
+            if value is _NOTHING:
+                return self._missing(scope)
+        return value if value is not _NOTHING else self._missing(scope)
+
+    def _missing(self, scope: Scope) -> Missing:
+        return Missing(why=partial(explain, self, scope))
+
+
+def node_path(base: str, root: str, node: str, keys: Sequence[Key]) -> Path:
+    """Build the path below a node: `.output` and `.meta` name its parts, any other key looks into the output."""
+    aspect = keys[0] if keys else None
+    meta = aspect == "meta"
+    return Path(
+        text=written(base, keys),
+        base=f"{base}.meta" if meta else f"{base}.output",
+        references=References(nodes=frozenset({node}), roots=frozenset({root}) & NODE_MAPS),
+        keys=tuple(keys[1:] if meta or aspect == "output" else keys),
+        node=node,
+        meta=meta,
+    )
+
+
+def build(root: str, keys: Sequence[Key]) -> Path:
+    """Build the path that a root and constant keys stand for."""
+    if root not in RESERVED:
+        return node_path(root, root, root, keys)
+    if root in NODE_MAPS:
+        if keys and isinstance(keys[0], str):
+            return node_path(place(root, keys[0]), root, keys[0], keys[1:])
+        references = References(roots=frozenset({root}), dynamic=True)
+        return Path(text=root, base=root, references=references, keys=())
+    references = References(roots=frozenset({root}))
+    read = None if root == "secrets" and not keys else READERS[root]
+    return Path(text=written(root, keys), base=root, references=references, keys=tuple(keys), read=read)
+
+
+def written(base: str, keys: Sequence[Key]) -> str:
+    """Write a path the way an author would."""
+    for key in keys:
+        base = place(base, key)
+    return base
+
+
+def step(value: object, key: object) -> object:
+    """Look one key up the JSON way; `_NOTHING` (see `is_nothing`) when there is none."""
+    if isinstance(value, Mapping):
+        return value.get(key, _NOTHING) if isinstance(key, str) else _NOTHING
+    if isinstance(value, list | tuple | str | range) and type(key) is int and -len(value) <= key < len(value):
+        return value[key]
+    return _NOTHING
+
+
+def is_nothing(value: object) -> bool:
+    """Tell whether `step` found nothing; JSON null is something."""
+    return value is _NOTHING
+
+
+def _owned(mapping: Mapping[str, Json]) -> Mapping[str, Json]:
+    return mapping if type(mapping) is dict else dict(mapping)
+
+
+def _item(scope: Scope) -> object:
+    return scope.item if scope.has_item else _NOTHING
+
+
+def _index(scope: Scope) -> object:
+    return scope.index if scope.has_item else _NOTHING
+
+
+def _output(scope: Scope) -> object:
+    return scope.output if scope.has_output else _NOTHING
+
+
+READERS: Mapping[str, Callable[[Scope], object]] = {
+    "inputs": lambda scope: scope.inputs,
+    "run": lambda scope: _owned(scope.run),
+    "iteration": lambda scope: scope.iteration,
+    "secrets": lambda scope: scope.secrets,
+    "item": _item,
+    "index": _index,
+    "output": _output,
+    "current": _output,
+}
+
+
+def explain(path: Path, scope: Scope) -> Explanation:
+    """Say why a path leads nowhere."""
+    if path.node is not None:
+        seen = scope.nodes.get(path.node)
+        if not isinstance(seen, Seen):
+            return _unseen(path.text, path.node, seen, scope)
+        value: object = seen.meta if path.meta else seen.output
+    elif path.read is None:
+        return Explanation(f"{path.text} has no value of its own", f"name one of its entries: {path.text}.NAME")
+    else:
+        value = path.read(scope)
+        if value is _NOTHING:
+            return Explanation(f"{path.base} is not available here", _AVAILABLE.get(path.base, ""))
+    return _dead_end(path, value)
+
+
+_AVAILABLE = {
+    "item": "item and index exist only in the config of a node with `map`",
+    "index": "item and index exist only in the config of a node with `map`",
+    "output": "write the node's id: <node>.output",
+    "current": "write the node's id: <node>.output",
+}
+
+
+def _unseen(text: str, node: str, seen: Absent | None, scope: Scope) -> Explanation:
+    if seen is not None:
+        hint = "if that may happen, give a value for it: `| default(...)`"
+        return Explanation(f'node "{node}" {seen.reason}, so {text} has no value', hint)
+    near = meant(node, [*scope.nodes, *RESERVED])
+    known = listing(sorted(scope.nodes)) or "none"
+    return Explanation(f'nothing here is called "{node}"', f"{near} nodes in reach: {known}".strip())
+
+
+def _dead_end(path: Path, value: object) -> Explanation:
+    where = path.base
+    for key in path.keys:
+        below = step(value, key)
+        if below is _NOTHING:
+            if path.base == "secrets":
+                # Names of secrets are not listed: a message ends up in an event.
+                return Explanation(f'there is no secret "{key}"', "secrets are set outside the document")
+            return Explanation(*lacking(where, value, key))
+        value, where = below, place(where, key)
+    return Explanation(f"{path.text} has no value")

@@ -1,0 +1,79 @@
+"""Words for messages: how values, keys and places are named to the person who has to act.
+
+Nothing here looks at the content of a value beyond its kind and its keys, because messages end up in events
+and log lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from tidemill.expressions.scope import Json
+
+KEYS_SHOWN = 12
+
+
+def kind_of(value: object) -> str:
+    """Name the JSON kind of a value with its article, as it is used in a sentence."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+    return "not a JSON value"
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    """Cut a text that is quoted in a message, keeping its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 3) // 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
+def listing(names: Iterable[object]) -> str:
+    """Write names as a list that stays short."""
+    shown = [shorten(str(name), 40) for name in names]
+    more = len(shown) - KEYS_SHOWN
+    return ", ".join(shown[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Guess which of the known names was meant, as a hint; empty if none is near."""
+    near = get_close_matches(name, [each for each in known if isinstance(each, str)][:1000], n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else ""
+
+
+def place(base: str, key: str | int) -> str:
+    """Write the place that is reached by a key the way an author would."""
+    if isinstance(key, str) and key.isidentifier():
+        return f"{base}.{key}"
+    return f'{base}["{key}"]' if isinstance(key, str) else f"{base}[{key}]"
+
+
+def lacking(where: str, value: Json, key: object) -> tuple[str, str]:
+    """Say why a value has nothing under a key, as message and hint."""
+    if isinstance(value, Mapping):
+        known = f"known keys: {listing(value)}" if value else "it is empty"
+        return f'{where} has no key "{key}" ({known})', meant(str(key), value)
+    if isinstance(value, list | tuple):
+        if isinstance(key, int):
+            return f"{where} has {len(value)} items, so there is no [{key}]", "the first item is [0], the last [-1]"
+        return f'{where} is a list, so it has no key "{key}"', "choose an item first: [0], or a loop over the list"
+    if isinstance(key, int):
+        return f"{where} is {kind_of(value)}, so there is no [{key}]", ""
+    return f'{where} is {kind_of(value)}, so it has no key "{key}"', ""
+
+
+def pointer(base: str, key: str | int) -> str:
+    """Extend a JSON pointer by one step."""
+    return f"{base}/{str(key).replace('~', '~0').replace('/', '~1')}"

@@ -1,0 +1,93 @@
+"""Node type `python`: call a function of the operator's own code, registered by name or found by import path.
+
+An async function runs in the worker's loop. A plain function runs in a thread, so that it may block, unless
+the node says `isolation: inline`. The function gets `args` as keyword arguments and, when it has a parameter
+called `context`, the attempt's context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.model import NodeType
+
+PYTHON = NodeType(
+    name="python",
+    description="Calls a Python function, sync or async.",
+    config_schema={
+        "type": "object",
+        "properties": {
+            "function": {"type": "string", "minLength": 1},
+            "args": {"type": "object"},
+            "isolation": {"enum": ["inline", "thread"]},
+        },
+        "required": ["function"],
+        "additionalProperties": False,
+    },
+)
+
+Function = Callable[..., Any]
+
+
+def python_handler(functions: Mapping[str, Function]) -> Handler:
+    """The node type over a set of registered functions; other names are import paths `module:function`."""
+    found: dict[str, tuple[Function, bool]] = {}
+
+    def resolve(name: str) -> tuple[Function, bool]:
+        known = found.get(name)
+        if known is None:
+            function = functions.get(name) or _imported(name)
+            known = found[name] = (function, _wants_context(function))
+        return known
+
+    def call(context: NodeContext) -> Ended | Awaitable[Ended]:
+        config: dict[str, Any] = context.config
+        function, wants_context = resolve(config["function"])
+        args = dict(config.get("args") or {})
+        if wants_context:
+            args["context"] = context
+        if inspect.iscoroutinefunction(function):
+            return _awaited(function(**args))
+        if config.get("isolation") == "inline":
+            return _ended(function(**args))
+        return _awaited(asyncio.to_thread(function, **args))
+
+    return Handler(PYTHON, call)
+
+
+async def _awaited(result: Awaitable[Any]) -> Ended:
+    return _ended(await result)
+
+
+def _ended(result: Any) -> Ended:
+    return result if isinstance(result, (Return, Pause, Skip)) else Return(result)
+
+
+def _wants_context(function: Function) -> bool:
+    try:
+        return "context" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _imported(name: str) -> Function:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise Fail(
+            "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
+        )
+    try:
+        target: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Fail("function_unknown", f"{name} cannot be imported: {error}") from error
+    if not callable(target):
+        raise Fail("function_unknown", f"{name} is not a function")
+    found: Function = target
+    return found

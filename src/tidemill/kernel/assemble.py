@@ -1,0 +1,181 @@
+"""From a checked document to the IR: names become numbers of milliseconds, defaults are filled in, edges stored.
+
+Nothing is refused here any more. Everything that a run needs to know of a node ends up on the node, in document
+order, so that equal documents give equal bytes whatever their spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemill.kernel.graph import Graph
+from tidemill.kernel.loops import Loops
+from tidemill.kernel.model import (
+    Branch,
+    Compensator,
+    Json,
+    Limits,
+    Loop,
+    Map,
+    Node,
+    NodeType,
+    Retry,
+    Rule,
+    Workflow,
+)
+from tidemill.kernel.nodes import UNLIMITED
+from tidemill.kernel.normal import Draft
+from tidemill.kernel.references import Reading
+
+VISITS_MIN = 10_000
+VISITS_PER_NODE = 10
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))
+
+
+def limits_of(document: Mapping[str, Json]) -> Limits:
+    """The document's limits over the built-in ones; how many visits are many depends on the size of the graph."""
+    given = document.get("limits", {})
+    visits = max(VISITS_MIN, VISITS_PER_NODE * len(document["nodes"]))
+    return Limits(
+        deadline_ms=milliseconds(given.get("deadline_seconds")),
+        max_visits=given.get("max_visits", visits),
+        max_fanout=given.get("max_fanout", Limits().max_fanout),
+        max_parallel=given.get("max_parallel"),
+        max_hops=given.get("max_hops"),
+        max_bytes=given.get("max_bytes"),
+    )
+
+
+def retry_of(given: Mapping[str, Json]) -> Retry:
+    """A retry policy from the document's keys; what is absent keeps the built-in value."""
+    builtin = Retry()
+    backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
+    return Retry(
+        max_attempts=given.get("max_attempts", builtin.max_attempts),
+        backoff_ms=builtin.backoff_ms if backoff is None else round(backoff * 1000),
+        multiplier=float(given.get("multiplier", builtin.multiplier)),
+        max_backoff_ms=builtin.max_backoff_ms if ceiling is None else round(ceiling * 1000),
+        jitter=float(given.get("jitter", builtin.jitter)),
+    )
+
+
+class Assembly:
+    """Builds the nodes of one workflow from everything the checks have found out."""
+
+    def __init__(self, draft: Draft, graph: Graph, loops: Loops, reading: Reading) -> None:
+        self.draft = draft
+        self.graph = graph
+        self.loops = loops
+        self.reading = reading
+        defaults = draft.document.get("defaults", {})
+        self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
+        self.default_timeout: float | None = defaults.get("timeout_seconds")
+        self.plain_retry = retry_of(self.default_retry)
+
+    def workflow(
+        self,
+        types: list[NodeType],
+        undoing: Mapping[int, NodeType],
+        exits: Mapping[int, Mapping[str, list[str]]],
+        output_reads: tuple[str, ...],
+    ) -> Workflow:
+        """The whole workflow; `undoing` holds the types of compensators."""
+        document, graph = self.draft.document, self.graph
+        return Workflow(
+            name=document["name"],
+            nodes=tuple(
+                [self._node(number, type_, undoing.get(number), exits.get(number)) for number, type_ in enumerate(types)]
+            ),
+            entries=graph.names(number for number, sources in enumerate(graph.into) if not sources),
+            terminals=graph.names(number for number, targets in enumerate(graph.out) if not targets),
+            description=document.get("description", ""),
+            inputs=document.get("inputs"),
+            outputs=document.get("outputs"),
+            limits=limits_of(document),
+            compensate=document.get("on_failure", {}).get("compensate", "manual"),
+            output_reads=output_reads,
+        )
+
+    def _node(
+        self, number: int, type_: NodeType, undoing: NodeType | None, exits: Mapping[str, list[str]] | None
+    ) -> Node:
+        node, graph, reading = self.draft.nodes[number], self.graph, self.reading
+        get = node.get
+        join = get("join", "all")
+        on_error = get("on_error", "fail")
+        past = reading.past.get(number, ())
+        return Node(
+            id=node["id"],
+            type=type_.key,
+            config=get("config"),
+            config_ref=get("config_ref"),
+            when=get("when"),
+            join=join if isinstance(join, str) else "quorum",
+            quorum=0 if isinstance(join, str) else join["quorum"],
+            branch=branch_of(node["branch"]) if "branch" in node else None,
+            loop=self._loop(number, node["loop"]) if "loop" in node else None,
+            map=map_of(node["map"]) if "map" in node else None,
+            on_error=on_error if isinstance(on_error, str) else "route",
+            error_path=() if isinstance(on_error, str) else tuple(on_error["route"]),
+            exits={field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()} if exits else {},
+            retry=self._retry(node),
+            timeout_ms=self._timeout(node, type_),
+            delivery=get("delivery", "at_least_once"),
+            queue=get("queue", type_.queue),
+            priority=get("priority", 5),
+            compensator=self._compensator(node["compensator"], undoing) if undoing else None,
+            inbound=graph.names(graph.into[number]),
+            outbound=graph.names(graph.out[number]),
+            plain=graph.names(graph.plain(number)),
+            loops=graph.names(self.loops.around.get(number, ())),
+            reads=graph.names(sorted({*reading.current.get(number, ()), *past})),
+            reads_past=graph.names(sorted(past)),
+            reads_all=number in reading.anything,
+        )
+
+    def _retry(self, owner: Mapping[str, Json]) -> Retry:
+        """A node's keys over the document's over the built-in ones."""
+        own = owner.get("retry")
+        return self.plain_retry if own is None else retry_of({**self.default_retry, **own})
+
+    def _timeout(self, owner: Mapping[str, Json], type_: NodeType) -> int | None:
+        """What bounds an attempt; the document's default is not meant for types that wait."""
+        return milliseconds(owner.get("timeout_seconds", None if type_.waits else self.default_timeout))
+
+    def _loop(self, number: int, loop: Mapping[str, Json]) -> Loop:
+        ids, passes = self.graph.ids, loop["max_iterations"]
+        return Loop(
+            condition=loop["condition"],
+            max_iterations=None if passes == UNLIMITED else passes,
+            back_to=loop["loop_back_to"],
+            break_path=tuple(loop.get("break_path", ())),
+            timeout_path=tuple(loop.get("timeout_path", ())),
+            body=self.graph.names(sorted(self.loops.bodies[number])),
+            escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
+        )
+
+    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> Compensator:
+        return Compensator(
+            type=type_.key,
+            config=given.get("config"),
+            timeout_ms=self._timeout(given, type_),
+            retry=self._retry(given),
+        )
+
+
+def branch_of(given: Mapping[str, Json]) -> Branch:
+    return Branch(
+        kind=given["type"],
+        rules=tuple(
+            Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"])) for rule in given.get("rules", ())
+        ),
+        available=tuple(given.get("available_next_nodes", ())),
+        default=tuple(given.get("default", ())),
+    )
+
+
+def map_of(given: Mapping[str, Json]) -> Map:
+    return Map(over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0))

@@ -1,0 +1,92 @@
+"""Events to bytes and back. The bytes are a promise: golden samples of every event are kept under test.
+
+An event written by an older version is lifted by the upcasts of its type, one format after the other, before
+it is read; the kernel only ever sees the present format. One written by a newer version is refused with a
+sentence instead of being misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import rejected
+from tidemill.kernel.events import AnyEvent
+
+Upcast = Callable[[list[Any]], list[Any]]
+
+UPCASTS: dict[tuple[str, int], Upcast] = {}
+"""(event type, format v) → a function from the raw fields of format v to those of v + 1, tag first."""
+
+FORMATS: dict[str, int] = {}
+"""The present format of event types that have left format 1."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(AnyEvent)
+
+
+def encode_event(event: AnyEvent) -> bytes:
+    """The bytes of one record."""
+    return _ENCODER.encode(event)
+
+
+def encode_events(events: Iterable[AnyEvent]) -> tuple[bytes, ...]:
+    """The records of a commit."""
+    encode = _ENCODER.encode
+    return tuple([encode(event) for event in events])
+
+
+def decode_event(raw: bytes) -> AnyEvent:
+    """Read a record of this or an older format."""
+    try:
+        event: AnyEvent = _DECODER.decode(raw)
+    except msgspec.ValidationError:
+        return _lift(msgspec.msgpack.decode(raw))
+    except msgspec.DecodeError as error:
+        raise rejected("event_unreadable", f"a record is damaged: {error}") from None
+    if event.v != FORMATS.get(type(event).__name__, 1):
+        return _lift(msgspec.msgpack.decode(raw))
+    return event
+
+
+def _lift(fields: Any) -> AnyEvent:
+    """Bring raw fields to the present format; each step raises `v` by one, so this ends."""
+    if not isinstance(fields, list) or len(fields) < 2 or not isinstance(fields[1], int):
+        raise rejected("event_unreadable", "a record is not an event")
+    tag, present = fields[0], FORMATS.get(fields[0], 1)
+    while fields[1] < present:
+        upcast = UPCASTS.get((tag, fields[1]))
+        if upcast is None:
+            raise rejected("event_unreadable", f"nothing reads format {fields[1]} of {tag}")
+        fields = upcast(fields)
+    if fields[1] > present:
+        raise rejected("event_newer", f"a {tag} was written by a newer version", hint="upgrade Tidemill")
+    try:
+        event: AnyEvent = msgspec.convert(fields, AnyEvent)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        raise rejected("event_unreadable", f"a {tag} does not have the expected fields: {error}") from None
+    return event
+
+
+def plain(event: AnyEvent, seq: int) -> dict[str, Any]:
+    """An event as a readable mapping: defaults left out, payloads as JSON text."""
+    shown: dict[str, Any] = {"seq": seq, "type": type(event).__name__}
+    for name, default in zip(event.__struct_fields__, _defaults(type(event)), strict=True):
+        value = getattr(event, name)
+        if value != default or name == "at_ms":
+            shown[name] = _readable(value)
+    return shown
+
+
+def _defaults(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
+    return tuple(field.default for field in msgspec.structs.fields(kind))
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return msgspec.Raw(value) if value else None
+    if isinstance(value, msgspec.Struct):
+        return {name: _readable(getattr(value, name)) for name in value.__struct_fields__}
+    return value

@@ -1,0 +1,180 @@
+"""The normal form of a document: one way to write everything, whatever spelling the author chose.
+
+Keys are in a fixed order, `nodes` is a list, and all plain dependencies are in `edges`, sorted. A patch is made
+against this form, and two documents that differ only in spelling have the same one. While it is being made, a
+`Draft` remembers where each node and edge was written, so that later checks point at the author's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidemill.errors import Problem
+from tidemill.kernel.fields import (
+    Table,
+    anything,
+    choice,
+    from_hours,
+    from_minutes,
+    from_ms,
+    mapping_of,
+    matching,
+    read_table,
+    require,
+    seconds,
+    table_of,
+    text,
+    whole,
+    wrong_type,
+)
+from tidemill.kernel.findings import Findings, Place, pointer, shown
+from tidemill.kernel.model import Json
+from tidemill.kernel.nodes import TIMEOUTS, read_node, retry
+from tidemill.kernel.values import check_values
+
+NODES_MAX = 200_000
+EDGES_MAX = 2_000_000
+
+LIMITS = Table(
+    {
+        "deadline_seconds": ("deadline_seconds", seconds),
+        "deadline_s": ("deadline_seconds", seconds),
+        "deadline_ms": ("deadline_seconds", from_ms),
+        "deadline_minutes": ("deadline_seconds", from_minutes),
+        "deadline_hours": ("deadline_seconds", from_hours),
+        "max_visits": ("max_visits", whole(1)),
+        "max_fanout": ("max_fanout", whole(1)),
+        "max_parallel": ("max_parallel", whole(1)),
+        "max_hops": ("max_hops", whole(1)),
+        "max_bytes": ("max_bytes", whole(1)),
+    }
+)
+
+DOCUMENT = table_of(
+    name=matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
+    description=text,
+    inputs=anything,
+    outputs=anything,
+    defaults=mapping_of(Table({"retry": ("retry", retry), **TIMEOUTS})),
+    limits=mapping_of(LIMITS),
+    on_failure=mapping_of(table_of(compensate=choice("automatic", "manual"))),
+    nodes=anything,
+    edges=anything,
+)
+
+_EDGE = Table({"from": ("from", text), "to": ("to", text)})
+
+
+class Draft:
+    """A document while it is being checked."""
+
+    __slots__ = ("document", "edges", "found", "index", "nodes", "paths")
+
+    def __init__(self, found: Findings) -> None:
+        self.found = found
+        self.document: dict[str, Json] = {}
+        self.nodes: list[dict[str, Json]] = []
+        self.paths: list[str] = []
+        self.index: dict[str, int] = {}
+        """Position in `nodes` by id; of two nodes with one id the first counts."""
+        self.edges: dict[tuple[str, str], str] = {}
+        """Plain edges (from, to) and where each was first written."""
+
+    def place(self, number: int) -> Place:
+        """Where a node was written."""
+        return Place(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
+
+
+def normalise(raw: Json) -> tuple[Json, list[Problem]]:
+    """The normal form of a document and what is wrong with its shape; the form is whole only without problems."""
+    draft = draft_of(raw)
+    return draft.document, draft.found.all_problems()
+
+
+def draft_of(raw: Json) -> Draft:
+    """Read a document into its normal form, remembering where everything was written."""
+    found = Findings()
+    draft = Draft(found)
+    check_values(raw, found)
+    if found.problems:
+        return draft
+    if not isinstance(raw, dict):
+        found.problem("not_a_mapping", "", "the document is not a mapping", "it begins with keys such as `name`")
+        return draft
+    place = Place(found, "", "")
+    document = read_table(place, raw, DOCUMENT)
+    require(place, document, raw, "name", "nodes")
+    for number_and_raw in _raw_nodes(place, document.pop("nodes", [])):
+        _add_node(draft, *number_and_raw)
+    _add_edges(draft, place, document.pop("edges", []))
+    if len(draft.edges) > EDGES_MAX:
+        found.problem("too_many_edges", "", f"more than {EDGES_MAX} edges")
+    draft.document = {**document, "nodes": draft.nodes, "edges": _sorted_edges(draft)}
+    return draft
+
+
+def _raw_nodes(place: Place, raw: Json) -> Iterator[tuple[str | int, Json, str | None]]:
+    """Each node's step in the path, its raw form, and its id where the key gives it."""
+    if not isinstance(raw, list | dict):
+        wrong_type(place, "nodes", raw, "a list of nodes")
+    elif not raw:
+        place.problem("no_nodes", "nodes", "a workflow needs at least one node")
+    elif len(raw) > NODES_MAX:
+        place.problem("too_many_nodes", "nodes", f"{len(raw)} nodes, at most {NODES_MAX} are allowed")
+    elif isinstance(raw, dict):
+        yield from ((key, node, key) for key, node in raw.items())
+    else:
+        yield from ((number, node, None) for number, node in enumerate(raw))
+
+
+def _add_node(draft: Draft, step: str | int, raw: Json, given_id: str | None) -> None:
+    path = pointer("/nodes", step)
+    node = read_node(Place(draft.found, path, _who(raw, given_id, step)), raw, given_id)
+    if node is None or "id" not in node:
+        return
+    name: str = node["id"]
+    if draft.index.setdefault(name, len(draft.nodes)) != len(draft.nodes):
+        first = draft.paths[draft.index[name]]
+        hint = "ids are unique within a workflow"
+        draft.found.problem("duplicate_id", path, f"node `{shown(name)}` is already defined at {first}", hint)
+        return
+    for source_key in ("dependencies", "dependents"):
+        for position, other in enumerate(node.pop(source_key, ())):
+            edge = (other, name) if source_key == "dependencies" else (name, other)
+            draft.edges.setdefault(edge, f"{path}/{source_key}/{position}")
+    draft.nodes.append(node)
+    draft.paths.append(path)
+
+
+def _who(raw: Json, given_id: str | None, step: str | int) -> str:
+    if given_id is None and isinstance(raw, dict):
+        given = raw.get("id", raw.get("node_id"))
+        given_id = given if isinstance(given, str) else None
+    return f"node {step}" if given_id is None else f"node `{shown(given_id)}`"
+
+
+def _add_edges(draft: Draft, place: Place, raw: Json) -> None:
+    if not isinstance(raw, list):
+        wrong_type(place, "edges", raw, "a list of {from, to}")
+        return
+    for number, edge in enumerate(raw):
+        here = Place(draft.found, f"/edges/{number}", f"edge {number}")
+        if not isinstance(edge, dict):
+            wrong_type(here, "", edge, "a mapping {from, to}")
+            continue
+        read = read_table(here, edge, _EDGE)
+        require(here, read, edge, "from", "to")
+        if len(read) == 2:
+            draft.edges.setdefault((read["from"], read["to"]), here.path)
+
+
+def _sorted_edges(draft: Draft) -> list[dict[str, str]]:
+    """Edges in the order of their nodes, so that the spelling leaves no trace."""
+    last = len(draft.nodes)
+    index = draft.index
+
+    def rank(edge: tuple[str, str]) -> tuple[int, int, str, str]:
+        source, target = edge
+        return index.get(source, last), index.get(target, last), source, target
+
+    return [{"from": source, "to": target} for source, target in sorted(draft.edges, key=rank)]

@@ -1,0 +1,101 @@
+"""What can be asked of a state: what a node sees, the path taken, the tokens in flight.
+
+All of it is derived; nothing here is stored. The rules of visibility (2.14) are worth a file because three
+readers need the same answer: the worker that renders inputs, the page that shows them, and the checker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidemill.kernel.events import Payload
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import ENDED, Cell, State
+
+
+class Output(NamedTuple):
+    """The output a reader sees, and of which visit it is."""
+
+    payload: Payload
+    visit: int
+
+
+def visible(flow: Workflow, state: State, reader: Node, target: str) -> Output | str:
+    """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
+    cell = state.peek(target)
+    if target in reader.reads_past:
+        return _at_beginning_of_pass(flow, state, reader, target, cell)
+    if cell.status in ENDED:
+        return _shown(cell.status, cell.output, cell.visit)
+    for looping in flow.by_id[target].loops:
+        # A loop that the reader is not part of may have begun another pass: its last result is what counts.
+        if looping in reader.loops:
+            break
+        past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+        if past is not None:
+            return _shown(past.status, past.output, past.visit)
+    return "has not ended"
+
+
+def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Cell) -> Output | str:
+    around = flow.by_id[target].loops
+    for looping in reader.loops:
+        if looping in around:
+            past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+            return "has no value in the first pass" if past is None else _shown(past.status, past.output, past.visit)
+    return "has not ended"
+
+
+def _shown(status: str, output: Payload | None, visit: int) -> Output | str:
+    if output is not None and status in ("COMPLETED", "FAILED"):
+        return Output(output, visit)
+    return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
+
+
+def iteration(state: State, node: Node) -> int:
+    """Passes already made through the innermost loop around a node."""
+    return state.peek(node.loops[0]).passes if node.loops else 0
+
+
+def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
+    """Outputs of the parents whose edges were taken, by id."""
+    cell = state.peek(node.id)
+    found: dict[str, Payload] = {}
+    for parent in node.inbound:
+        if cell.edges.get(parent):
+            seen = visible(flow, state, node, parent)
+            if isinstance(seen, Output):
+                found[parent] = seen.payload
+    return found
+
+
+class Token(NamedTuple):
+    """Something in flight: it has arrived at `to` and will be consumed when that visit ends."""
+
+    source: str
+    to: str
+    visit: int
+    hop: int
+
+
+def tokens(flow: Workflow, state: State) -> Iterator[Token]:
+    """The tokens that make up the counter. A start, loop or outputs token has no source node."""
+    if state.rendering:
+        yield Token("", "outputs", 1, 0)
+    for name, cell in state.cells.items():
+        if not cell.tokens:
+            continue
+        sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
+        from_edges = 0 if not sources or cell.past else min(len(sources), cell.tokens)
+        for source in sources[:from_edges]:
+            yield Token(source, name, cell.visit, cell.hop)
+        for _ in range(cell.tokens - from_edges):
+            yield Token("", name, cell.visit, cell.hop)
+
+
+def path(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The way the run went: ended visits in the order in which they ended, each with the edges it took."""
+    ended = [(cell.ended_seq, name, cell.went or ()) for name, cell in state.cells.items() if cell.ended_seq]
+    for _, name, went in sorted(ended):
+        yield name, went

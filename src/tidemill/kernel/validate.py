@@ -1,0 +1,97 @@
+"""Checks that need the whole graph but no expression: joins, widths, rules that can never match, inputs.
+
+Each records its problems and changes nothing. What concerns single fields is in `nodes`, loops are in `loops`,
+references in `references`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tidemill.expressions.schema import check_schema
+from tidemill.kernel.clauses import Use
+from tidemill.kernel.findings import Place, nearest, shown
+from tidemill.kernel.graph import Graph
+from tidemill.kernel.model import Json, Limits
+from tidemill.kernel.normal import Draft
+from tidemill.kernel.scopes import strings
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")
+_OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
+
+
+def check_joins(draft: Draft, graph: Graph) -> None:
+    """A join needs edges to wait for, and a quorum must be within their number."""
+    for number, node in enumerate(draft.nodes):
+        join = node.get("join")
+        if join is None:
+            continue
+        edges = len(graph.into[number])
+        if not edges:
+            hint = "leave `join` away, or let the node depend on others"
+            draft.place(number).problem("join_on_entry", "join", "nothing leads here, so there is nothing to join", hint)
+        elif isinstance(join, dict) and join["quorum"] > edges:
+            message = f"a quorum of {join['quorum']} can never be reached by {edges} incoming edges"
+            draft.place(number).problem("quorum_too_large", "join/quorum", message, f"at most {edges}")
+
+
+def check_widths(draft: Draft, graph: Graph) -> None:
+    """No node may fan out, and no literal list may be mapped, wider than the limit."""
+    width_max = draft.document.get("limits", {}).get("max_fanout", Limits().max_fanout)
+    for number, targets in enumerate(graph.out):
+        over = draft.nodes[number].get("map", {}).get("over")
+        width = max(len(targets), len(over) if isinstance(over, list) else 0)
+        if width > width_max:
+            message = f"fans out to {width} at once, at most {width_max} are allowed"
+            draft.place(number).problem("fanout_too_wide", "", message, "raise `limits.max_fanout`")
+
+
+def check_rules(draft: Draft) -> None:
+    """The first matching rule wins, so a repeated condition can never match."""
+    for number, node in enumerate(draft.nodes):
+        rules = node.get("branch", {}).get("rules", ())
+        if len(rules) < 2:
+            continue
+        first: dict[bytes, int] = {}
+        for step, rule in enumerate(rules):
+            if "condition" not in rule:
+                continue
+            earlier = first.setdefault(_ENCODER.encode(rule["condition"]), step)
+            if earlier != step:
+                message = f"rule {step} can never match: rule {earlier} has the same condition"
+                place = draft.place(number)
+                place.problem("unreachable_rule", f"branch/rules/{step}/condition", message, "join their `next_nodes`")
+
+
+def check_inputs(draft: Draft) -> None:
+    schema = draft.document.get("inputs")
+    if schema is not None:
+        draft.found.extend(check_schema(schema, "/inputs"))
+
+
+def warn_of_inputs(schema: Json, uses: Iterable[tuple[Place, Sequence[Use]]]) -> None:
+    """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
+    names = _closed_names(schema)
+    if names is None:
+        return
+    for place, of_node in uses:
+        for use in of_node:
+            if "inputs" not in use.reach.roots:
+                continue
+            mentioned = {name for _, text in strings(use.value) for name in _INPUT.findall(text)}
+            for name in sorted(mentioned - names):
+                message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
+                place.warning("unknown_input", use.key, message, nearest(name, names))
+
+
+def _closed_names(schema: Json) -> set[str] | None:
+    """The only names that inputs can have, or None where there is no telling."""
+    if not isinstance(schema, Mapping) or schema.get("additionalProperties") is not False:
+        return None
+    if any(key in schema for key in _OPENING) or not isinstance(schema.get("properties", {}), Mapping):
+        return None
+    return set(schema.get("properties", {}))
