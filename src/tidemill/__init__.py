@@ -1,1 +1,83 @@
-"""Tidemill: a durable workflow engine for Python."""
+"""Tidemill: a durable workflow engine for Python.
+
+    import tidemill
+
+    with tidemill.open() as mill:
+        run = mill.run(pathlib.Path("flow.yaml"), {"customer": "acme"})
+        print(run.status, run.outputs)
+
+Everything public is named here and loaded when it is first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidemill.engine.catalog import Published
+    from tidemill.engine.rows import RunRow
+    from tidemill.engine.views import RunView
+    from tidemill.errors import Problem, Rejected, TidemillError, Unavailable
+    from tidemill.front import Tidemill
+    from tidemill.front import open as open  # noqa: A004
+    from tidemill.handlers.contract import Fail, Handler, NodeContext, Pause, Return, Skip
+    from tidemill.kernel.model import NodeType
+
+    __version__: str
+
+_HOMES = {
+    "Fail": "tidemill.handlers.contract",
+    "Handler": "tidemill.handlers.contract",
+    "NodeContext": "tidemill.handlers.contract",
+    "NodeType": "tidemill.kernel.model",
+    "Pause": "tidemill.handlers.contract",
+    "Problem": "tidemill.errors",
+    "Published": "tidemill.engine.catalog",
+    "Rejected": "tidemill.errors",
+    "Return": "tidemill.handlers.contract",
+    "RunRow": "tidemill.engine.rows",
+    "RunView": "tidemill.engine.views",
+    "Skip": "tidemill.handlers.contract",
+    "Tidemill": "tidemill.front",
+    "TidemillError": "tidemill.errors",
+    "Unavailable": "tidemill.errors",
+    "open": "tidemill.front",
+}
+
+__all__ = [
+    "Fail",
+    "Handler",
+    "NodeContext",
+    "NodeType",
+    "Pause",
+    "Problem",
+    "Published",
+    "Rejected",
+    "Return",
+    "RunRow",
+    "RunView",
+    "Skip",
+    "Tidemill",
+    "TidemillError",
+    "Unavailable",
+    "__version__",
+]
+"""`open` is public too, but a star import must not hide the built-in one."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("tidemill")
+    elif name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "open"])

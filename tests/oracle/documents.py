@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Collection
 from typing import Any
 
 from tidemill.kernel.model import Branch, Limits, Loop, Map, Node, OnError, Retry, Rule, Workflow
@@ -233,7 +234,8 @@ class _Decorator:
 
     def _write_work(self, written: dict[str, Json], node: str) -> None:
         if self._chance(0.12):
-            written["when"] = {"type": "cel", "expression": self.rng.choice(WHENS)}
+            expression = self.rng.choice(WHENS)
+            written["when"] = expression if self._chance(0.5) else {"type": "cel", "expression": expression}
         if self._chance(0.3):
             written["retry"] = {"max_attempts": self.rng.randint(1, 4)}
         if self._chance(0.12):
@@ -310,7 +312,8 @@ class _Decorator:
         if self._chance(0.06):
             self.limits["max_hops"] = self.rng.randint(2, 12)
         if self._chance(0.1):
-            self.limits["max_fanout"] = self.rng.randint(1, 3)
+            width = max(len(self.shape.out(node)) for node in self.shape.nodes)
+            self.limits["max_fanout"] = max(width, 3)  # the compiler refuses what is certain to be wider
 
 
 INPUTS: Json = {
@@ -393,7 +396,7 @@ def _translate_node(document: dict[str, Json], written: dict[str, Json], shape: 
         id=at,
         type=f"{written['type']}@1",
         config=written["config"],
-        when=written.get("when"),
+        when=_condition(written.get("when")),
         join="quorum" if isinstance(join, dict) else join,
         quorum=join["quorum"] if isinstance(join, dict) else 0,
         branch=_translate_branch(written["branch"]) if "branch" in written else None,
@@ -412,9 +415,15 @@ def _translate_node(document: dict[str, Json], written: dict[str, Json], shape: 
     )
 
 
+def _condition(written: Json) -> Json:
+    """A plain string is CEL."""
+    return {"type": "cel", "expression": written} if isinstance(written, str) else written
+
+
 def _translate_branch(written: dict[str, Json]) -> Branch:
     rules = (
-        Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"])) for rule in written.get("rules", ())
+        Rule(condition=_condition(rule["condition"]), next_nodes=tuple(rule["next_nodes"]))
+        for rule in written.get("rules", ())
     )
     return Branch(
         kind=written["type"],
@@ -427,7 +436,7 @@ def _translate_branch(written: dict[str, Json]) -> Branch:
 def _translate_loop(at: str, written: dict[str, Json], shape: Shape) -> Loop:
     body = shape.body(at)
     return Loop(
-        condition=written["condition"],
+        condition=_condition(written["condition"]),
         max_iterations=None if written["max_iterations"] == "unlimited" else written["max_iterations"],
         back_to=shape.loops[at],
         break_path=tuple(written.get("break_path", ())),
@@ -437,10 +446,12 @@ def _translate_loop(at: str, written: dict[str, Json], shape: Shape) -> Loop:
     )
 
 
-def _references(value: Json, known: Any) -> tuple[str, ...]:
-    """Ids inside the templates of a value, in order of appearance."""
+def _references(value: Json, known: Collection[str]) -> tuple[str, ...]:
+    """Ids inside the templates of a value, in the order of the document."""
     if isinstance(value, str):
         inside = " ".join(re.findall(r"\{\{(.*?)\}\}", value))
-        return tuple(dict.fromkeys(word for word in re.findall(r"\bn\d+\b", inside) if word in known))
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return tuple(dict.fromkeys(found for part in parts for found in _references(part, known)))
+        found = set(re.findall(r"\bn\d+\b", inside))
+    else:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        found = {word for part in parts for word in _references(part, known)}
+    return tuple(node for node in known if node in found)

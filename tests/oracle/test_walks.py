@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.oracle.documents import Shape, random_document, random_ir, translate
-from tests.oracle.reference import Activation, Reference
+from tests.oracle.reference import Activation, Done, Reference
 from tests.oracle.walks import Script, play
 from tidemill.kernel.model import Workflow, decode_workflow, encode_workflow
 
@@ -130,3 +130,23 @@ def ordinary(node: object) -> set[str]:
     if loop is not None:
         found |= {*loop.break_path, *loop.timeout_path}
     return found
+
+
+def test_max_hops_may_depend_on_the_order() -> None:
+    """The one known exception to the law that the status of a run does not."""
+    ends = []
+    for order in (("s", "t", "u", "c"), ("t", "u", "s", "c")):
+        run = Reference(translate({"name": "t", "nodes": LONG_AND_SHORT, "limits": {"max_hops": 2}}))
+        run.start()
+        for at in order:
+            run.finish(Activation(at, 1, -1, "call"), Done())
+        ends.append(run.status)
+    assert ends == ["COMPLETED", "FAILED"]
+
+
+LONG_AND_SHORT = [
+    {"id": "s", "type": "value", "config": None},
+    {"id": "t", "type": "value", "config": None},
+    {"id": "u", "type": "value", "config": None, "dependencies": ["t"]},
+    {"id": "c", "type": "value", "config": None, "dependencies": ["s", "u"], "join": "any"},
+]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -89,12 +90,10 @@ class NaiveStore:
                 self.tasks.append(fresh[-1])
         for row in commit.rows:
             self.write(stream.tenant, row)
-        kept = []
-        for key in commit.keep:
-            for task in fresh:
-                if task.job.key == key and task.ready_at <= self.clock() and task.token is None:
-                    kept.append(self.grant(task, commit.keep_lease_ms, commit.keep_owner))
-        return c.Committed(version=version + len(commit.records), kept=tuple(kept))
+        wanted = [task for key in dict.fromkeys(commit.keep) for task in fresh if task.job.key == key]
+        ready = [task for task in wanted if task.ready_at <= self.clock()]
+        kept = tuple(self.grant(task, commit.keep_lease_ms, commit.keep_owner) for task in ready)
+        return c.Committed(version=version + len(commit.records), kept=kept)
 
     def write(self, tenant: str, row: c.Row) -> None:
         self.rows = [pair for pair in self.rows if (pair[0], pair[1].kind, pair[1].key) != (tenant, row.kind, row.key)]
@@ -105,9 +104,9 @@ class NaiveStore:
         self.tokens += 1
         task.expired += task.token is not None
         task.token, task.expires_at, task.owner = self.tokens, self.clock() + lease_ms, owner
-        job = {name: getattr(task.job, name) for name in ("key", "body", "queue", "priority")}
-        times = {"expires_at_ms": task.expires_at, "expired": task.expired, "ready_at_ms": task.ready_at}
-        return c.Lease(stream=task.stream, token=task.token, **job, **times)
+        fields: dict[str, Any] = {name: getattr(task.job, name) for name in ("key", "body", "queue", "priority")}
+        fields |= {"expires_at_ms": task.expires_at, "expired": task.expired, "ready_at_ms": task.ready_at}
+        return c.Lease(stream=task.stream, token=task.token, **fields)
 
     async def load(self, after: Mapping[c.Stream, int], *, snapshots: bool = True) -> list[c.Tail]:
         tails = []

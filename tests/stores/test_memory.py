@@ -37,6 +37,13 @@ def memory_under_test() -> StoreUnderTest:
     return StoreUnderTest(store=store, advance=advance, exact_times=True)
 
 
+def memory_in_real_time() -> StoreUnderTest:
+    async def advance(ms: int) -> None:
+        await asyncio.sleep(ms / 1000)
+
+    return StoreUnderTest(store=MemoryStore(), advance=advance, settle_ms=5)
+
+
 class TestMemoryStore(StoreConformance):
     @pytest.fixture
     def sut(self) -> StoreUnderTest:
@@ -48,10 +55,7 @@ class TestMemoryStoreInRealTime(StoreConformance):
 
     @pytest.fixture
     def sut(self) -> StoreUnderTest:
-        async def advance(ms: int) -> None:
-            await asyncio.sleep(ms / 1000)
-
-        return StoreUnderTest(store=MemoryStore(), advance=advance, settle_ms=5)
+        return memory_in_real_time()
 
 
 def at_once(verb: Coroutine[Any, Any, Any]) -> Any:

@@ -115,11 +115,13 @@ class Plan:
 
     __slots__ = ("asks", "commit", "decision", "entry", "problems", "stream")
 
-    def __init__(self, stream: Stream, entry: Entry, asks: list[Ask]) -> None:
+    def __init__(
+        self, stream: Stream, entry: Entry, asks: list[Ask], decision: Decision, problems: list[Problem | None]
+    ) -> None:
         self.stream, self.entry, self.asks = stream, entry, asks
-        self.decision = Decision()
-        self.problems: list[Problem | None] = []
+        self.decision, self.problems = decision, problems
         self.commit: Commit | None = None
+        """None when there is nothing to write."""
 
 
 class Turns:
@@ -290,27 +292,21 @@ class Turns:
                         ask.done(Answer(problem=problem))
                     continue
                 entry = Entry(State(), flow)
-            plan = Plan(stream, entry, asks)
-            self._decide(plan)
-            plans.append(plan)
+            plans.append(self._decide(stream, entry, asks))
         return plans
 
-    def _decide(self, plan: Plan) -> None:
-        entry, asks = plan.entry, plan.asks
+    def _decide(self, stream: Stream, entry: Entry, asks: list[Ask]) -> Plan:
         state = entry.state
         commands = [ask.command for ask in asks]
-        plan.decision, plan.problems = decide_all(
-            entry.flow.workflow, state, commands, self._ambient.now_ms()
-        )
-        decision = plan.decision
+        decision, problems = decide_all(entry.flow.workflow, state, commands, self._ambient.now_ms())
+        plan = Plan(stream, entry, asks, decision, problems)
         acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None and not ask.lost])
         holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None and not ask.lost])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
-            plan.commit = None
-            return
+            return plan
         plan.commit = Commit(
-            stream=plan.stream,
+            stream=stream,
             expected=state.seq,
             records=encode_events(decision.events),
             snapshot=self._snapshot(entry),
@@ -323,6 +319,7 @@ class Turns:
             keep_lease_ms=self._lease_ms,
             rows=self._rows(plan) if decision.events else (),
         )
+        return plan
 
     def _keeps(self, puts: tuple[Put, ...], slots: int) -> tuple[str, ...]:
         """Jobs to hand over: at most one for each lease that this commit settles."""

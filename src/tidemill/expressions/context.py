@@ -13,9 +13,9 @@ from jinja2.utils import Namespace
 from tidemill.expressions.bounds import STEPS_MAX
 from tidemill.expressions.failure import template_failed
 from tidemill.expressions.growth import bounded_range
-from tidemill.expressions.paths import Path
+from tidemill.expressions.missing import Missing
+from tidemill.expressions.paths import READERS, Path, build
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.views import named
 
 FUNCTIONS: Mapping[str, Any] = {"range": bounded_range, "dict": dict, "namespace": Namespace}
 """What a template may call by name. A node with such an id is reached as `nodes["range"]`."""
@@ -39,14 +39,17 @@ class ScopeContext(Context):
         self.name = None
 
     def resolve_or_missing(self, key: str) -> Any:
-        """Look a name up that the rewriting left alone: a variable, a function, or a name that is both."""
+        """Look a name up that the rewriting left alone: a variable, a function, or a root that is also set.
+
+        A node is never found here, because then nobody would know that the template refers to it.
+        """
         if key in self.vars:
             return self.vars[key]
         if key in FUNCTIONS:
             return FUNCTIONS[key]
-        return named(self.scope, key)
+        return build(key, ()).follow(self.scope) if key in READERS else Missing(name=key)
 
-    def derived(self, locals: dict[str, Any] | None = None) -> Context:
+    def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
         """Stay what we are: no function of ours looks at the variables of a loop."""
         return self
 

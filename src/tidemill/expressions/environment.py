@@ -6,7 +6,7 @@ attribute to walk along, whatever its name, and a new attribute in a future Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -21,19 +21,52 @@ from tidemill.expressions.failure import Explanation, template_failed
 from tidemill.expressions.filters import cost, filters, tests
 from tidemill.expressions.growth import OPERATORS, joined, padded, replaced
 from tidemill.expressions.missing import Missing
-from tidemill.expressions.paths import is_nothing, step
+from tidemill.expressions.paths import is_nothing, node_path, step
 from tidemill.expressions.plain import text
-from tidemill.expressions.views import NodeView, chosen
-from tidemill.expressions.wording import kind_of, lacking, shorten
+from tidemill.expressions.wording import kind_of, lacking, place, shorten
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
 """Names of the filters that the rewriting puts into a template; no author can write a name with a blank."""
 
-_LOOP_ATTRIBUTES = frozenset("index index0 revindex revindex0 first last length depth depth0 previtem nextitem".split())
+_LOOP_ATTRIBUTES = frozenset(
+    ["index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0", "previtem", "nextitem"]
+)
 _STR_METHODS = frozenset(
-    "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric "
-    "isspace istitle isupper lower lstrip partition removeprefix removesuffix rfind rindex rpartition rsplit "
-    "rstrip split splitlines startswith strip swapcase title upper".split()
+    [
+        "capitalize",
+        "casefold",
+        "count",
+        "endswith",
+        "find",
+        "index",
+        "isalnum",
+        "isalpha",
+        "isascii",
+        "isdecimal",
+        "isdigit",
+        "islower",
+        "isnumeric",
+        "isspace",
+        "istitle",
+        "isupper",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "rfind",
+        "rindex",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "swapcase",
+        "title",
+        "upper",
+    ]
 )
 _METHODS: Mapping[type, frozenset[str]] = {
     str: _STR_METHODS,
@@ -60,8 +93,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(
             undefined=Missing, finalize=_finalize, optimized=False, keep_trailing_newline=True, cache_size=0
         )
-        internal = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat}
-        self.filters = {**filters(), **internal}
+        self.filters = {**filters(), **_INTERNAL}
         self.tests = tests()
         self.globals = {}
         self.binop_table = {**self.binop_table, **OPERATORS}
@@ -86,21 +118,33 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             return value
         if isinstance(obj, Undefined):
             return obj
-        if type(obj) is NodeView:
-            return obj.get(argument)
         if isinstance(argument, str) and _is_listed(obj, argument):
             return getattr(obj, argument)
         return Missing(why=partial(_nothing_there, obj, argument))
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_filter(
+        self,
+        name: str,
+        value: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        context: Context | None = None,
+        eval_ctx: EvalContext | None = None,
+    ) -> Any:
+        """Call a filter that is named by a value, as `map("upper")` does; ours are not for authors."""
+        if name in _INTERNAL:
+            raise template_failed(f'there is no filter called "{name}"')
+        return super().call_filter(name, value, args, kwargs, context, eval_ctx)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, a method that was listed, a macro, or a recursive loop."""
-        if isinstance(__obj, Missing):
-            __obj.refuse()
-        if not callable(__obj):
-            raise template_failed(f"{kind_of(__obj)} cannot be called", "keys are read without ()")
-        rendering = cast(ScopeContext, __context)
-        rendering.spend(cost(args[0]) if args and isinstance(__obj, LoopContext) else 1)
-        result = rendering.call(__obj, *args, **kwargs)
+        if isinstance(obj, Missing):
+            obj.refuse()
+        if not callable(obj):
+            raise template_failed(f"{kind_of(obj)} cannot be called", "keys are read without ()")
+        rendering = cast(ScopeContext, context)
+        rendering.spend(cost(args[0]) if args and isinstance(obj, LoopContext) else 1)
+        result = rendering.call(obj, *args, **kwargs)
         if type(result) is range or type(result) is list:
             rendering.spend(len(result))
         return result
@@ -140,8 +184,6 @@ def _is_listed(obj: object, name: str) -> bool:
 
 @pass_context
 def _finalize(context: ScopeContext, value: Any) -> str:
-    if type(value) is NodeView:
-        value = value.output()
     shown = text(value)
     context.spend(len(shown) >> 6)
     return shown
@@ -154,16 +196,15 @@ def _path(context: ScopeContext, number: int) -> Any:
 
 @pass_context
 def _node(context: ScopeContext, name: Any, *keys: Any) -> Any:
-    view = chosen(context.scope, name)
-    if isinstance(view, Missing):
-        return view
-    return view.get(keys[0]) if keys else view.output()
+    if isinstance(name, Missing):
+        return name
+    if not isinstance(name, str) or not all(isinstance(key, str | int) for key in keys):
+        return Missing(why=partial(Explanation, "a node is chosen by its id, which is a string"))
+    return node_path(place("nodes", name), "nodes", name, keys).follow(context.scope)
 
 
 @pass_context
 def _method(context: ScopeContext, value: Any, name: str) -> Any:
-    if type(value) is NodeView:
-        value = value.output()
     if isinstance(value, Undefined):
         return value
     if isinstance(value, Namespace):
@@ -178,8 +219,6 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
 
 @pass_context
 def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
-    if type(value) is NodeView:
-        value = value.output()
     if isinstance(value, Missing):
         value.refuse()
     if not isinstance(value, list | tuple | dict | str | range):
@@ -199,9 +238,12 @@ def _drawn(context: ScopeContext, lazy: Any) -> list[Any]:
 
 @pass_context
 def _concat(context: ScopeContext, parts: list[Any]) -> str:
-    shown = joined("", [each.output() if type(each) is NodeView else each for each in parts])
+    shown = joined("", parts)
     context.spend(len(shown) >> 6)
     return shown
+
+
+_INTERNAL = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat}
 
 
 class _FaithfulLexer(Lexer):

@@ -23,15 +23,32 @@ from tidemill.expressions.failure import template_failed
 from tidemill.expressions.growth import formatted, joined, padded, replaced, room
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.plain import plain, text
-from tidemill.expressions.views import NodeView
 
 Function = Callable[..., Any]
 
 _LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
 _ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
 _ON_TEXT = frozenset(
-    "capitalize center e escape forceescape format indent lower replace safe striptags string title trim "
-    "truncate upper wordcount wordwrap".split()
+    [
+        "capitalize",
+        "center",
+        "e",
+        "escape",
+        "forceescape",
+        "format",
+        "indent",
+        "lower",
+        "replace",
+        "safe",
+        "striptags",
+        "string",
+        "title",
+        "trim",
+        "truncate",
+        "upper",
+        "wordcount",
+        "wordwrap",
+    ]
 )
 _INDENT_MAX = 16
 _PRECISION_MAX = 300
@@ -67,8 +84,6 @@ def _metered(name: str, function: Function) -> Function:
     on_text = name in _ON_TEXT
 
     def run(context: ScopeContext, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(value) is NodeView:
-            value = value.output()
         if not accepts_missing and isinstance(value, Missing):
             value.refuse()
         if on_text and type(value) is not str:
@@ -95,8 +110,8 @@ def _join(context: ScopeContext, value: Iterable[Any], d: object = "", attribute
     return joined(text(d), value)
 
 
-def _replace(_context: ScopeContext, value: str, old: object, new: object, count: int = -1) -> str:
-    return replaced(value, text(old), text(new), count)
+def _replace(_context: ScopeContext, value: str, old: object, new: object, count: int | None = None) -> str:
+    return replaced(value, text(old), text(new), -1 if count is None else count)
 
 
 def _center(_context: ScopeContext, value: str, width: int = 80) -> str:

@@ -100,10 +100,10 @@ def joined(separator: str, parts: Iterable[object]) -> str:
 def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
     """Replace a part of a string."""
     found = whole.count(old) if old else len(whole) + 1
-    if count is not None and count >= 0:
+    if count >= 0:
         found = min(found, count)
     room(len(whole) + found * max(0, len(new) - len(old)))
-    return whole.replace(old, new, -1 if count is None else count)
+    return whole.replace(old, new, count)
 
 
 def padded(method: str) -> Callable[..., str]:

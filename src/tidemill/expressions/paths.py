@@ -49,10 +49,7 @@ class Path:
         else:
             value = self.read(scope)
         for key in self.keys:
-            if type(value) is dict:
-                value = value.get(key, _NOTHING)
-            else:
-                value = step(value, key)
+            value = value.get(key, _NOTHING) if type(value) is dict else step(value, key)
             if value is _NOTHING:
                 return self._missing(scope)
         return value if value is not _NOTHING else self._missing(scope)

@@ -37,7 +37,27 @@ _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z]\w*)*)\s*\}\}", re.ASCII
 _SYNTAX = re.compile(r"\{[{%#]")
 _BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %}, braces as such {{ "{{" }}'
 _NOT_A_PATH = (
-    frozenset("and else if in is not or true false none True False None self super loop".split()) | FUNCTIONS.keys()
+    frozenset(
+        [
+            "and",
+            "else",
+            "if",
+            "in",
+            "is",
+            "not",
+            "or",
+            "true",
+            "false",
+            "none",
+            "True",
+            "False",
+            "None",
+            "self",
+            "super",
+            "loop",
+        ]
+    )
+    | FUNCTIONS.keys()
 )
 
 

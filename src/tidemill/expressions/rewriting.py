@@ -7,6 +7,7 @@ meaning here are refused. Nothing is evaluated.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import NamedTuple, cast
 
@@ -16,8 +17,8 @@ from jinja2.visitor import NodeTransformer
 
 from tidemill.expressions.context import FUNCTIONS
 from tidemill.expressions.environment import CONCAT, LOOP, METHOD, NODE, PATH, TemplateEnvironment
-from tidemill.expressions.paths import Key, Path, build
-from tidemill.expressions.references import NODE_MAPS, RESERVED, References, merged
+from tidemill.expressions.paths import READERS, Key, Path, build
+from tidemill.expressions.references import NODE_MAPS, References, merged
 from tidemill.expressions.wording import listing, meant
 
 _REFUSED_TAGS = {
@@ -49,14 +50,30 @@ class Rewriting(NodeTransformer):
         self._local = _variables(tree)
         self._tree = tree
 
+        self._visitors: Mapping[type[nodes.Node], Callable[..., nodes.Node]] = {
+            nodes.Name: self._name,
+            nodes.Const: self._const,
+            nodes.Getattr: self._getattr,
+            nodes.Getitem: self._getitem,
+            nodes.Call: self._call,
+            nodes.Concat: self._concat,
+            nodes.Filter: self._filter_node,
+            nodes.Test: self._test_node,
+            nodes.For: self._for,
+        }
+
+    def get_visitor(self, node: nodes.Node) -> Callable[..., nodes.Node] | None:
+        """Choose the rule for a kind of node; where there is none, only its parts are rewritten."""
+        return self._visitors.get(type(node))
+
     def run(self) -> nodes.Template:
         """Rewrite the tree in place."""
-        outside = self._local and self._read_from_outside()
+        for name in sorted(self._read_from_outside()) if self._local else ():
+            if name in READERS and name != "secrets":
+                self._found.append(References(roots=frozenset({name})))
+            else:
+                self._ambiguous(name)
         tree: nodes.Template = self.visit(self._tree)
-        for name in outside or ():
-            reserved = name in RESERVED
-            nodes_ = frozenset() if reserved else frozenset({name})
-            self._found.append(References(nodes=nodes_, roots=frozenset({name}) & RESERVED, dynamic=name in NODE_MAPS))
         return tree
 
     @property
@@ -66,34 +83,32 @@ class Rewriting(NodeTransformer):
 
     def _read_from_outside(self) -> frozenset[str]:
         """Find names that are set here but may also be read before they are set."""
-        if any(True for _ in self._unknown()):
+        unknown_filters = any(each.name not in self.environment.filters for each in self._tree.find_all(nodes.Filter))
+        unknown_tests = any(each.name not in self.environment.tests for each in self._tree.find_all(nodes.Test))
+        if unknown_filters or unknown_tests:
+            # Jinja would stop at them; they are reported in the course of the rewriting.
             return frozenset()
         return frozenset(find_undeclared_variables(self._tree) & self._local) - FUNCTIONS.keys()
 
-    def _unknown(self) -> list[nodes.Node]:
-        table = {nodes.Filter: self.environment.filters, nodes.Test: self.environment.tests}
-        return [
-            node
-            for kind, names in table.items()
-            for node in self._tree.find_all(kind)
-            if getattr(node, "name", None) not in names
-        ]
+    def _ambiguous(self, name: str) -> None:
+        """Refuse a name that may mean the variable or the node; a reference must be certain."""
+        reads = [each for each in self._tree.find_all(nodes.Name) if each.name == name and each.ctx == "load"]
+        hint = f'set it first, {{% set {name} = none %}}; a node of that name is nodes["{name}"]'
+        self._fault(reads[0] if reads else self._tree, f'"{name}" is read where it may not be set yet', hint)
 
-    # Expressions
-
-    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+    def _name(self, node: nodes.Name) -> nodes.Node:
         """Replace a name that stands for a value of the scope."""
         if node.name in ("self", "super"):
             self._fault(node, f'"{node.name}" has no meaning here', f'a node of that name is nodes["{node.name}"]')
         return self._static(node) or node
 
-    def visit_Const(self, node: nodes.Const) -> nodes.Node:
+    def _const(self, node: nodes.Const) -> nodes.Node:
         """Refuse a number that became infinite."""
         if isinstance(node.value, float) and not isfinite(node.value):
             self._fault(node, "a number is too large", "")
         return node
 
-    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
+    def _getattr(self, node: nodes.Getattr) -> nodes.Node:
         """Replace a static path; of anything else only the parts."""
         if node.attr.startswith("_"):
             hint = f'a key of that name is read as ["{node.attr}"]'
@@ -101,7 +116,7 @@ class Rewriting(NodeTransformer):
             return node
         return self._static(node) or self._chosen(node, nodes.Const(node.attr)) or self._parts(node)
 
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+    def _getitem(self, node: nodes.Getitem) -> nodes.Node:
         """Replace a static path or a computed node; of anything else only the parts."""
         found = self._static(node)
         if found is not None:
@@ -112,7 +127,7 @@ class Rewriting(NodeTransformer):
             return self._parts(node)
         return self._chosen(node, node.arg) or self._parts(node)
 
-    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+    def _call(self, node: nodes.Call) -> nodes.Node:
         """Let a call mean the method, even where a key has the same name."""
         callee = node.node
         if isinstance(callee, nodes.Name) and callee.name in FUNCTIONS:
@@ -124,21 +139,19 @@ class Rewriting(NodeTransformer):
             node.node = self._filter(callee.node, METHOD, [nodes.Const(callee.attr)], node.lineno)
         return self._parts(node)
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+    def _concat(self, node: nodes.Concat) -> nodes.Node:
         """Bound the `~` operator, which Jinja's sandbox does not let us intercept."""
         return self._parts(self._filter(nodes.List(node.nodes, lineno=node.lineno), CONCAT, [], node.lineno))
 
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+    def _filter_node(self, node: nodes.Filter) -> nodes.Node:
         """Check that the filter exists."""
-        return self._known(node, node.name, "filter", self.environment.filters.keys())
+        return self._known(node, node.name, "filter", set(self.environment.filters))
 
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:
+    def _test_node(self, node: nodes.Test) -> nodes.Node:
         """Check that the test exists."""
-        return self._known(node, node.name, "test", self.environment.tests.keys())
+        return self._known(node, node.name, "test", set(self.environment.tests))
 
-    # Statements
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
+    def _for(self, node: nodes.For) -> nodes.Node:
         """Meter the loop: a pass costs a step, and more if its body prints much fixed text."""
         size = sum(len(data.data) for each in node.body for data in each.find_all(nodes.TemplateData))
         node.iter = self._filter(cast(nodes.Expr, node.iter), LOOP, [nodes.Const(size)], node.lineno)
@@ -151,8 +164,6 @@ class Rewriting(NodeTransformer):
             self._fault(node, f"the tag {{% {tag} %}} is not available", "a template stands alone")
             return node
         return super().generic_visit(node)
-
-    # Pieces
 
     def _parts(self, node: nodes.Node) -> nodes.Node:
         return super().generic_visit(node)
@@ -199,9 +210,9 @@ class Rewriting(NodeTransformer):
         made.set_environment(self.environment)
         return made
 
-    def _known(self, node: nodes.Node, name: str, kind: str, known: object) -> nodes.Node:
-        names = [each for each in known if " " not in each]  # type: ignore[attr-defined]
-        if name not in known:  # type: ignore[operator]
+    def _known(self, node: nodes.Node, name: str, kind: str, known: set[str]) -> nodes.Node:
+        if name not in known:
+            names = sorted(each for each in known if " " not in each)
             self._fault(node, f'there is no {kind} called "{name}"', meant(name, names) or f"known: {listing(names)}")
         return self._parts(node)
 

@@ -49,7 +49,7 @@ def listing(names: Iterable[object]) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """Guess which of the known names was meant, as a hint; empty if none is near."""
-    near = get_close_matches(name, [each for each in known if isinstance(each, str)][:1000], n=1, cutoff=0.6)
+    near = get_close_matches(name, list(known)[:1000], n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else ""
 
 

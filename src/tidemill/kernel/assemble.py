@@ -29,6 +29,7 @@ from tidemill.kernel.references import Reading
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10
+BUILT_IN = Retry()
 
 
 def milliseconds(seconds: float | None) -> int | None:
@@ -51,14 +52,13 @@ def limits_of(document: Mapping[str, Json]) -> Limits:
 
 def retry_of(given: Mapping[str, Json]) -> Retry:
     """A retry policy from the document's keys; what is absent keeps the built-in value."""
-    builtin = Retry()
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
     return Retry(
-        max_attempts=given.get("max_attempts", builtin.max_attempts),
-        backoff_ms=builtin.backoff_ms if backoff is None else round(backoff * 1000),
-        multiplier=float(given.get("multiplier", builtin.multiplier)),
-        max_backoff_ms=builtin.max_backoff_ms if ceiling is None else round(ceiling * 1000),
-        jitter=float(given.get("jitter", builtin.jitter)),
+        max_attempts=given.get("max_attempts", BUILT_IN.max_attempts),
+        backoff_ms=BUILT_IN.backoff_ms if backoff is None else round(backoff * 1000),
+        multiplier=float(given.get("multiplier", BUILT_IN.multiplier)),
+        max_backoff_ms=BUILT_IN.max_backoff_ms if ceiling is None else round(ceiling * 1000),
+        jitter=float(given.get("jitter", BUILT_IN.jitter)),
     )
 
 
@@ -73,7 +73,8 @@ class Assembly:
         defaults = draft.document.get("defaults", {})
         self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
         self.default_timeout: float | None = defaults.get("timeout_seconds")
-        self.plain_retry = retry_of(self.default_retry)
+        self.retries: dict[tuple[tuple[str, float], ...], Retry] = {(): retry_of(self.default_retry)}
+        """Nodes share equal policies, of which a document has few."""
 
     def workflow(
         self,
@@ -87,10 +88,13 @@ class Assembly:
         return Workflow(
             name=document["name"],
             nodes=tuple(
-                [self._node(number, type_, undoing.get(number), exits.get(number)) for number, type_ in enumerate(types)]
+                [
+                    self._node(number, type_, undoing.get(number), exits.get(number))
+                    for number, type_ in enumerate(types)
+                ]
             ),
-            entries=graph.names(number for number, sources in enumerate(graph.into) if not sources),
-            terminals=graph.names(number for number, targets in enumerate(graph.out) if not targets),
+            entries=graph.names([number for number, sources in enumerate(graph.into) if not sources]),
+            terminals=graph.names([number for number, targets in enumerate(graph.out) if not targets]),
             description=document.get("description", ""),
             inputs=document.get("inputs"),
             outputs=document.get("outputs"),
@@ -102,24 +106,25 @@ class Assembly:
     def _node(
         self, number: int, type_: NodeType, undoing: NodeType | None, exits: Mapping[str, list[str]] | None
     ) -> Node:
-        node, graph, reading = self.draft.nodes[number], self.graph, self.reading
+        node, graph = self.draft.nodes[number], self.graph
         get = node.get
-        join = get("join", "all")
-        on_error = get("on_error", "fail")
-        past = reading.past.get(number, ())
+        join: Json = get("join", "all")
+        on_error: Json = get("on_error", "fail")
+        outbound = graph.names(graph.out[number])
+        reads, reads_past = self._reads(number)
         return Node(
             id=node["id"],
             type=type_.key,
             config=get("config"),
             config_ref=get("config_ref"),
             when=get("when"),
-            join=join if isinstance(join, str) else "quorum",
-            quorum=0 if isinstance(join, str) else join["quorum"],
+            join="quorum" if isinstance(join, dict) else join,
+            quorum=join["quorum"] if isinstance(join, dict) else 0,
             branch=branch_of(node["branch"]) if "branch" in node else None,
             loop=self._loop(number, node["loop"]) if "loop" in node else None,
             map=map_of(node["map"]) if "map" in node else None,
-            on_error=on_error if isinstance(on_error, str) else "route",
-            error_path=() if isinstance(on_error, str) else tuple(on_error["route"]),
+            on_error="route" if isinstance(on_error, dict) else on_error,
+            error_path=tuple(on_error["route"]) if isinstance(on_error, dict) else (),
             exits={field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()} if exits else {},
             retry=self._retry(node),
             timeout_ms=self._timeout(node, type_),
@@ -128,18 +133,28 @@ class Assembly:
             priority=get("priority", 5),
             compensator=self._compensator(node["compensator"], undoing) if undoing else None,
             inbound=graph.names(graph.into[number]),
-            outbound=graph.names(graph.out[number]),
-            plain=graph.names(graph.plain(number)),
+            outbound=outbound,
+            plain=graph.names(graph.plain(number)) if graph.ruled else outbound,
             loops=graph.names(self.loops.around.get(number, ())),
-            reads=graph.names(sorted({*reading.current.get(number, ()), *past})),
-            reads_past=graph.names(sorted(past)),
-            reads_all=number in reading.anything,
+            reads=reads,
+            reads_past=reads_past,
+            reads_all=number in self.reading.dynamic,
         )
+
+    def _reads(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What a node reads, and what of it only as it was when the pass began, both in document order."""
+        current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
+        if not current and not past:
+            return (), ()
+        return self.graph.names(sorted({*current, *past})), self.graph.names(sorted(past))
 
     def _retry(self, owner: Mapping[str, Json]) -> Retry:
         """A node's keys over the document's over the built-in ones."""
-        own = owner.get("retry")
-        return self.plain_retry if own is None else retry_of({**self.default_retry, **own})
+        own = owner.get("retry", {})
+        key = tuple(own.items())
+        if key not in self.retries:
+            self.retries[key] = retry_of({**self.default_retry, **own})
+        return self.retries[key]
 
     def _timeout(self, owner: Mapping[str, Json], type_: NodeType) -> int | None:
         """What bounds an attempt; the document's default is not meant for types that wait."""

@@ -33,10 +33,10 @@ from tidemill.kernel.visits import (
     Facts,
     complete_visit,
     dead_letter,
+    dispatch,
     error_envelope,
     fail_visit,
     item_over,
-    make_ready,
     skip_visit,
 )
 
@@ -134,19 +134,19 @@ def take_lost(pen: Pen, node: Node, lost: Lost) -> None:
         act = peek_at(cell, lost.index)
         if act is None or not pen.state.live or act.status not in DISPATCHED:
             return
-        if node.delivery == "at_most_once" and not act.running:
-            # NodeStarted is committed before such a handler is called: it never was.
-            break
-        _one_lost(pen, node, lost.index, act, _calls_handler(node, pen.state, lost.index))
+        _one_lost(pen, node, lost.index, act)
     if pen.state.live:
         act = peek_at(pen.state.peek(node.id), lost.index)
         if act is not None and act.status in DISPATCHED:
             pen.put(run_job(node, lost.visit, lost.index))
 
 
-def _one_lost(pen: Pen, node: Node, index: int, act: Activation, calls: bool) -> None:
-    attempt = act.attempt if act.running or not calls else act.attempt + 1
-    if node.delivery == "at_most_once":
+def _one_lost(pen: Pen, node: Node, index: int, act: Activation) -> None:
+    # NodeStarted is committed before an at-most-once handler is called: without it, it never was.
+    once = node.delivery == "at_most_once"
+    called = _calls_handler(node, pen.state, index) and (act.running or not once)
+    attempt = act.attempt + 1 if called and not act.running else act.attempt
+    if once and called:
         message = "the worker was lost after the attempt had started; nobody knows what it did"
         _fail_for_good(pen, node, index, Error("unknown_outcome", message), Facts())
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
@@ -354,6 +354,7 @@ def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Fact
             visit=result.visit,
             count=expands.count,
             items=expands.items,
+            window=expands.count if node.map is None or node.map.max_parallel is None else node.map.max_parallel,
             token=facts.token,
         )
     )
@@ -372,7 +373,8 @@ def wait_over(pen: Pen, node: Node, index: int, output: Payload) -> None:
     elif not node.routed:
         complete_visit(pen, node, output, None, facts)
     else:
-        make_ready(pen, node, cell, resumed=output)
+        # It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
+        dispatch(pen, node, cell, cell.hop, resumed=output)
 
 
 def wait_expired(pen: Pen, node: Node, index: int, chance: float = 0.5) -> None:

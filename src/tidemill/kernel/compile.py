@@ -6,6 +6,7 @@ below is the order in which an author wants to hear about mistakes: shape, types
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidemill.errors import Problem
@@ -16,10 +17,10 @@ from tidemill.kernel.findings import Place
 from tidemill.kernel.graph import Graph, build_graph, check_graph
 from tidemill.kernel.loops import find_loops
 from tidemill.kernel.model import Json, NodeType, Workflow
-from tidemill.kernel.nodetypes import Types, TypeTable, check_config, find_exits, find_types
+from tidemill.kernel.nodetypes import Types, TypeTable, find_compensator_types, find_exits, find_types
 from tidemill.kernel.normal import Draft, draft_of
-from tidemill.kernel.references import check_references, unknown_reference
-from tidemill.kernel.scopes import EVERYWHERE, JUDGED, check_roots, compensator_uses, template_uses, templates_in
+from tidemill.kernel.references import Reading, unknown_reference
+from tidemill.kernel.scopes import EVERYWHERE, IN_JUDGEMENT, check_roots, node_uses, template_uses
 
 
 class Compiled(NamedTuple):
@@ -39,10 +40,10 @@ def compile_document(raw: Json, types: Types) -> Compiled:
     draft = draft_of(raw)
     if not draft.nodes:
         draft.found.refuse()
-    uses = settle_conditions(draft)
+    clauses = settle_conditions(draft)
     table = TypeTable(types)
     node_types = find_types(draft, table)
-    undoing = _compensator_types(draft, table)
+    undoing = find_compensator_types(draft, table)
     exits = find_exits(draft, node_types)
     graph = build_graph(draft, exits)
     check_graph(graph, draft)
@@ -51,12 +52,16 @@ def compile_document(raw: Json, types: Types) -> Compiled:
     validate.check_widths(draft, graph)
     validate.check_rules(draft)
     validate.check_inputs(draft)
-    for number in range(len(draft.nodes)):
-        _check_expressions(draft, number, node_types[number], undoing.get(number), uses)
-    reading = check_references(draft, graph, loops, uses)
-    output_uses = _output_uses(draft)
-    schema = draft.document.get("inputs")
-    validate.warn_of_inputs(schema, ((draft.place(number), of_node) for number, of_node in uses.items()))
+    _check_conditions(draft, clauses)
+    reading = Reading(draft, graph, loops)
+    names = validate.closed_names(draft.document.get("inputs"))
+    for number, type_ in enumerate(node_types):
+        uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, undoing.get(number))]
+        if uses:
+            reading.add(number, uses)
+            validate.warn_of_inputs(draft.place(number), uses, names)
+    reading.settle()
+    output_uses = _output_uses(draft, names)
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
     assembly = Assembly(draft, graph, loops, reading)
@@ -64,45 +69,37 @@ def compile_document(raw: Json, types: Types) -> Compiled:
     return Compiled(workflow, draft.document, tuple(draft.found.warnings))
 
 
-def _compensator_types(draft: Draft, table: TypeTable) -> dict[int, NodeType]:
-    found = {}
-    for number, node in enumerate(draft.nodes):
-        if "type" in node.get("compensator", ()):
-            type_ = table.find(draft.place(number).inside("compensator"), node["compensator"]["type"])
-            if type_ is not None:
-                found[number] = type_
-    return found
+def _check_conditions(draft: Draft, clauses: Mapping[int, list[Use]]) -> None:
+    for number, uses in clauses.items():
+        place = draft.place(number)
+        for use in uses:
+            check_roots(place, use, EVERYWHERE if use.key == "when" else IN_JUDGEMENT)
 
 
-def _check_expressions(
-    draft: Draft, number: int, type_: NodeType | None, undoing: NodeType | None, uses: dict[int, list[Use]]
-) -> None:
-    """Check the configuration, templates and conditions of one node, and add what they refer to."""
+def _checked_templates(
+    draft: Draft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
+) -> list[Use]:
+    """Check a node's configurations, and give what their templates refer to."""
     node, place = draft.nodes[number], draft.place(number)
-    for use in uses.get(number, ()):
-        check_roots(place, use, EVERYWHERE if use.key == "when" else EVERYWHERE | JUDGED)
     if type_ is not None:
-        check_config(place, type_, node)
-    found = template_uses(place, node, type_)
-    if "compensator" in node:
-        if undoing is not None:
-            check_config(place, undoing, node["compensator"], "compensator/config")
-        found += compensator_uses(place, node, undoing)
-    if found:
-        uses.setdefault(number, []).extend(found)
+        table.check_config(place, type_, node)
+    if undoing is not None:
+        table.check_config(place, undoing, node["compensator"], "compensator/config")
+    return node_uses(place, node, type_, undoing)
 
 
-def _output_uses(draft: Draft) -> list[Use]:
+def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
     """Check what the run returns; by then every node has ended, so any of them may be named."""
     if "outputs" not in draft.document:
         return []
     place = Place(draft.found, "", "outputs")
-    found = templates_in(place, "outputs", draft.document["outputs"], EVERYWHERE, ())
-    for use in found:
+    uses = template_uses(place, "outputs", draft.document["outputs"], EVERYWHERE)
+    validate.warn_of_inputs(place, uses, names)
+    for use in uses:
         for name in sorted(use.reach.nodes):
             if name not in draft.index:
                 unknown_reference(draft, place, use, name)
-    return found
+    return uses
 
 
 def _output_reads(draft: Draft, graph: Graph, uses: list[Use]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from tidemill.kernel.events import (
     RunRepaired,
     RunResumed,
 )
-from tidemill.kernel.jobs import Put, expected_jobs, key_of, run_job, system_job, wait_job
+from tidemill.kernel.jobs import DISPATCHING, Put, expected_jobs, key_of, run_job, system_job, wait_job
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.pen import Decision, Pen
 from tidemill.kernel.routing import owns_job
@@ -183,7 +183,7 @@ def _pause(pen: Pen, pause: Pause) -> None:
         return
     # Attempts that already run are finished; back-offs are timers and stay.
     pen.withdrawn.extend(
-        put.key for put in expected_jobs(pen.flow, pen.state) if put.task.kind in ("run", "outputs") and not put.ready_at_ms
+        put.key for put in expected_jobs(pen.flow, pen.state) if put.task.kind in DISPATCHING and not put.ready_at_ms
     )
     pen.emit(RunPaused(at_ms=pen.now, actor=pause.actor, command=pause.id, reason=pause.reason))
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.clauses import settle_conditions
 from tidemill.kernel.jsontext import read_json
 from tidemill.kernel.model import Json
-from tidemill.kernel.normal import normalise
+from tidemill.kernel.normal import draft_of
 from tidemill.kernel.values import has_lone_surrogate
 from tidemill.kernel.yamltext import read_yaml
-
-__all__ = ["BYTES_MAX", "Format", "normalise", "read_document"]
 
 BYTES_MAX = 64 * 1024 * 1024
 
 Format = Literal["yaml", "json"]
 
 
-def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:
+def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:  # noqa: A002
     """Parse a document and return its mapping; without a format, text that begins like JSON is tried as JSON first.
 
     The size is checked before anything is parsed. Raises Rejected with everything the parser could find.
@@ -39,6 +38,13 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
         what = "the document is empty" if value is None else "the document is not a mapping"
         raise rejected("not_a_mapping", what, hint="a document begins with keys such as `name:` and `nodes:`")
     return value
+
+
+def normalise(raw: Json) -> tuple[Json, list[Problem]]:
+    """The normal form of a document and what is wrong with its shape; the form is whole only without problems."""
+    draft = draft_of(raw)
+    settle_conditions(draft)
+    return draft.document, draft.found.all_problems()
 
 
 def _decoded(text: bytes | str, bytes_max: int) -> str:

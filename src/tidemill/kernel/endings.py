@@ -25,34 +25,35 @@ UPSTREAM_FAILED = "upstream_failed"
 
 def complete_run(pen: Pen) -> None:
     """Nothing is in flight any more and there are no outputs to render."""
+    _close(pen)
     pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated))
-    _forget_deadline(pen)
 
 
 def fail_run(pen: Pen, node: str, visit: int, error: Error) -> None:
     """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole."""
     cause = pen.state.seq
     _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node else set(), node)
+    _close(pen)
     left = pen.state.counter
     pen.emit(
         RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0)
     )
-    _forget_deadline(pen)
 
 
 def cancel_run(pen: Pen, reason: str) -> None:
     """End the run as CANCELLED."""
     _end_visits(pen, reason or "the run was cancelled", set(), "")
+    _close(pen)
     left = pen.state.counter
     pen.emit(
         RunCancelled(
             at_ms=pen.now, actor=pen.actor, command=pen.command, reason=reason, consumed=left, counter=0
         )
     )
-    _forget_deadline(pen)
 
 
-def _forget_deadline(pen: Pen) -> None:
+def _close(pen: Pen) -> None:
+    """Nothing follows any more, and no timer of the run has anything left to do."""
     pen.agenda.clear()
     pen.loops.clear()
     if pen.state.deadline_ms is not None:

@@ -178,10 +178,11 @@ class NodeCheckpointed(NodeEvent, frozen=True, array_like=True, kw_only=True, ta
 
 
 class NodeExpanded(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeExpanded"):
-    """A map's list is known: `count` items, whose values are in `items`."""
+    """A map's list is known: `count` items, whose values are in `items`, `window` of them at a time."""
 
     count: int
     items: Payload
+    window: int
     token: int = 0
 
 

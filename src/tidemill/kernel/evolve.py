@@ -142,7 +142,7 @@ def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
     assert items is not None, "items are queued after NodeExpanded"
     state.in_flight += event.until - items.next
     items.next = event.until
-    if items.next == items.count and cell.held:
+    if not items.room:
         _unhold(state, event.node, cell)
 
 
@@ -157,7 +157,7 @@ def _hold(state: State, node: str, cell: Cell) -> None:
 
 
 def _unhold(state: State, node: str, cell: Cell) -> None:
-    """Take a node out of that queue; only maps with a full window can stand in front of it."""
+    """Take a node out of that queue, of which it is the head unless a map fails that still waits for slots."""
     before = ""
     walk = state.first_held
     while walk != node:
@@ -189,8 +189,8 @@ def _node_checkpointed(state: State, event: NodeCheckpointed) -> None:
 
 def _node_expanded(state: State, event: NodeExpanded) -> None:
     cell = state.edit(event.node)
-    cell.map = MapState(count=event.count, items=event.items)
-    cell.token = event.token
+    cell.map = MapState(count=event.count, items=event.items, window=event.window)
+    cell.token, cell.lost = event.token, 0
     state.in_flight -= 1
     cell.status, cell.since_ms = "RUNNING", event.at_ms
     if event.count:
@@ -202,6 +202,7 @@ def _node_waiting(state: State, event: NodeWaiting) -> None:
     state.in_flight -= 1
     act.status, act.running, act.since_ms, act.token = "WAITING", False, event.at_ms, event.token
     act.duration_ms += event.duration_ms
+    act.lost = 0
     act.wait = Wait(
         on=event.on,
         name=event.name,
@@ -276,6 +277,8 @@ def _over(state: State, cell: Cell, act: Activation, event: Ending, status: Node
         assert items is not None, "only a map has items"
         items.done += 1
         items.failed += status == "FAILED"
+        if items.room and not cell.held:
+            _hold(state, event.node, cell)
         return
     if cell.held and cell.map is not None:
         _unhold(state, event.node, cell)
@@ -289,7 +292,7 @@ def _over(state: State, cell: Cell, act: Activation, event: Ending, status: Node
         _arrive(state, node, target, False, hop)
     for source, target in event.dead_escapes:
         _arrive(state, source, target, False, 0)
-    state.rendering = event.renders
+    state.rendering = state.rendering or event.renders
 
 
 def _arrive(state: State, source: str, target: str, taken: bool, hop: int) -> None:

@@ -22,8 +22,9 @@ class Table:
     __slots__ = ("entries", "order")
 
     def __init__(self, entries: Mapping[str, tuple[str, Reader]]) -> None:
-        self.entries = dict(entries)
-        self.order = tuple(dict.fromkeys(name for name, _ in self.entries.values()))
+        self.order = tuple(dict.fromkeys(name for name, _ in entries.values()))
+        rank = {name: rank for rank, name in enumerate(self.order)}
+        self.entries = {key: (name, reader, rank[name]) for key, (name, reader) in entries.items()}
 
 
 NAME_LENGTH_MAX = 128
@@ -32,7 +33,14 @@ COUNT_MAX = 10**12
 IDS_MAX = 200_000
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_KINDS = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a whole number", float: "a number"}
+_KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+}
 
 
 def kind(value: Json) -> str:
@@ -48,25 +56,25 @@ def wrong_type(place: Place, key: str, value: Json, wanted: str, hint: str = "")
 def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str, Json]:
     """Read a mapping by a table; null is the same as absent, and the result is in the table's order."""
     read: dict[str, Json] = {}
-    spelled: dict[str, str] = {}
+    entries = table.entries
+    last, ordered = -1, True
     for key, value in raw.items():
-        entry = table.entries.get(key)
+        entry = entries.get(key)
         if entry is None:
             unknown_key(place, key, table)
             continue
         if value is None:
             continue
-        name, reader = entry
-        if name in spelled:
-            place.problem("conflicting_keys", key, f"`{spelled[name]}` and `{key}` say the same thing", "keep one")
+        name, reader, rank = entry
+        if name in read:
+            place.problem("conflicting_keys", key, f"`{key}` says again what another key has said", f"keep `{name}`")
             continue
-        spelled[name] = key
         result = reader(place, key, value)
         if result is not None:
             read[name] = result
-    if len(read) < 2:
-        return read
-    return {name: read[name] for name in table.order if name in read}
+            ordered = ordered and rank > last
+            last = rank
+    return read if ordered else {name: read[name] for name in table.order if name in read}
 
 
 def unknown_key(place: Place, key: str, table: Table) -> None:

@@ -7,7 +7,7 @@ whatever else names it; the rest are plain. Going back in a loop is not an edge,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntFlag
 
 from tidemill.kernel.findings import nearest, shown
@@ -57,9 +57,10 @@ class Graph:
             return self.out[number]
         return [target for target in self.out[number] if (number, target) not in self.ruled]
 
-    def names(self, numbers: Iterable[int]) -> tuple[str, ...]:
+    def names(self, numbers: Collection[int]) -> tuple[str, ...]:
+        """Ids instead of numbers, in the same order."""
         ids = self.ids
-        return tuple([ids[number] for number in numbers])
+        return tuple([ids[number] for number in numbers]) if numbers else ()
 
 
 def build_graph(draft: Draft, exits: dict[int, dict[str, list[str]]]) -> Graph:
@@ -72,8 +73,8 @@ def build_graph(draft: Draft, exits: dict[int, dict[str, list[str]]]) -> Graph:
     for number, node in enumerate(draft.nodes):
         if not node.keys().isdisjoint(_RULED_KEYS) or number in exits:
             for rule, key, targets in _ruled_targets(node, exits.get(number, {})):
-                for step, target in enumerate(targets):
-                    edge = _checked_target(draft, number, f"{key}/{step}", target)
+                for step, name in enumerate(targets):
+                    edge = _checked_target(draft, number, f"{key}/{step}", name)
                     if edge is not None:
                         edges.add(edge)
                         graph.ruled[edge] = graph.ruled.get(edge, Rule(0)) | rule

@@ -21,6 +21,9 @@ JOB_FORMAT = 1
 
 JobKind = Literal["run", "wake", "expire", "deadline", "outputs"]
 
+DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs"})
+"""Jobs that do the run's work, as opposed to timers: a paused run has none of them."""
+
 SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker takes them."""
 
@@ -88,10 +91,8 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[Put]:
         yield system_job("deadline", state.deadline_ms)
     if state.rendering and state.status == "RUNNING":
         yield system_job("outputs")
-    for name, cell in state.cells.items():
-        node = flow.by_id.get(name)
-        if node is not None:
-            yield from _jobs_of(node, cell, state.status == "PAUSED")
+    for node in flow.nodes:
+        yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
 
 
 def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:

@@ -25,6 +25,7 @@ class Loops:
     def __init__(self) -> None:
         self.bodies: dict[int, set[int]] = {}
         self.escapes: dict[int, list[Edge]] = {}
+        """Edges that leave a body from another node than its last: error and exit paths."""
         self.around: dict[int, list[int]] = {}
         """For each node in a loop: the looping nodes of the loops around it, innermost first."""
 
@@ -34,7 +35,10 @@ class Loops:
 
 
 def find_loops(draft: Draft, graph: Graph) -> Loops:
-    """Compute every body and record what is wrong with it; ill-formed ones are left out of the answer."""
+    """Compute every body and record what is wrong with it.
+
+    Ill-formed bodies are in the answer too, so that what is said of a loop is not said again of its references.
+    """
     loops = Loops()
     looping = [number for number, node in enumerate(draft.nodes) if "loop" in node]
     if not looping:
@@ -44,6 +48,7 @@ def find_loops(draft: Draft, graph: Graph) -> Loops:
         return loops
     # A well-formed document visits each node once per loop around it; this is what ends a hostile one.
     left = 2 * NESTING_MAX * len(draft.nodes)
+    sound: set[int] = set()
     for number in looping:
         entry = _entry(draft, number)
         if entry is None:
@@ -55,9 +60,11 @@ def find_loops(draft: Draft, graph: Graph) -> Loops:
             break
         if entry not in body:
             _not_an_ancestor(draft, number, entry)
+            body = {number}
         elif _well_formed(draft, graph, entry, number, body, loops):
-            loops.bodies[number] = body
-    _nest(draft, loops)
+            sound.add(number)
+        loops.bodies[number] = body
+    _nest(draft, loops, sound)
     return loops
 
 
@@ -141,11 +148,13 @@ def _enters(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> N
 def _leaves(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
     source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
     message = f"edge {source} → {target} leaves the loop {first} … {last} elsewhere than at `{last}`"
-    hint = f"let `{target}` depend on `{last}`, or put it on a way to `{last}`; only error and rejection paths may leave"
+    hint = (
+        f"let `{target}` depend on `{last}`, or put it on a way to `{last}`; only error and rejection paths may leave"
+    )
     draft.place(exit_).problem("loop_left_inside", "loop", message, hint)
 
 
-def _nest(draft: Draft, loops: Loops) -> None:
+def _nest(draft: Draft, loops: Loops, sound: set[int]) -> None:
     """Order the loops around every node from the inside out, and record pairs that overlap."""
     for looping in sorted(loops.bodies, key=lambda number: (len(loops.bodies[number]), number)):
         for number in loops.bodies[looping]:
@@ -156,7 +165,7 @@ def _nest(draft: Draft, loops: Loops) -> None:
             _too_deep(draft, around[-1])
             return
         for pair in pairwise(around):
-            if pair not in checked:
+            if pair not in checked and sound.issuperset(pair):
                 checked.add(pair)
                 _check_nested(draft, loops, *pair)
 

@@ -177,7 +177,9 @@ def branch(place: Place, key: str, value: Json) -> Json:
     if read["type"] == "agent_driven":
         wanted, alien = alien, wanted
     if not read.get(wanted) and not (wanted in value and wanted not in read):
-        inner.problem("empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose")
+        inner.problem(
+            "empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose"
+        )
     if alien in read:
         inner.problem("conflicting_keys", alien, f"`{alien}` means nothing in a branch that is {read['type']}")
     return read
@@ -279,7 +281,8 @@ def read_node(place: Place, raw: Json, given_id: str | None = None) -> dict[str,
     `given_id` is the node's key where nodes are written as a mapping.
     """
     if not isinstance(raw, dict):
-        return wrong_type(place, "", raw, "a mapping")
+        wrong_type(place, "", raw, "a mapping")
+        return None
     node = read_table(place, raw, NODE)
     if given_id is not None:
         own = node.pop("id", None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.expressions.templates import is_template
 from tidemill.kernel.fields import node_ids
 from tidemill.kernel.findings import Place, nearest, shown
@@ -18,27 +18,26 @@ Types = Mapping[str, Sequence[NodeType]]
 
 
 class TypeTable:
-    """Finds the described type behind a name, remembering each answer: documents repeat a few names often."""
+    """The described types, by the names that documents use; a few names come very often, so answers are kept."""
 
     def __init__(self, types: Types) -> None:
         self.types = types
         self.known: dict[str, NodeType | None] = {}
+        self.schemas: dict[str, Schema] = {}
 
-    def find(self, place: Place, name: str) -> NodeType | None:
-        """The type in the version asked for, or the newest; records a problem where there is none."""
+    def find(self, name: str) -> NodeType | None:
+        """The type in the version asked for, or the newest."""
         if name not in self.known:
             self.known[name] = self._look(name)
-        found = self.known[name]
-        if found is None:
-            self._missing(place, name)
-        return found
+        return self.known[name]
 
     def _look(self, name: str) -> NodeType | None:
         base, _, major = name.partition("@")
         versions = [each for each in self.types.get(base, ()) if not major or each.major == int(major)]
         return max(versions, key=lambda each: each.major, default=None)
 
-    def _missing(self, place: Place, name: str) -> None:
+    def missing(self, place: Place, name: str) -> None:
+        """Record that there is no such type, or not in that version."""
         base, _, major = name.partition("@")
         versions = self.types.get(base)
         if versions:
@@ -48,39 +47,66 @@ class TypeTable:
             hint = nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
+    def check_config(self, place: Place, type_: NodeType, owner: Mapping[str, Json], key: str = "config") -> None:
+        """Check a configuration against its type's schema; what a template will become cannot be known yet."""
+        if type_.config_schema is True or "config_ref" in owner:
+            return
+        schema = self.schemas.get(type_.key)
+        if schema is None:
+            schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
+        config = owner.get("config")
+        problems = schema.problems(
+            {} if config is None else config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid"
+        )
+        for problem in problems:
+            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+
 
 def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:
     """The type of every node in document order, None where it is unknown."""
-    return [
-        table.find(draft.place(number), node["type"]) if "type" in node else None
-        for number, node in enumerate(draft.nodes)
-    ]
+    types: list[NodeType | None] = []
+    for number, node in enumerate(draft.nodes):
+        name = node.get("type")
+        types.append(table.find(name) if name is not None else None)
+        if name is not None and types[-1] is None:
+            table.missing(draft.place(number), name)
+    return types
 
 
-def check_config(place: Place, type_: NodeType, owner: Mapping[str, Json], key: str = "config") -> None:
-    """Check a configuration against its type's schema; what a template will become cannot be known yet."""
-    if type_.config_schema is True or "config_ref" in owner:
-        return
-    config = owner.get("config")
-    schema = compile_schema(type_.config_schema)
-    problems = schema.problems(
-        {} if config is None else config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid"
-    )
-    for problem in problems:
-        place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+def find_compensator_types(draft: Draft, table: TypeTable) -> dict[int, NodeType]:
+    """The types of compensators, by the number of the node that they undo."""
+    types: dict[int, NodeType] = {}
+    for number, node in enumerate(draft.nodes):
+        name = node["compensator"].get("type") if "compensator" in node else None
+        if name is None:
+            continue
+        type_ = table.find(name)
+        if type_ is None:
+            table.missing(draft.place(number).inside("compensator"), name)
+        else:
+            types[number] = type_
+    return types
 
 
 def find_exits(draft: Draft, types: Sequence[NodeType | None]) -> dict[int, dict[str, list[str]]]:
     """The ways out that waiting nodes name in their configuration, such as `rejection_path`."""
     exits: dict[int, dict[str, list[str]]] = {}
     for number, type_ in enumerate(types):
-        if type_ is None or not type_.exits:
+        if type_ is not None and not type_.exits:
             continue
         config = draft.nodes[number].get("config")
-        if not isinstance(config, dict):
-            continue
-        for field in type_.exits:
-            if config.get(field) is not None:
-                targets = node_ids(draft.place(number).inside("config"), field, config[field])
-                exits.setdefault(number, {})[field] = targets or []
+        if isinstance(config, dict):
+            for field in type_.exits if type_ is not None else _likely_exits(draft, config):
+                if config.get(field) is not None:
+                    targets = node_ids(draft.place(number).inside("config"), field, config[field])
+                    exits.setdefault(number, {})[field] = targets or []
     return exits
+
+
+def _likely_exits(draft: Draft, config: Mapping[str, Json]) -> list[str]:
+    """Guess the exits of an unknown type, so that its one problem does not become one of every node behind it."""
+    return [
+        field
+        for field, targets in config.items()
+        if field.endswith("_path") and isinstance(targets, list) and all(str(name) in draft.index for name in targets)
+    ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemill.errors import Problem
 from tidemill.kernel.fields import (
     Table,
     anything,
@@ -83,12 +82,6 @@ class Draft:
     def place(self, number: int) -> Place:
         """Where a node was written."""
         return Place(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
-
-
-def normalise(raw: Json) -> tuple[Json, list[Problem]]:
-    """The normal form of a document and what is wrong with its shape; the form is whole only without problems."""
-    draft = draft_of(raw)
-    return draft.document, draft.found.all_problems()
 
 
 def draft_of(raw: Json) -> Draft:

@@ -14,7 +14,7 @@ import msgspec
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import DISPATCHING, Put
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, draft_of
 
@@ -30,9 +30,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that follow from a command, in order, and the work that follows from the facts."""
 
-    events: tuple[AnyEvent, ...] = ()
-    work: Work = Work()
-    after: State = State()
+    events: tuple[AnyEvent, ...]
+    work: Work
+    after: State
     """The state that these facts lead to: a draft, for whoever describes the run in the same commit."""
 
 
@@ -81,7 +81,7 @@ class Pen:
 
     def put(self, job: Put) -> None:
         """Ask for a job. A paused run dispatches nothing; resuming asks for everything the state calls for."""
-        if self.state.status != "PAUSED" or job.task.kind != "run":
+        if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING:
             self.puts.append(job)
 
     def decision(self) -> Decision:

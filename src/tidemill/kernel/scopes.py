@@ -1,4 +1,4 @@
-"""Which names an expression may use where it stands, and what every node refers to.
+"""Which names an expression may use where it stands, and what every string of a node refers to.
 
 `item` and `index` exist only while a map runs an item, `output` only once the handler has returned, and a secret
 only in a configuration field whose type promises to keep it.
@@ -6,105 +6,90 @@ only in a configuration field whose type promises to keep it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tidemill.expressions.templates import check_template
 from tidemill.kernel.clauses import Use
 from tidemill.kernel.findings import Place, pointer
 from tidemill.kernel.model import Json, NodeType
-from tidemill.kernel.normal import Draft
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
-ITEM = frozenset(("item", "index"))
-OUTPUT = frozenset(("output",))
-JUDGED = frozenset(("output", "current"))
-SECRETS = frozenset(("secrets",))
+IN_ITEMS = EVERYWHERE | {"item", "index"}
+IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
+SECRETS = "secrets"
 
 _WHERE = {
     "item": "`item` exists only in the configuration of a node with `map`",
     "index": "`index` exists only in the configuration of a node with `map`",
     "output": "`output` exists only once the handler has returned: in `branch`, `loop` and `compensator`",
     "current": "`current` exists only in the conditions of `branch` and `loop`",
-    "secrets": "`secrets` may be used only in a configuration field that the node type keeps secret",
+    SECRETS: "`secrets` may be used only in a configuration field that the node type keeps secret",
 }
 
+Found = list[tuple[tuple[str | int, ...], str]]
 
-def template_uses(place: Place, node: dict[str, Json], type_: NodeType | None) -> list[Use]:
-    """Check the templates of a node and tell what they refer to."""
+
+def node_uses(place: Place, node: dict[str, Json], type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
+    """Check every template of a node and tell what it refers to; `undoing` is the type of its compensator."""
+    is_map = "map" in node
+    in_config = IN_ITEMS if is_map else EVERYWHERE
     uses: list[Use] = []
-    in_config = EVERYWHERE | ITEM if "map" in node else EVERYWHERE
     if "config" in node:
-        uses += templates_in(place, "config", node["config"], in_config, type_.secret_fields if type_ else ())
-    if "map" in node and "over" in node["map"]:
-        uses += templates_in(place, "map/over", node["map"]["over"], EVERYWHERE, ())
+        uses = template_uses(place, "config", node["config"], in_config, type_.secret_fields if type_ else ())
+    if is_map and "over" in node["map"]:
+        uses += template_uses(place, "map/over", node["map"]["over"], EVERYWHERE)
+    if "config" in node.get("compensator", ()):
+        config, secret_fields = node["compensator"]["config"], undoing.secret_fields if undoing else ()
+        uses += template_uses(place, "compensator/config", config, in_config | {"output"}, secret_fields)
     return uses
 
 
-def compensator_uses(place: Place, node: dict[str, Json], type_: NodeType | None) -> list[Use]:
-    """Check the templates of a node's compensator, which also sees the output of what it undoes."""
-    config = node["compensator"].get("config")
-    allowed = EVERYWHERE | OUTPUT | (ITEM if "map" in node else frozenset())
-    return templates_in(place, "compensator/config", config, allowed, type_.secret_fields if type_ else ())
-
-
-def templates_in(
-    place: Place, key: str, value: Json, allowed: frozenset[str], secret_fields: Sequence[str]
+def template_uses(
+    place: Place, key: str, value: Json, allowed: frozenset[str], secret_fields: Sequence[str] = ()
 ) -> list[Use]:
-    problems, reach = check_template(value, f"{place.path}/{key}")
-    for problem in problems:
-        message = f"{place.who}: {problem.message}" if place.who else problem.message
-        place.found.problem(problem.code, problem.path, message, problem.hint)
-    use = Use(key, value, reach)
-    if not reach.roots <= allowed:
-        _check_secrets(place, use, secret_fields)
-        check_roots(place, use, allowed | SECRETS)
-    return [use] if reach.nodes or reach.dynamic else []
+    """Check the templates in a value and tell what each of its strings refers to."""
+    strings: Found = []
+    find_templates(value, (), strings)
+    uses: list[Use] = []
+    for steps, text in strings:
+        at = key
+        for step in steps:
+            at = pointer(at, step)
+        problems, reach = check_template(text, f"{place.path}/{at}")
+        for problem in problems:
+            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        use = Use(at, text, reach)
+        if not reach.roots <= allowed:
+            check_roots(place, use, allowed | {SECRETS} if _kept(steps, secret_fields) else allowed, secret_fields)
+        uses.append(use)
+    return uses
 
 
-def check_roots(place: Place, use: Use, allowed: frozenset[str]) -> None:
+def find_templates(value: Json, steps: tuple[str | int, ...], into: Found) -> None:
+    """Collect the strings that may be templates, each with the steps that lead to it; keys never are."""
+    if isinstance(value, str):
+        if "{" in value:
+            into.append((steps, value))
+    elif isinstance(value, dict | list):
+        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(child, str):
+                if "{" in child:
+                    into.append(((*steps, step), child))
+            elif isinstance(child, dict | list):
+                find_templates(child, (*steps, step), into)
+
+
+def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
+    """Whether a type keeps the field secret in which a string stands; a dot leads into a nested field."""
+    fields = [tuple(field.split(".")) for field in secret_fields]
+    return any(steps[: len(field)] == field for field in fields)
+
+
+def check_roots(place: Place, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
     """Record the reserved names that do not exist where this expression stands."""
     for root in sorted(use.reach.roots - allowed):
-        key = locate(use, root)
-        if root == "secrets":
-            place.problem("secret_not_allowed", key, _WHERE[root])
+        if root == SECRETS:
+            hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else ""
+            place.problem("secret_not_allowed", use.key, _WHERE[root], hint)
         else:
-            place.problem("name_not_available", key, _WHERE.get(root, f"`{root}` is not available here"))
-
-
-def _check_secrets(place: Place, use: Use, secret_fields: Sequence[str]) -> None:
-    if "secrets" not in use.reach.roots:
-        return
-    kept = [tuple(field.split(".")) for field in secret_fields]
-    for steps, text in strings(use.value):
-        if "secrets" not in text or any(steps[: len(field)] == field for field in kept):
-            continue
-        if "secrets" in check_template(text, "")[1].roots:
-            hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else "this type keeps none"
-            place.problem("secret_not_allowed", _joined(use.key, steps), _WHERE["secrets"], hint)
-
-
-def locate(use: Use, name: str) -> str:
-    """The key of the one string inside a value that refers to a name; a condition is blamed as a whole."""
-    if not use.key.endswith("condition") and use.key != "when":
-        for steps, text in strings(use.value):
-            if name in text and name in (reach := check_template(text, "")[1]).roots | reach.nodes:
-                return _joined(use.key, steps)
-    return use.key
-
-
-def strings(value: Json, steps: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every string inside a value with the steps that lead to it; keys are not looked at."""
-    if isinstance(value, str):
-        yield steps, value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            yield from strings(child, (*steps, key))
-    elif isinstance(value, list):
-        for number, child in enumerate(value):
-            yield from strings(child, (*steps, str(number)))
-
-
-def _joined(key: str, steps: Sequence[str]) -> str:
-    for step in steps:
-        key = pointer(key, step)
-    return key
+            place.problem("name_not_available", use.key, _WHERE.get(root, f"`{root}` is not available here"))

@@ -100,6 +100,8 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
     count: int
     items: Payload
+    window: int
+    """How many items may be in flight at a time."""
     next: int = 0
     done: int = 0
     failed: int = 0
@@ -107,6 +109,11 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
     """The largest number of attempts of any item."""
     at: dict[int, Activation] = {}
     """Items that something has happened to; an item below `next` that is not here is simply queued."""
+
+    @property
+    def room(self) -> int:
+        """How many more items the window admits now."""
+        return min(self.count, self.done + self.window) - self.next
 
 
 class Cell(Activation, array_like=True, gc=False):
@@ -216,16 +223,14 @@ def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
     draft = copy(state)
     draft.cells = Layer(state.cells)
-    if state.commands:
-        draft.commands = Layer(state.commands)
+    draft.commands = Layer(state.commands)
     return draft
 
 
 def _fork(cell: Cell) -> Cell:
     """A copy that may be written, sharing what can be large."""
     own = copy(cell)
-    if cell.edges:
-        own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else Layer(cell.edges)
+    own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else Layer(cell.edges)
     if cell.map is not None:
         own.map = copy(cell.map)
         own.map.at = Layer(cell.map.at)

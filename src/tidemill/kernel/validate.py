@@ -7,7 +7,7 @@ references in `references`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -17,7 +17,6 @@ from tidemill.kernel.findings import Place, nearest, shown
 from tidemill.kernel.graph import Graph
 from tidemill.kernel.model import Json, Limits
 from tidemill.kernel.normal import Draft
-from tidemill.kernel.scopes import strings
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -33,7 +32,9 @@ def check_joins(draft: Draft, graph: Graph) -> None:
         edges = len(graph.into[number])
         if not edges:
             hint = "leave `join` away, or let the node depend on others"
-            draft.place(number).problem("join_on_entry", "join", "nothing leads here, so there is nothing to join", hint)
+            draft.place(number).problem(
+                "join_on_entry", "join", "nothing leads here, so there is nothing to join", hint
+            )
         elif isinstance(join, dict) and join["quorum"] > edges:
             message = f"a quorum of {join['quorum']} can never be reached by {edges} incoming edges"
             draft.place(number).problem("quorum_too_large", "join/quorum", message, f"at most {edges}")
@@ -73,25 +74,27 @@ def check_inputs(draft: Draft) -> None:
         draft.found.extend(check_schema(schema, "/inputs"))
 
 
-def warn_of_inputs(schema: Json, uses: Iterable[tuple[Place, Sequence[Use]]]) -> None:
+def closed_names(schema: Json) -> set[str] | None:
+    """The only names that inputs can have, or None where the schema leaves that open."""
+    if not isinstance(schema, dict) or schema.get("additionalProperties") is not False:
+        return None
+    properties = schema.get("properties", {})
+    if any(key in schema for key in _OPENING) or not isinstance(properties, dict):
+        return None
+    return set(properties)
+
+
+def warn_of_inputs(place: Place, uses: Iterable[Use], names: set[str] | None) -> None:
     """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
-    names = _closed_names(schema)
     if names is None:
         return
-    for place, of_node in uses:
-        for use in of_node:
-            if "inputs" not in use.reach.roots:
-                continue
-            mentioned = {name for _, text in strings(use.value) for name in _INPUT.findall(text)}
-            for name in sorted(mentioned - names):
+    for use in uses:
+        if "inputs" in use.reach.roots:
+            for name in sorted(set(_INPUT.findall(_text(use.value))) - names):
                 message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
                 place.warning("unknown_input", use.key, message, nearest(name, names))
 
 
-def _closed_names(schema: Json) -> set[str] | None:
-    """The only names that inputs can have, or None where there is no telling."""
-    if not isinstance(schema, Mapping) or schema.get("additionalProperties") is not False:
-        return None
-    if any(key in schema for key in _OPENING) or not isinstance(schema.get("properties", {}), Mapping):
-        return None
-    return set(schema.get("properties", {}))
+def _text(value: Json) -> str:
+    """A template as it is; a condition, which may be a mapping, as one text to search."""
+    return value if isinstance(value, str) else _ENCODER.encode(value).decode()

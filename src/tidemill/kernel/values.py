@@ -6,7 +6,10 @@ only guard. The bound on depth is what lets every later function recurse without
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from math import isfinite
+from typing import Any, NoReturn
 
 from tidemill.kernel.findings import Findings, pointer
 from tidemill.kernel.model import Json
@@ -22,10 +25,8 @@ Trail = tuple["Trail | None", "str | int"]
 
 def check_values(value: Json, found: Findings) -> None:
     """Record everything in a value that JSON does not have, or that is too deep or too large to go through."""
-    try:
+    with suppress(_StopWalk):
         _Walk(found).visit(value, None, 0)
-    except _StopWalk:
-        pass
 
 
 class _StopWalk(Exception):
@@ -43,27 +44,30 @@ class _Walk:
         if not isinstance(value, dict | list):
             self._leaf(value, trail)
             return
-        self._bound(trail, depth)
+        self.left -= 1
+        if self.left < 0 or depth >= DEPTH_MAX:
+            self._stop(trail)
+        steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
-            self._keys(value, trail)
-        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
+            steps = value.items()
+            for key in value:
+                if type(key) is not str or not key.isascii():
+                    self._key(key, trail)
+        for step, child in steps:
             kind = type(child)
             if kind not in _LEAF and (kind is not str or not child.isascii()):
                 self.visit(child, (trail, step), depth + 1)
 
-    def _bound(self, trail: Trail | None, depth: int) -> None:
-        self.left -= 1
+    def _stop(self, trail: Trail | None) -> NoReturn:
         if self.left < 0:
             self._say("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
-            raise _StopWalk
-        if depth >= DEPTH_MAX:
+        else:
             self._say("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
-            raise _StopWalk
+        raise _StopWalk
 
-    def _keys(self, value: dict[Json, Json], trail: Trail | None) -> None:
-        for key in value:
-            if not isinstance(key, str) or has_lone_surrogate(key):
-                self._say("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
+    def _key(self, key: Json, trail: Trail | None) -> None:
+        if not isinstance(key, str) or has_lone_surrogate(key):
+            self._say("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if isinstance(value, float):

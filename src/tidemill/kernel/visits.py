@@ -77,18 +77,18 @@ def settle(pen: Pen) -> None:
         complete_run(pen)
 
 
-def make_ready(pen: Pen, node: Node, cell: Cell, resumed: Payload | None = None) -> None:
-    """A visit may begin, or go on after a wait: dispatch it, hold it back, or find that the run is at a limit."""
+def make_ready(pen: Pen, node: Node, cell: Cell) -> None:
+    """A visit may begin: dispatch it, hold it back, or find that the run has reached a limit."""
     state, limits = pen.state, pen.flow.limits
-    hop = cell.hop if cell.fired else cell.hop + 1
-    if state.visits >= limits.max_visits and not cell.fired:
+    hop = cell.hop + 1
+    if state.visits >= limits.max_visits:
         fail_run(pen, node.id, cell.visit, Error("max_visits_exceeded", f"more than {limits.max_visits} visits"))
     elif limits.max_hops is not None and hop > limits.max_hops:
         fail_run(pen, node.id, cell.visit, Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops"))
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
-        _schedule(pen, node, cell, hop, held=True, resumed=resumed)
+        _schedule(pen, node, cell, hop, held=True)
     else:
-        dispatch(pen, node, cell, hop, resumed)
+        dispatch(pen, node, cell, hop)
 
 
 def dispatch(pen: Pen, node: Node, cell: Cell, hop: int, resumed: Payload | None = None) -> None:
@@ -129,15 +129,10 @@ def fill_slots(pen: Pen) -> None:
 
 def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
     items = cell.map
-    assert items is not None and node.map is not None
-    until = items.count
-    if node.map.max_parallel is not None:
-        until = min(until, items.done + node.map.max_parallel)
-    if limit is not None:
-        until = min(until, items.next + limit - pen.state.in_flight)
+    assert items is not None, "only a map has items"
+    room = items.room if limit is None else min(items.room, limit - pen.state.in_flight)
+    until = items.next + room
     first = items.next
-    if until <= first:
-        return
     pen.emit(
         NodeScheduled(
             at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=first, until=until, hop=cell.hop

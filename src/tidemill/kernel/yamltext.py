@@ -62,7 +62,7 @@ def _hint(problem: str | None) -> str:
         case "mapping values are not allowed in this context":
             return "quote values that contain a colon followed by a space"
         case "did not find expected ',' or '}'" | "did not find expected ',' or ']'":
-            return "quote templates: \"{{ … }}\""
+            return 'quote templates: "{{ … }}"'
         case _:
             return ""
 
@@ -189,7 +189,9 @@ class _Composer:
         return value
 
     def _strange_tag(self, event: Any) -> None:
-        self._say("not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string")
+        self._say(
+            "not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string"
+        )
 
     def _alias(self, event: Any) -> Json:
         name = event.anchor

@@ -1,0 +1,221 @@
+"""The blocking front: the engine's verbs for callers that have no event loop.
+
+A background thread runs a loop, the engine lives in it, and a call waits there for its answer. The verbs
+themselves are the engine's own, wrapped one by one with their signatures and words, so there is nothing here
+to keep in step with it. What the engine raises is raised to the caller. An interrupt (Ctrl-C) leaves the call
+at once and takes back what it asked for as far as it was not done yet; the front stays usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tidemill.bootstrap import DEFAULT_URL, engine_at
+from tidemill.engine.catalog import Published
+from tidemill.engine.engine import Engine
+from tidemill.engine.views import RunView
+from tidemill.handlers.contract import Handler
+from tidemill.kernel.document import Format, read_document
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EVENTS_AHEAD_MAX = 4_096
+"""Events that `follow` keeps for a slow reader before it stops reading itself."""
+STOP_SECONDS_MAX = 5.0
+
+Function = Callable[..., Any]
+Document = Mapping[str, Any] | str | bytes | Path
+
+
+def open(  # noqa: A001 - `tidemill.open` is how it is called
+    url: str = DEFAULT_URL,
+    *,
+    functions: Mapping[str, Function] | None = None,
+    handlers: Sequence[Handler] = (),
+    concurrency: int = 64,
+    work: bool = True,
+) -> Tidemill:
+    """Open the store at `url` and, unless `work` is off, run nodes in this process.
+
+    `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
+    own. Close it, or use it in a `with`.
+    """
+    engine = engine_at(url, functions=functions, handlers=handlers, concurrency=concurrency, work=work)
+    front = Tidemill(engine, threads=concurrency)
+    try:
+        front._wait(front._engine.open())
+    except BaseException:
+        front._stop()
+        raise
+    return front
+
+
+def format_of(path: Path) -> Format | None:
+    """The language that a file's name promises, if any."""
+    match path.suffix.lower():
+        case ".json":
+            return "json"
+        case ".yaml" | ".yml":
+            return "yaml"
+        case _:
+            return None
+
+
+def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
+    @wraps(verb)
+    def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(verb(self._engine, *args, **kwargs))
+
+    return call
+
+
+class Tidemill:
+    """An open engine. Every verb may be called from any thread, except from inside the engine's own loop."""
+
+    start = _blocking(Engine.start)
+    result = _blocking(Engine.result)
+    show = _blocking(Engine.show)
+    find = _blocking(Engine.find)
+    cancel = _blocking(Engine.cancel)
+    pause = _blocking(Engine.pause)
+    resume = _blocking(Engine.resume)
+
+    def __init__(self, engine: Engine, *, threads: int) -> None:
+        self._engine = engine
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        # Plain functions run in threads; with fewer of them than places, some would wait for no reason.
+        self._executor = ThreadPoolExecutor(max_workers=max(4, threads), thread_name_prefix="tidemill-call")
+        self._loop.set_default_executor(self._executor)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-loop", daemon=True)
+        self._thread.start()
+
+    def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
+        """Publish a document: a mapping, YAML or JSON text, or the path of a file.
+
+        Refused whole, with every problem in `Rejected.problems`, or taken whole.
+        """
+        if isinstance(document, Path):
+            document = read_document(document.read_bytes(), format=format_of(document))
+        return self._wait(self._engine.publish(document, author=author, message=message))
+
+    def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
+        """Start a workflow and wait for its end; a document is published first.
+
+        Text without a line break is the name of a published workflow. Raises TimeoutError when the run takes
+        longer than `timeout_s`; it goes on all the same.
+        """
+        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+            published = self.publish(workflow)
+            workflow = f"{published.name}@{published.version}"
+        return self.result(self.start(workflow, inputs), timeout_s=timeout_s)
+
+    def follow(self, run_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run."""
+        pump = _Pump(self._engine, run_id, after)
+        self._wait(pump.open())
+        try:
+            while batch := self._wait(pump.take()):
+                yield from batch
+        finally:
+            if not self._closed:
+                self._wait(pump.close())
+
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
+        if self._closed:
+            return
+        try:
+            self._wait(asyncio.wait_for(self._engine.close(), timeout_s))
+        except TimeoutError:
+            # What still runs is cut off; its lease ends by itself.
+            pass
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Tidemill:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        """Have the loop's thread compute an answer and wait for it."""
+        if self._closed or threading.current_thread() is self._thread:
+            answer.close()
+            if self._closed:
+                raise RuntimeError("this Tidemill is closed")
+            raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
+        future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._thread.join(STOP_SECONDS_MAX)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _end(self) -> None:
+        """In the loop: end every other task, then the loop itself."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        self._loop.stop()
+
+
+class _Pump:
+    """Reads a run's events ahead, so that a reader in another thread crosses over once per batch.
+
+    All of it runs in the loop's thread.
+    """
+
+    def __init__(self, engine: Engine, run_id: str, after: int) -> None:
+        self._events = engine.follow(run_id, after)
+        self._ahead: list[dict[str, Any]] = []
+        self._some, self._room = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._task = asyncio.create_task(self._fill(), name="tidemill-follow")
+        self._task.add_done_callback(lambda _: self._some.set())
+
+    async def _fill(self) -> None:
+        async for event in self._events:
+            self._ahead.append(event)
+            self._some.set()
+            if len(self._ahead) >= EVENTS_AHEAD_MAX:
+                self._room.clear()
+                await self._room.wait()
+
+    async def take(self) -> list[dict[str, Any]]:
+        """Everything read so far, at least one event; nothing when the run has ended."""
+        assert self._task is not None
+        await self._some.wait()
+        batch, self._ahead = self._ahead, []
+        self._room.set()
+        if self._task.done():
+            if not batch:
+                self._task.result()
+        else:
+            self._some.clear()
+        return batch
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

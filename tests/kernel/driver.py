@@ -1,0 +1,78 @@
+"""Drives the kernel without an engine: a state, the jobs its decisions ask for, and laws checked at every step."""
+
+from __future__ import annotations
+
+from tidemill.errors import Problem
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.commands import AnyCommand, Start
+from tidemill.kernel.decide import decide
+from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.jobs import Put, expected_jobs
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.pen import Decision
+from tidemill.kernel.state import State, decode_state, encode_state
+
+
+class Driver:
+    """One run. `jobs` is what a store would hold."""
+
+    def __init__(self, flow: Workflow) -> None:
+        self.flow = flow
+        self.state = State()
+        self.events: list[AnyEvent] = []
+        self.jobs: dict[str, Put] = {}
+        self.token = 0
+        self.now = 1_000
+
+    def start(self, inputs: bytes = b"{}") -> Decision:
+        """Create the run."""
+        return self.do(Start(version=1, digest="sha256:0", inputs=inputs))
+
+    def next_token(self) -> int:
+        """A fresh fence, as a claim would give."""
+        self.token += 1
+        return self.token
+
+    def do(self, command: AnyCommand, ack: str = "") -> Decision:
+        """Carry out a command that must not be refused."""
+        decision = self.ask(command, ack)
+        assert isinstance(decision, Decision), decision
+        return decision
+
+    def ask(self, command: AnyCommand, ack: str = "") -> Decision | Problem:
+        """Carry out a command as a turn would: decide, commit, fold; and check what must always hold."""
+        before = encode_state(self.state)
+        decision = decide(self.flow, self.state, command, self.now)
+        assert encode_state(self.state) == before, "decide changed the state it was given"
+        if isinstance(decision, Problem):
+            return decision
+        self.jobs.pop(ack, None)
+        for event in decision.events:
+            evolve(self.state, decode_event(encode_event(event)))
+        self.events.extend(decision.events)
+        for key in (*decision.work.drop, *decision.work.withdraw):
+            self.jobs.pop(key, None)
+        for put in decision.work.put:
+            self.jobs.setdefault(put.key, put)
+        return decision
+
+    def check_jobs(self) -> None:
+        """What the store holds is what the state calls for."""
+        expected = {put.key for put in expected_jobs(self.flow, self.state)}
+        if self.state.status == "PAUSED":
+            assert {key for key in self.jobs if not key.startswith("run/")} == {
+                key for key in expected if not key.startswith("run/")
+            }
+        else:
+            assert set(self.jobs) == expected
+
+    def check_fold(self) -> None:
+        """Folding the log from the start, or from a snapshot, gives the state at hand."""
+        whole = encode_state(self.state)
+        assert encode_state(replay(self.events)) == whole
+        half = len(self.events) // 2
+        resumed = decode_state(encode_state(replay(self.events, until=half)))
+        for event in self.events[half:]:
+            evolve(resumed, event)
+        assert encode_state(resumed) == whole
