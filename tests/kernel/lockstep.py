@@ -27,6 +27,7 @@ from tidemill.kernel.commands import (
     Wake,
 )
 from tidemill.kernel.events import Error, Route
+from tidemill.kernel.laws import check_log
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.sight import Output, iteration, visible
 
@@ -94,6 +95,8 @@ class Lockstep:
             raise AssertionError("the run does not end")
         self.compare()
         self.kernel.check_fold()
+        broken = check_log(self.flow, self.kernel.events)
+        assert not broken, broken
 
     def meddle(self, order: random.Random) -> None:
         """Somebody outside does something."""

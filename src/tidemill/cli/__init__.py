@@ -1,0 +1,34 @@
+"""The command line: `tidemill validate | graph | run | version`.
+
+One file per command, imported when the command is called, so that `tidemill --help` stays quick. `app` says
+which commands and options there are; `main` is what the installed script calls. A user never sees a traceback:
+refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    code = call(sys.argv[1:])
+    from tidemill.cli.terminal import leave
+
+    leave(code)
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run one command in this process and return its exit code; nothing is raised."""
+    from tidemill.cli.guard import guarded
+    from tidemill.cli.terminal import settle_streams
+
+    settle_streams()
+
+    def command() -> int:
+        from tidemill.cli.app import run_app
+
+        return run_app(arguments)
+
+    return guarded(command)

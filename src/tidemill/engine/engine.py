@@ -98,7 +98,7 @@ class Engine:
     async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
         """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
         if isinstance(document, (str, bytes)):
-            document = read_document(document)
+            document = read_document(document, format=None)
         return await self.catalog.publish(self._tenant, document, author=author, message=message)
 
     # Runs

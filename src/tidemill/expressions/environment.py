@@ -214,7 +214,9 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
             return getattr(value, name)
     if isinstance(value, str) and name in _BOUNDED_METHODS:
         return partial(_BOUNDED_METHODS[name], value)
-    raise template_failed(f'{kind_of(value)} has no method "{name}"', "many things are filters here: `x | upper`")
+    is_key = isinstance(value, dict) and name in value
+    hint = "a key is read without ()" if is_key else "many things are filters here: `x | upper`"
+    raise template_failed(f'{kind_of(value)} has no method "{name}"', hint)
 
 
 @pass_context

@@ -82,6 +82,9 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             _failed(pen, node, result.index, failed, result.chance, facts)
         case Waits() as waits:
             _waits(pen, node, result.index, waits, facts)
+        case Skips() if result.index != NOT_AN_ITEM:
+            # The list has an entry for every item, also for one that was not needed.
+            _complete_item(pen, node, result.index, b"null", 4, facts)
         case Skips() as skips:
             skip_visit(pen, node, skips.reason, facts)
         case Expands() as expands:

@@ -1,0 +1,11 @@
+"""Exit codes: a promise to scripts, listed in `docs/reference/cli.md`."""
+
+from __future__ import annotations
+
+OK = 0
+FAILED = 1
+"""The run failed or was cancelled, or the store does not answer."""
+REFUSED = 2
+"""Bad input: nothing was done."""
+BUG = 70
+INTERRUPTED = 130

@@ -1,0 +1,51 @@
+"""The last line of defence: whatever a command raises becomes words on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from tidemill.cli import exits
+
+TRACEBACK = "TIDEMILL_TRACEBACK"
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command; never raise."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`head`, a closed pager) has seen enough; nothing more may be written, not even at exit.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return exits.OK
+    except Exception as error:
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    from tidemill.errors import Rejected, Unavailable
+
+    if isinstance(error, Rejected):
+        from tidemill.cli.problems import print_refusal
+
+        print_refusal(error.problems)
+        return exits.REFUSED
+    if isinstance(error, Unavailable):
+        print(f"tidemill: the store does not answer: {error}; the same command may work later", file=sys.stderr)
+        return exits.FAILED
+    return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    from tidemill.cli.terminal import clean
+
+    if os.environ.get(TRACEBACK):
+        import traceback
+
+        traceback.print_exception(error)
+    text = clean(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    print(f"tidemill: this is a bug: {text} (set {TRACEBACK}=1 to see where, and please report it)", file=sys.stderr)
+    return exits.BUG

@@ -1,0 +1,142 @@
+"""What a command reads: documents from files or standard input, and the inputs of a run.
+
+Everything that can be wrong with a file is a refusal with a code and a hint. At most as much is read as a
+document may have, whatever the file says its size is.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document import BYTES_MAX, Format, read_document
+from tidemill.kernel.jsontext import read_json
+
+STDIN = "-"
+
+_FORMATS: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+
+
+class Source(NamedTuple):
+    """A document as it was read, and where it lies."""
+
+    name: str
+    document: Any
+    folder: Path | None
+
+
+def read_source(name: str) -> Source:
+    """Read and parse a document; `-` is standard input. Raises Rejected."""
+    text = read_bytes(name)
+    path = Path(name)
+    document = read_document(text, format=None if name == STDIN else _FORMATS.get(path.suffix.lower()))
+    return Source(name, document, None if name == STDIN else path.absolute().parent)
+
+
+def read_bytes(name: str) -> bytes:
+    """Read a file or standard input, one byte more than is allowed at most."""
+    try:
+        if name == STDIN:
+            return sys.stdin.buffer.read(BYTES_MAX + 1)
+        with open(name, "rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
+    match getattr(error, "errno", None):
+        case errno.ENOENT | errno.ENOTDIR:
+            return rejected("file_missing", f"there is no file {name}", hint=_nearby(name))
+        case errno.EISDIR:
+            return rejected("file_is_folder", f"{name} is a folder", hint="name a file in it")
+        case errno.EACCES | errno.EPERM:
+            return rejected("file_unreadable", f"{name} may not be read", hint="look at its permissions")
+        case _:
+            reason = getattr(error, "strerror", None) or str(error)
+            return rejected("file_unreadable", f"{name} cannot be read: {reason.lower()}")
+
+
+def _nearby(name: str) -> str:
+    """The file that was probably meant."""
+    from difflib import get_close_matches
+    from itertools import islice
+
+    path = Path(name)
+    try:
+        there = [entry.name for entry in islice(path.parent.iterdir(), 1000) if entry.is_file()]
+    except (OSError, ValueError):
+        return ""
+    close = get_close_matches(path.name, there, n=1)
+    return f"did you mean {path.with_name(close[0])}?" if close else ""
+
+
+def read_inputs(given: Sequence[str]) -> dict[str, Any]:
+    """Read `--input` options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for text in given:
+        try:
+            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(text)
+        except Rejected as refusal:
+            problems.extend(refusal.problems)
+    if problems:
+        raise Rejected(problems)
+    return found
+
+
+def _from_file(name: str) -> dict[str, Any]:
+    text = read_bytes(name)
+    try:
+        value: dict[str, Any] = read_document(text, format=_FORMATS.get(Path(name).suffix.lower(), "json"))
+    except Rejected as refusal:
+        places = [f"@{name}{problem.path}" for problem in refusal.problems]
+        raise Rejected(
+            [
+                Problem(code=_input_code(problem.code), message=_input_words(problem), path=place, hint=problem.hint)
+                for place, problem in zip(places, refusal.problems, strict=True)
+            ]
+        ) from None
+    return value
+
+
+def _input_code(code: str) -> str:
+    return "input_invalid" if code == "not_a_mapping" else code
+
+
+def _input_words(problem: Problem) -> str:
+    return "the file does not hold a mapping of inputs" if problem.code == "not_a_mapping" else problem.message
+
+
+def _from_pair(text: str) -> dict[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        hint = "write name=value, or @file.json"
+        raise rejected("input_invalid", f"--input {text!r} is not name=value", hint=hint)
+    if not _is_unicode(text):
+        raise rejected("input_invalid", f"--input {name!a} is not valid UTF-8")
+    return {name: _value(name, value)}
+
+
+def _value(name: str, text: str) -> Any:
+    """JSON where it is JSON, otherwise the text itself; JSON that cannot be kept exactly is refused."""
+    try:
+        return read_json(text)
+    except Rejected as refusal:
+        if refusal.code == "json_syntax" or text in ("NaN", "Infinity", "-Infinity"):
+            return text
+        first = refusal.problems[0]
+        hint = first.hint or "quote it to pass it as a string"
+        raise rejected(first.code, f"--input {name}: {first.message}", hint=hint) from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
