@@ -45,7 +45,7 @@ check: setup ## Check format, lint, types, import contracts and the house rules
 	@$(BIN)/python -m pytest --quiet tests/house
 
 sim: setup ## Simulate SEEDS=n random histories with faults
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 mutants: setup ## Break every guard once and see its test fail
 	@$(BIN)/python -m tests.mutants

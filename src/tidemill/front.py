@@ -22,6 +22,7 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.document import Format, read_document
+from tidemill.kernel.model import Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,6 +106,15 @@ class Tidemill:
         if isinstance(document, Path):
             document = read_document(document.read_bytes(), format=format_of(document))
         return self._wait(self._engine.publish(document, author=author, message=message))
+
+    def workflow(self, reference: str) -> Workflow:
+        """The compiled form of a published workflow: `name`, or `name@3`."""
+        return self._wait(self._compiled(reference))
+
+    async def _compiled(self, reference: str) -> Workflow:
+        catalog, tenant = self._engine.catalog, self._engine._tenant
+        version = await catalog.resolve(tenant, reference)
+        return (await catalog.flow(tenant, version.digest)).workflow
 
     def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
         """Start a workflow and wait for its end; a document is published first.

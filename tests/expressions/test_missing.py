@@ -99,7 +99,9 @@ def test_a_missing_secret_does_not_list_the_others() -> None:
     assert said("{{ secrets.TOKN }}") == ('there is no secret "TOKN"', "secrets are set outside the document")
 
 
-@pytest.mark.parametrize("source", ["{{ {}[secrets.TOKEN] }}", "{{ nodes[secrets.TOKEN] }}", "{{ 1 + {}[secrets.TOKEN] }}"])
+@pytest.mark.parametrize(
+    "source", ["{{ {}[secrets.TOKEN] }}", "{{ nodes[secrets.TOKEN] }}", "{{ 1 + {}[secrets.TOKEN] }}"]
+)
 def test_a_message_never_holds_a_secret(source: str) -> None:
     message, hint = said(source)
     assert "s3cr3t" not in message + hint

@@ -38,6 +38,7 @@ from tidemill.expressions.templates import check_template
         ("{% from 'x' import y %}", "the tag {% from %} is not available", ""),
         ("{% extends 'x' %}", "the tag {% extends %} is not available", ""),
         ("{% block x %}{% endblock %}", "the tag {% block %} is not available", ""),
+        ("{% autoescape true %}{% endautoescape %}", "the tag {% autoescape %} is not available", ""),
         ("{% set a = a.output %}{{ a }}", '"a" is read where it may not be set yet', 'nodes["a"]'),
         ("{% if inputs.x %}{% set y = 1 %}{% endif %}{{ y }}", '"y" is read where it may not be set yet', "set y"),
         ("{% for ctx in ctx.a.output %}{% endfor %}", '"ctx" is read where it may not be set yet', ""),
@@ -86,6 +87,7 @@ def test_a_value_that_is_nested_too_deep_is_a_problem() -> None:
         "{% set x = 'x' * 10 ** 10 %}{{ x }}",
         "{{ 1 / 0 }}",
         "{% set x = 1 %}{{ (1 / 0) ~ x }}",
+        "{% for x in [] %}{{ 0 if ()[0] else 0 }}{% endfor %}",
     ],
 )
 def test_compiling_executes_nothing(source: str) -> None:

@@ -117,6 +117,14 @@ class ClaimLaws:
         assert (again.key, again.expired, again.ready_at_ms) == ("a", 0, first.ready_at_ms)
         assert again.token > first.token
 
+    async def test_a_released_job_keeps_its_place_in_the_line(self, sut: StoreUnderTest) -> None:
+        await sut.put(job("old"))
+        first = await sut.take()
+        await sut.pass_short()
+        await sut.put(job("young"))
+        await sut.store.release([first])
+        assert [(lease.key, lease.ready_at_ms) for lease in await sut.claim(1)] == [("old", first.ready_at_ms)]
+
     async def test_release_forgets_no_earlier_expiry(self, sut: StoreUnderTest) -> None:
         await sut.put(job())
         await sut.expired()

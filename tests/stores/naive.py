@@ -39,11 +39,9 @@ class NaiveStore:
         self.served: list[str] = []
         self.tokens = 0
 
-    async def open(self) -> None:
-        pass
+    async def open(self) -> None: ...
 
-    async def close(self) -> None:
-        pass
+    async def close(self) -> None: ...
 
     def now_ms(self) -> int:
         return self.clock()
@@ -150,7 +148,7 @@ class NaiveStore:
         for lease in leases:
             if task := self.held(lease.stream, lease.key, lease.token):
                 task.token = None
-                task.ready_at = max(task.ready_at, self.clock() + delay_ms)
+                task.ready_at = self.clock() + delay_ms if delay_ms > 0 else task.ready_at
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
@@ -173,8 +171,7 @@ class NaiveStore:
                 after = version
             await asyncio.sleep(0)
 
-    async def tell(self, stream: c.Stream, frames: Sequence[bytes]) -> None:
-        pass
+    async def tell(self, stream: c.Stream, frames: Sequence[bytes]) -> None: ...
 
     async def jobs(self, stream: c.Stream) -> list[c.JobView]:
         views = []

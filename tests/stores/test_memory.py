@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -101,10 +103,18 @@ async def test_a_claimer_is_woken_from_another_thread() -> None:
     store = MemoryStore()
     claimer = asyncio.create_task(store.claim(Claim(queues=("q",), limit=1, lease_ms=LONG_MS, wait_ms=LONG_MS)))
     await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
     commit = store.commit([Commit(stream=RUN, expected=0, jobs=(job(),))])
-    thread = threading.Thread(target=lambda: asyncio.run(commit))
+
+    def somebody_else() -> None:
+        time.sleep(0.05)
+        asyncio.run(commit)
+
+    thread = threading.Thread(target=somebody_else)
     thread.start()
     assert keys(await asyncio.wait_for(claimer, 10)) == ["a"]
+    assert loop.time() - started < 5, "a loop that sleeps must be woken, not waited for"
     thread.join()
 
 
@@ -132,6 +142,44 @@ async def test_leases_are_renewed_from_a_thread_while_the_loop_works() -> None:
     thread.join()
     assert lost == []
     assert len(await store.jobs(run("held"))) == 20
+
+
+def test_no_verb_of_another_thread_runs_in_the_middle_of_one() -> None:
+    store = MemoryStore()
+    at_once(store.commit([Commit(stream=RUN, expected=0, jobs=(job(),))]))
+    leases = at_once(store.claim(Claim(queues=("q",), limit=1, lease_ms=LONG_MS)))
+    verbs = [
+        lambda: store.renew(leases, LONG_MS),
+        lambda: store.commit([Commit(stream=RUN, expected=0)]),
+        lambda: store.claim(Claim(queues=("q",), limit=1, lease_ms=LONG_MS)),
+        lambda: store.release(leases),
+        lambda: store.load({RUN: 0}),
+    ]
+    threads = [threading.Thread(target=lambda verb=verb: at_once(verb())) for verb in verbs]
+    with store._lock:
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.asyncio
+async def test_rows_that_move_often_stay_in_order() -> None:
+    store, dice = MemoryStore(), random.Random(3)
+    model: dict[str, int] = {}
+    for _ in range(12_000):
+        key = f"{dice.randrange(60)}"
+        model[key] = dice.randrange(1_000)
+        row = Row(kind="run", key=key, sort=model[key], terms=("x",))
+        await store.commit([Commit(stream=RUN, expected=None, rows=(row,))])
+        if dice.random() < 0.01:
+            page = await store.find("acme", "run", ["x"], limit=100)
+            assert [(found.sort, found.key) for found in page.rows] == sorted(
+                ((sort, key) for key, sort in model.items()), reverse=True
+            )
 
 
 @pytest.mark.asyncio

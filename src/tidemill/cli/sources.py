@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.document import BYTES_MAX, Format, read_document
+from tidemill.front import format_of
+from tidemill.kernel.document import BYTES_MAX, read_document
 from tidemill.kernel.jsontext import read_json
 
 STDIN = "-"
-
-_FORMATS: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 class Source(NamedTuple):
@@ -33,7 +32,7 @@ def read_source(name: str) -> Source:
     """Read and parse a document; `-` is standard input. Raises Rejected."""
     text = read_bytes(name)
     path = Path(name)
-    document = read_document(text, format=None if name == STDIN else _FORMATS.get(path.suffix.lower()))
+    document = read_document(text, format=None if name == STDIN else format_of(path))
     return Source(name, document, None if name == STDIN else path.absolute().parent)
 
 
@@ -92,7 +91,7 @@ def read_inputs(given: Sequence[str]) -> dict[str, Any]:
 def _from_file(name: str) -> dict[str, Any]:
     text = read_bytes(name)
     try:
-        value: dict[str, Any] = read_document(text, format=_FORMATS.get(Path(name).suffix.lower(), "json"))
+        value: dict[str, Any] = read_document(text, format=format_of(Path(name)))
     except Rejected as refusal:
         places = [f"@{name}{problem.path}" for problem in refusal.problems]
         raise Rejected(

@@ -106,7 +106,6 @@ def leave(code: int) -> None:
             stream.flush()
         except OSError:
             code = code or 1
-    main = threading.main_thread()
-    if any(thread is not main and not thread.daemon for thread in threading.enumerate()):
+    if threading.active_count() > 1:
         os._exit(code)
     sys.exit(code)

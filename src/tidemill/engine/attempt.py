@@ -37,6 +37,10 @@ Lists = dict[tuple[str, int], list[Any]]
 """Decoded lists of maps by (node, visit): decoded once per worker, not once per item."""
 
 
+class Stale(Exception):
+    """The attempt does not count any more, so its handler must not be called."""
+
+
 def phase_of(node: Node, cell: Cell, index: int) -> Phase:
     """What the job of an activation is for, at this point of its visit."""
     if index == NOT_AN_ITEM and cell.resumed is not None:
@@ -168,7 +172,7 @@ class Attempt:
         """Let the log know before the handler does anything; a stale attempt does nothing at all."""
         assert self.begin is not None
         if not await self.begin():
-            return self._result(failed_by(asyncio.CancelledError("the attempt no longer counts")))
+            raise Stale
         result = self._run(context)
         return result if isinstance(result, Result) else await result
 

@@ -245,7 +245,7 @@ class Turns:
     async def _work_off(self, batch: dict[Stream, list[Ask]]) -> None:
         """Commit a batch, deciding again for whatever lost a race."""
         races = outages = 0
-        unsure: set[Stream] = set()
+        unsure: dict[Stream, None] = {}
         while batch:
             try:
                 plans = await self._plan(batch, unsure)
@@ -256,11 +256,11 @@ class Turns:
                     _answer_all((ask for asks in batch.values() for ask in asks), error)
                     return
                 # Nobody knows whether the commit happened: the tail will tell.
-                unsure = set(batch)
+                unsure = dict.fromkeys(batch)
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             answers = iter(results)
-            batch, unsure = {}, set()
+            batch, unsure = {}, {}
             for plan in plans:
                 result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
                 if isinstance(result, Committed):
@@ -268,7 +268,7 @@ class Turns:
                 else:
                     _note_lost(plan, result)
                     batch[plan.stream] = plan.asks
-                    unsure.add(plan.stream)
+                    unsure[plan.stream] = None
             if batch:
                 self.races += 1
                 races += 1
@@ -276,11 +276,14 @@ class Turns:
                     _answer_all((a for asks in batch.values() for a in asks), Unavailable("too many lost races"))
                     return
 
-    async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: set[Stream]) -> list[Plan]:
+    async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
         """Decide what each run's asks come to."""
-        absent = {stream for stream, asks in batch.items() if stream not in self._entries and asks[0].start is None}
-        if unsure or absent:
-            await self.refresh(unsure | absent)
+        load = dict.fromkeys(unsure)
+        for stream, asks in batch.items():
+            if stream not in self._entries and asks[0].start is None:
+                load[stream] = None
+        if load:
+            await self.refresh(load)
         plans: list[Plan] = []
         for stream, asks in batch.items():
             entry = self._entries.get(stream)
@@ -296,9 +299,12 @@ class Turns:
         return plans
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask]) -> Plan:
+        """Turn the asks into one commit. An ask without its lease has nothing to say, except a late result."""
         state = entry.state
+        asks = _with_standing(asks)
         commands = [ask.command for ask in asks]
-        decision, problems = decide_all(entry.flow.workflow, state, commands, self._ambient.now_ms())
+        # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
+        decision, problems = decide_all(entry.flow.workflow, state, commands, self._store.now_ms())
         plan = Plan(stream, entry, asks, decision, problems)
         acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None and not ask.lost])
         holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None and not ask.lost])
@@ -384,6 +390,16 @@ def _note_lost(plan: Plan, result: VersionConflict | LeasesLost) -> None:
             ask.lost = True
             if isinstance(ask.command, Result):
                 ask.command = msgspec.structs.replace(ask.command, late=True)
+
+
+def _with_standing(asks: list[Ask]) -> list[Ask]:
+    kept: list[Ask] = []
+    for ask in asks:
+        if ask.lost and not isinstance(ask.command, Result):
+            ask.done(Answer(problem=Problem(code="lease_lost", message="somebody else holds the job now")))
+        else:
+            kept.append(ask)
+    return kept
 
 
 def _answer_all(asks: Iterable[Ask], error: Exception) -> None:

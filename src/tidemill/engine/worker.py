@@ -17,7 +17,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempt import Attempt, failed_result, render_outputs
+from tidemill.engine.attempt import Attempt, Stale, failed_result, render_outputs
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.scopes import RUN_READER, blobs_of
 from tidemill.engine.turn import Answer, Ask, Entry, Turns
@@ -36,7 +36,9 @@ from tidemill.kernel.commands import (
     Shelve,
     Wake,
 )
-from tidemill.kernel.jobs import SYSTEM_QUEUE, JOB_FORMAT, Put, Task
+from tidemill.kernel.jobs import JOB_FORMAT, SYSTEM_QUEUE, Put, Task
+from tidemill.kernel.model import Node
+from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 _TASK = msgspec.msgpack.Decoder(Task)
@@ -159,9 +161,15 @@ class Worker:
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
         hands = [self._hold(lease) for lease in leases]
-        stale = {hand.lease.stream for hand in hands if not self._known(hand)}
+        stale = dict.fromkeys(hand.lease.stream for hand in hands if not self._known(hand))
         if stale:
-            await self._turns.refresh(stale)
+            try:
+                await self._turns.refresh(stale)
+            except BaseException:
+                # Held without being worked on, a lease would be renewed for ever.
+                for hand in hands:
+                    self._let_go(hand)
+                raise
         for hand in hands:
             if (hand.lease.stream, hand.lease.key) in self._hands:
                 self._begin(hand)
@@ -223,9 +231,11 @@ class Worker:
         if status != "current" or node is None or state.status == "PAUSED":
             self._settle(hand, _shelved(task))
             return
-        if lease.expired:
-            lost = Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired)
-            self._settle(hand, lost)
+        if lease.expired or _begun_elsewhere(node, entry.state, task, lease):
+            times = max(1, lease.expired)
+            self._settle(
+                hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
+            )
             return
         handler = self._handlers.get(node.type)
         if handler is None:
@@ -260,6 +270,9 @@ class Worker:
             raise
         except Unavailable:
             self._give_back(hand)
+            return
+        except Stale:
+            self._settle(hand, _shelved(hand.task))
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
@@ -339,6 +352,12 @@ class Worker:
                     worker=self._options.name,
                 )
                 self._turns.ask(hand.lease.stream, Ask(begin, _ignore, hold=hand.lease))
+
+
+def _begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
+    """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
+    act = peek_at(state.peek(task.node), task.index)
+    return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token
 
 
 def _ignore(answer: Answer) -> None:

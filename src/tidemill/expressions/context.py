@@ -17,7 +17,16 @@ from tidemill.expressions.missing import Missing
 from tidemill.expressions.paths import READERS, Path, build
 from tidemill.expressions.scope import Scope
 
-FUNCTIONS: Mapping[str, Any] = {"range": bounded_range, "dict": dict, "namespace": Namespace}
+
+def _made_dict(**entries: Any) -> dict[str, Any]:
+    return entries
+
+
+def _made_namespace(**entries: Any) -> Namespace:
+    return Namespace(**entries)
+
+
+FUNCTIONS: Mapping[str, Any] = {"range": bounded_range, "dict": _made_dict, "namespace": _made_namespace}
 """What a template may call by name. A node with such an id is reached as `nodes["range"]`."""
 
 
@@ -52,6 +61,23 @@ class ScopeContext(Context):
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
         """Stay what we are: no function of ours looks at the variables of a loop."""
         return self
+
+    def weigh(self, value: object) -> None:
+        """Pay for every value inside, before they are compared one by one.
+
+        A list that holds itself twice, sixty times over, is small in memory and endless to compare.
+        """
+        waiting = [value]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, dict):
+                inside: list[Any] = list(each.values())
+            elif isinstance(each, list | tuple):
+                inside = list(each)
+            else:
+                continue
+            self.spend(1 + len(inside))
+            waiting.extend(inside)
 
     def spend(self, steps: int) -> None:
         """Pay for work; a rendering that spends too much ends."""

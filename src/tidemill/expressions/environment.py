@@ -18,7 +18,7 @@ from jinja2.utils import Namespace, pass_context
 
 from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import Explanation, template_failed
-from tidemill.expressions.filters import cost, filters, tests
+from tidemill.expressions.filters import cost, drawn, filters, tests
 from tidemill.expressions.growth import OPERATORS, joined, padded, replaced
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.paths import is_nothing, node_path, step
@@ -26,7 +26,11 @@ from tidemill.expressions.plain import text
 from tidemill.expressions.wording import kind_of, lacking, place, shorten
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
+COMPARED, KEY = "an operand", "a key"
 """Names of the filters that the rewriting puts into a template; no author can write a name with a blank."""
+
+_CALL_STEPS = 5
+"""A call counts more than a pass of a loop, because it takes as much longer."""
 
 _LOOP_ATTRIBUTES = frozenset(
     ["index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0", "previtem", "nextitem"]
@@ -70,12 +74,16 @@ _STR_METHODS = frozenset(
 )
 _METHODS: Mapping[type, frozenset[str]] = {
     str: _STR_METHODS,
-    dict: frozenset({"get", "items", "keys", "values"}),
-    list: frozenset({"count", "index"}),
-    tuple: frozenset({"count", "index"}),
+    dict: frozenset({"items", "keys", "values"}),
     float: frozenset({"is_integer"}),
-    LoopContext: frozenset({"cycle", "changed"}),
+    LoopContext: frozenset({"cycle"}),
 }
+
+
+def _get(whole: dict[str, Any], key: object, default: Any = None) -> Any:
+    return whole.get(key, default) if isinstance(key, str) else default
+
+
 _BOUNDED_METHODS: Mapping[str, Callable[..., str]] = {
     "replace": replaced,
     "join": joined,
@@ -143,7 +151,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if not callable(obj):
             raise template_failed(f"{kind_of(obj)} cannot be called", "keys are read without ()")
         rendering = cast(ScopeContext, context)
-        rendering.spend(cost(args[0]) if args and isinstance(obj, LoopContext) else 1)
+        rendering.spend(_CALL_STEPS + (cost(args[0]) if args and isinstance(obj, LoopContext) else 0))
         result = rendering.call(obj, *args, **kwargs)
         if type(result) is range or type(result) is list:
             rendering.spend(len(result))
@@ -209,11 +217,14 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
         return value
     if isinstance(value, Namespace):
         return context.environment.getattr(value, name)
+    context.spend(cost(value))
     for kind, names in _METHODS.items():
         if isinstance(value, kind) and name in names:
             return getattr(value, name)
     if isinstance(value, str) and name in _BOUNDED_METHODS:
         return partial(_BOUNDED_METHODS[name], value)
+    if isinstance(value, dict) and name == "get":
+        return partial(_get, value)
     is_key = isinstance(value, dict) and name in value
     hint = "a key is read without ()" if is_key else "many things are filters here: `x | upper`"
     raise template_failed(f'{kind_of(value)} has no method "{name}"', hint)
@@ -224,18 +235,24 @@ def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
     if isinstance(value, Missing):
         value.refuse()
     if not isinstance(value, list | tuple | dict | str | range):
-        value = _drawn(context, value)
+        value = drawn(context, value)
     context.spend(len(value) * (1 + (text_size >> 6)))
     return value
 
 
-def _drawn(context: ScopeContext, lazy: Any) -> list[Any]:
-    """Read a lazy sequence, one step per item, so that it ends."""
-    items: list[Any] = []
-    for item in lazy:
-        context.spend(1)
-        items.append(item)
-    return items
+@pass_context
+def _compared(context: ScopeContext, value: Any) -> Any:
+    context.weigh(value)
+    return value
+
+
+@pass_context
+def _key(_context: ScopeContext, value: Any) -> str:
+    if isinstance(value, Missing):
+        value.refuse()
+    if not isinstance(value, str):
+        raise template_failed(f"a key of an object is a string, not {kind_of(value)}", "turn it into one: `x | string`")
+    return value
 
 
 @pass_context
@@ -245,7 +262,7 @@ def _concat(context: ScopeContext, parts: list[Any]) -> str:
     return shown
 
 
-_INTERNAL = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat}
+_INTERNAL = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat, COMPARED: _compared, KEY: _key}
 
 
 class _FaithfulLexer(Lexer):

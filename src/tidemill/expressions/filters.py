@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from jinja2.filters import FILTERS, make_attrgetter
@@ -50,6 +50,10 @@ _ON_TEXT = frozenset(
         "wordwrap",
     ]
 )
+_COMPARING = frozenset(
+    {"sort", "unique", "min", "max", "groupby", "dictsort", "in", "eq", "equalto", "ne"}
+) | frozenset({"==", "!=", "<", "<=", ">", ">=", "lt", "lessthan", "le", "gt", "greaterthan", "ge"})
+_SPELLING = frozenset({"xmlattr", "urlencode"})
 _INDENT_MAX = 16
 _PRECISION_MAX = 300
 
@@ -81,13 +85,13 @@ def _from_jinja(function: Function) -> Function:
 
 def _metered(name: str, function: Function) -> Function:
     accepts_missing = name in _ON_MISSING
-    on_text = name in _ON_TEXT
+    prepare = _preparation(name)
 
     def run(context: ScopeContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not accepts_missing and isinstance(value, Missing):
             value.refuse()
-        if on_text and type(value) is not str:
-            value = text(value)
+        if prepare is not None:
+            value = prepare(context, value, args)
         context.spend(cost(value))
         result = function(context, value, *args, **kwargs)
         if type(result) is str:
@@ -95,6 +99,32 @@ def _metered(name: str, function: Function) -> Function:
         return result
 
     return pass_context(run)
+
+
+def _preparation(name: str) -> Callable[[ScopeContext, Any, tuple[Any, ...]], Any] | None:
+    """Choose what has to happen to the value before the function gets it, so that its work is bounded."""
+    if name in _ON_TEXT:
+        return lambda _context, value, _args: value if type(value) is str else text(value)
+    if name in _SPELLING:
+        return lambda _context, value, _args: plain(value)
+    return _weighed if name in _COMPARING else None
+
+
+def _weighed(context: ScopeContext, value: Any, args: tuple[Any, ...]) -> Any:
+    if isinstance(value, Iterator):
+        value = drawn(context, value)
+    for each in (value, *args):
+        context.weigh(each)
+    return value
+
+
+def drawn(context: ScopeContext, lazy: Iterable[Any]) -> list[Any]:
+    """Read a lazy sequence, one step per item, so that it ends."""
+    items: list[Any] = []
+    for item in lazy:
+        context.spend(1)
+        items.append(item)
+    return items
 
 
 def cost(value: object) -> int:

@@ -12,11 +12,20 @@ from math import isfinite
 from typing import NamedTuple, cast
 
 from jinja2 import nodes
-from jinja2.meta import find_undeclared_variables
+from jinja2.meta import TrackingCodeGenerator
 from jinja2.visitor import NodeTransformer
 
 from tidemill.expressions.context import FUNCTIONS
-from tidemill.expressions.environment import CONCAT, LOOP, METHOD, NODE, PATH, TemplateEnvironment
+from tidemill.expressions.environment import (
+    COMPARED,
+    CONCAT,
+    KEY,
+    LOOP,
+    METHOD,
+    NODE,
+    PATH,
+    TemplateEnvironment,
+)
 from tidemill.expressions.paths import READERS, Key, Path, build
 from tidemill.expressions.references import NODE_MAPS, References, merged
 from tidemill.expressions.wording import listing, meant
@@ -27,6 +36,8 @@ _REFUSED_TAGS = {
     nodes.FromImport: "from",
     nodes.Extends: "extends",
     nodes.Block: "block",
+    # It would change the evaluation context, which all renderings share.
+    nodes.ScopedEvalContextModifier: "autoescape",
 }
 _MACRO_NAMES = frozenset({"caller", "varargs", "kwargs"})
 
@@ -57,6 +68,8 @@ class Rewriting(NodeTransformer):
             nodes.Getitem: self._getitem,
             nodes.Call: self._call,
             nodes.Concat: self._concat,
+            nodes.Compare: self._compare,
+            nodes.Pair: self._pair,
             nodes.Filter: self._filter_node,
             nodes.Test: self._test_node,
             nodes.For: self._for,
@@ -88,7 +101,11 @@ class Rewriting(NodeTransformer):
         if unknown_filters or unknown_tests:
             # Jinja would stop at them; they are reported in the course of the rewriting.
             return frozenset()
-        return frozenset(find_undeclared_variables(self._tree) & self._local) - FUNCTIONS.keys()
+        tracking = TrackingCodeGenerator(self.environment)
+        # Jinja's own use of it evaluates constants on the way; compiling evaluates nothing here.
+        tracking.optimizer = None
+        tracking.visit(self._tree)
+        return frozenset(tracking.undeclared_identifiers & self._local) - FUNCTIONS.keys()
 
     def _ambiguous(self, name: str) -> None:
         """Refuse a name that may mean the variable or the node; a reference must be certain."""
@@ -142,6 +159,25 @@ class Rewriting(NodeTransformer):
     def _concat(self, node: nodes.Concat) -> nodes.Node:
         """Bound the `~` operator, which Jinja's sandbox does not let us intercept."""
         return self._parts(self._filter(nodes.List(node.nodes, lineno=node.lineno), CONCAT, [], node.lineno))
+
+    def _compare(self, node: nodes.Compare) -> nodes.Node:
+        """Meter comparisons of what the template itself has made; what comes from the scope is a finite tree."""
+        self._parts(node)
+        node.expr = self._metered_operand(node.expr)
+        for operand in node.ops:
+            operand.expr = self._metered_operand(operand.expr)
+        return node
+
+    def _metered_operand(self, node: nodes.Expr) -> nodes.Expr:
+        if isinstance(node, nodes.Const) or (isinstance(node, nodes.Filter) and node.name == PATH):
+            return node
+        return self._filter(node, COMPARED, [], node.lineno)
+
+    def _pair(self, node: nodes.Pair) -> nodes.Node:
+        """Let only strings be keys: JSON has no others, and hashing a tuple can take forever."""
+        self._parts(node)
+        node.key = self._filter(node.key, KEY, [], node.lineno)
+        return node
 
     def _filter_node(self, node: nodes.Filter) -> nodes.Node:
         """Check that the filter exists."""

@@ -18,18 +18,16 @@ THRESHOLD_STEPS_MAX = 256
 
 Bits = dict[int, int]
 """The bit of each target in this sweep."""
-Gather = Callable[[int, list[int]], int]
-"""What a node inherits, given its number and what each of its sources passes on, itself included."""
+Gather = Callable[[int, list[int]], tuple[int, int]]
+"""What holds when a node begins and when it has ended, given its number and what each of its sources passes on."""
 
 
 def ancestor_pairs(graph: Graph, pairs: Collection[Edge]) -> set[Edge]:
     """Of pairs (node, other), those in which the other is an ancestor of the node."""
 
-    def gather(_number: int, inherited: list[int]) -> int:
-        bits = 0
-        for each in inherited:
-            bits |= each
-        return bits
+    def gather(_number: int, inherited: list[int]) -> tuple[int, int]:
+        bits = at_least(inherited, 1)
+        return bits, bits
 
     return set(_swept(graph, pairs, lambda _bits: gather))
 
@@ -53,17 +51,20 @@ def certain_pairs(
         }
         masks = {edge: reduce(and_, (outside[looping] for looping in left)) for edge, left in escapes.items()}
 
-        def gather(number: int, inherited: list[int]) -> int:
+        def gather(number: int, inherited: list[int]) -> tuple[int, int]:
             if masks:
                 inherited = [
                     each & masks.get((source, number), -1)
                     for source, each in zip(graph.into[number], inherited, strict=True)
                 ]
-            count = len(inherited)
+            # An edge that is decided, either way, tells that its source has ended. A quorum fires by so many taken
+            # edges, and is skipped by so many dead ones that it cannot be reached any more.
             wanted = needed.get(number)
-            # An edge that is decided, either way, tells that its source has ended. A quorum is settled by so many
-            # taken edges, or by so many dead ones that it cannot be reached any more.
-            return at_least(inherited, 1 if wanted is None else max(wanted, count - wanted + 1))
+            if wanted is None:
+                bits = at_least(inherited, 1)
+                return bits, bits
+            fired = at_least(inherited, len(inherited) - wanted + 1)
+            return fired, fired & at_least(inherited, wanted)
 
         return gather
 
@@ -105,9 +106,9 @@ def _one_sweep(graph: Graph, askers: Mapping[int, Iterable[int]], bits: Bits, ga
     passed = [0] * len(graph.ids)
     for number in graph.order[min(graph.rank[target] for target in bits) :]:
         sources = graph.into[number]
-        inherited = gather(number, [passed[source] for source in sources]) if sources else 0
-        if inherited:
+        begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
+        if begun:
             for other in askers.get(number, ()):
-                if inherited & bits.get(other, 0):
+                if begun & bits.get(other, 0):
                     yield number, other
-        passed[number] = inherited | bits.get(number, 0)
+        passed[number] = ended | bits.get(number, 0)

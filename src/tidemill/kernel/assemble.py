@@ -7,6 +7,10 @@ order, so that equal documents give equal bytes whatever their spelling.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from typing import TypeVar
+
+import msgspec
 
 from tidemill.kernel.graph import Graph
 from tidemill.kernel.loops import Loops
@@ -32,6 +36,30 @@ VISITS_PER_NODE = 10
 BUILT_IN = Retry()
 
 
+Built = TypeVar("Built", bound=msgspec.Struct)
+
+
+@cache
+def _defaults(type_: type[msgspec.Struct]) -> dict[str, Json]:
+    """The default of every field that has one."""
+    fields = msgspec.structs.fields(type_)
+    return {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in fields
+        if not field.required
+    }
+
+
+def lean(type_: type[Built], **given: Json) -> Built:
+    """Build a part of the IR without the fields that only repeat a default.
+
+    The encoder leaves a field out when it holds the very object of the default, not an equal one. Without this the
+    digest would depend on whether an author had written a default out.
+    """
+    defaults = _defaults(type_)
+    return type_(**{name: value for name, value in given.items() if name not in defaults or value != defaults[name]})
+
+
 def milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else max(1, round(seconds * 1000))
 
@@ -40,7 +68,8 @@ def limits_of(document: Mapping[str, Json]) -> Limits:
     """The document's limits over the built-in ones; how many visits are many depends on the size of the graph."""
     given = document.get("limits", {})
     visits = max(VISITS_MIN, VISITS_PER_NODE * len(document["nodes"]))
-    return Limits(
+    return lean(
+        Limits,
         deadline_ms=milliseconds(given.get("deadline_seconds")),
         max_visits=given.get("max_visits", visits),
         max_fanout=given.get("max_fanout", Limits().max_fanout),
@@ -53,7 +82,8 @@ def limits_of(document: Mapping[str, Json]) -> Limits:
 def retry_of(given: Mapping[str, Json]) -> Retry:
     """A retry policy from the document's keys; what is absent keeps the built-in value."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
-    return Retry(
+    return lean(
+        Retry,
         max_attempts=given.get("max_attempts", BUILT_IN.max_attempts),
         backoff_ms=BUILT_IN.backoff_ms if backoff is None else round(backoff * 1000),
         multiplier=float(given.get("multiplier", BUILT_IN.multiplier)),
@@ -85,7 +115,8 @@ class Assembly:
     ) -> Workflow:
         """The whole workflow; `undoing` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
-        return Workflow(
+        return lean(
+            Workflow,
             name=document["name"],
             nodes=tuple(
                 [
@@ -112,7 +143,8 @@ class Assembly:
         on_error: Json = get("on_error", "fail")
         outbound = graph.names(graph.out[number])
         reads, reads_past = self._reads(number)
-        return Node(
+        return lean(
+            Node,
             id=node["id"],
             type=type_.key,
             config=get("config"),
@@ -162,7 +194,8 @@ class Assembly:
 
     def _loop(self, number: int, loop: Mapping[str, Json]) -> Loop:
         ids, passes = self.graph.ids, loop["max_iterations"]
-        return Loop(
+        return lean(
+            Loop,
             condition=loop["condition"],
             max_iterations=None if passes == UNLIMITED else passes,
             back_to=loop["loop_back_to"],
@@ -173,7 +206,8 @@ class Assembly:
         )
 
     def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> Compensator:
-        return Compensator(
+        return lean(
+            Compensator,
             type=type_.key,
             config=given.get("config"),
             timeout_ms=self._timeout(given, type_),
@@ -182,7 +216,8 @@ class Assembly:
 
 
 def branch_of(given: Mapping[str, Json]) -> Branch:
-    return Branch(
+    return lean(
+        Branch,
         kind=given["type"],
         rules=tuple(
             Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"])) for rule in given.get("rules", ())
@@ -193,4 +228,4 @@ def branch_of(given: Mapping[str, Json]) -> Branch:
 
 
 def map_of(given: Mapping[str, Json]) -> Map:
-    return Map(over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0))
+    return lean(Map, over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0))

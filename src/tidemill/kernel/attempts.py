@@ -242,9 +242,7 @@ def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chan
     return max(0, int(delay * (1 + retry.jitter * (2 * chance - 1))))
 
 
-def _retry(
-    pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = Facts()
-) -> None:
+def _retry(pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = Facts()) -> None:
     cell = pen.state.peek(node.id)
     pen.emit(
         NodeFailed(

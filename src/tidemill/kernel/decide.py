@@ -100,6 +100,8 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
             return _problem("node_unknown", f"the workflow has no node {command.node}")
         if isinstance(command, (Begin, Checkpoint)):
             status = standing(state, command.node, command.visit, command.index, command.token)
+            if status == "current" and _announced(pen.flow.by_id[command.node], state, command):
+                status = "stale"
             if status != "current":
                 return _problem("attempt_stale", f"the attempt no longer counts: {status}", "stop working on it")
     elif isinstance(command, (Pause, Resume)) and not state.live:
@@ -107,6 +109,12 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     elif isinstance(command, Cancel) and state.status in ("COMPLETED", "FAILED"):
         return _problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
     return None
+
+
+def _announced(node: Node, state: State, command: Begin | Checkpoint) -> bool:
+    """Whether an at-most-once attempt has begun under another lease, so that nobody may begin it again."""
+    act = peek_at(state.peek(node.id), command.index)
+    return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
 
 
 def _problem(code: str, message: str, hint: str = "") -> Problem:
@@ -200,7 +208,10 @@ def _repair(pen: Pen, repair: Repair) -> None:
     expected = {put.key: put for put in expected_jobs(pen.flow, pen.state)}
     restored = [expected[key] for key in repair.missing if key in expected]
     dropped = [key for key in repair.surplus if key not in expected]
-    if not restored and not dropped:
+    pen.puts.extend(restored)
+    pen.drops.extend(dropped)
+    if not pen.state.live or not (restored or dropped):
+        # What is left over from a run that has ended is removed without a word: its log is closed.
         return
     pen.emit(
         RunRepaired(
@@ -212,8 +223,6 @@ def _repair(pen: Pen, repair: Repair) -> None:
             dropped=tuple(dropped),
         )
     )
-    pen.puts.extend(restored)
-    pen.drops.extend(dropped)
 
 
 def _lost(pen: Pen, lost: Lost) -> None:

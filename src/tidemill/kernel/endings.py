@@ -35,9 +35,7 @@ def fail_run(pen: Pen, node: str, visit: int, error: Error) -> None:
     _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node else set(), node)
     _close(pen)
     left = pen.state.counter
-    pen.emit(
-        RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0)
-    )
+    pen.emit(RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0))
 
 
 def cancel_run(pen: Pen, reason: str) -> None:
@@ -45,11 +43,7 @@ def cancel_run(pen: Pen, reason: str) -> None:
     _end_visits(pen, reason or "the run was cancelled", set(), "")
     _close(pen)
     left = pen.state.counter
-    pen.emit(
-        RunCancelled(
-            at_ms=pen.now, actor=pen.actor, command=pen.command, reason=reason, consumed=left, counter=0
-        )
-    )
+    pen.emit(RunCancelled(at_ms=pen.now, actor=pen.actor, command=pen.command, reason=reason, consumed=left, counter=0))
 
 
 def _close(pen: Pen) -> None:

@@ -57,7 +57,7 @@ def find_loops(draft: Draft, graph: Graph) -> Loops:
         left -= visited
         if left < 0:
             _too_deep(draft, number)
-            break
+            return loops
         if entry not in body:
             _not_an_ancestor(draft, number, entry)
             body = {number}

@@ -142,9 +142,7 @@ def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
         pen.put(run_job(node, cell.visit, index))
 
 
-def complete_visit(
-    pen: Pen, node: Node, output: Payload, route: Route | None, facts: Facts, size: int = 0
-) -> None:
+def complete_visit(pen: Pen, node: Node, output: Payload, route: Route | None, facts: Facts, size: int = 0) -> None:
     """A visit has its result: one more pass, out of the loop, or simply on."""
     loop = node.loop
     if loop is None or route is None or not route.again:

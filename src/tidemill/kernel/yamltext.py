@@ -101,6 +101,8 @@ class _Composer:
             elif kind is yaml.DocumentEndEvent:
                 self._end()
                 return value
+            elif kind is yaml.StreamEndEvent:
+                return None
             else:
                 continue
             self._attach(value, event)
@@ -113,17 +115,16 @@ class _Composer:
             parent[self.key] = value
             self.key = _NO_KEY
         elif parent is not None:
-            self.key = self._checked_key(value, event)
+            self._take_key(value, event)
 
-    def _checked_key(self, key: Json, event: Any) -> str:
+    def _take_key(self, key: Json, event: Any) -> None:
+        self.key = key if isinstance(key, str) else ""
         if not isinstance(key, str):
             self._say("not_json", event, "a key must be a string", "quote the key")
-            return ""
-        if key in self.open:
+        elif key in self.open:
             self._say("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
         elif key == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
             self._say("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
-        return key
 
     def _begin(self, container: Json, event: Any, core: str) -> None:
         if len(self.stack) >= DEPTH_MAX:
@@ -157,6 +158,8 @@ class _Composer:
         return value
 
     def _plain(self, text: str, event: Any) -> Json:
+        if event.tag == "!":
+            return text
         if text in _CONSTANTS:
             return _CONSTANTS[text]
         if _INTEGER.fullmatch(text):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Literal
@@ -36,7 +37,8 @@ class Bell:
         if self.thread == threading.get_ident():
             self._wake()
         else:
-            self.future.get_loop().call_soon_threadsafe(self._wake)
+            with suppress(RuntimeError):  # The sleeper's loop is closed, which must not fail whoever commits.
+                self.future.get_loop().call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if not self.future.done():
@@ -44,15 +46,18 @@ class Bell:
 
 
 class Bells:
-    """Who waits for what: a queue, a cap or a stream. Ringing empties a topic, so a storm wakes a task once."""
+    """Who waits for what: a queue, a cap or a stream. Ringing empties a topic, so a storm wakes a task once.
+
+    Those who wait are woken in the order in which they came: whoever simulates the store can rely on it.
+    """
 
     def __init__(self) -> None:
-        self._hung: dict[Hashable, set[Bell]] = {}
+        self._hung: dict[Hashable, dict[Bell, None]] = {}
 
     def hang(self, topics: Iterable[Hashable]) -> Bell:
         bell = Bell()
         for topic in topics:
-            self._hung.setdefault(topic, set()).add(bell)
+            self._hung.setdefault(topic, {})[bell] = None
         return bell
 
     def ring(self, topic: Hashable) -> None:
@@ -67,7 +72,7 @@ class Bells:
         for topic in topics:
             hung = self._hung.get(topic)
             if hung is not None:
-                hung.discard(bell)
+                hung.pop(bell, None)
                 if not hung:
                     del self._hung[topic]
 
@@ -175,7 +180,8 @@ class Jobs:
         """Take a job back from its holder; without a delay it keeps its place in the line."""
         self._end_lease(work)
         work.token = 0
-        work.ready_at_ms = max(work.ready_at_ms, now + delay_ms)
+        if delay_ms > 0:
+            work.ready_at_ms = now + delay_ms
         self.put(work, now)
 
     def remove(self, work: Work) -> None:

@@ -1,0 +1,207 @@
+"""A run as it is watched: folded from its events, one row per node, ready to be shown at any moment.
+
+Nothing is drawn here. A row says how its node stands; the board keeps counts and the few rows that matter
+now, so that showing a run of 10,000 nodes costs no more than showing one of ten. It is not the kernel's state:
+it knows only what a spectator is interested in, and it may be a moment behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from tidemill.kernel.model import Workflow
+
+Phase = Literal["PENDING", "ACTIVE", "RETRYING", "WAITING", "COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"]
+BUSY: frozenset[Phase] = frozenset({"ACTIVE", "RETRYING", "WAITING"})
+ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"})
+
+RECENT_MAX = 40
+NOT_REACHED = "upstream_failed"
+
+
+@dataclass(slots=True)
+class Row:
+    """How a node stands."""
+
+    number: int
+    name: str
+    phase: Phase = "PENDING"
+    attempt: int = 0
+    passes: int = 1
+    passes_max: int | None = None
+    loops: bool = False
+    began_ms: int | None = None
+    spent_ms: int = 0
+    """Time of earlier visits, and of the last one when it has ended."""
+    until_ms: int | None = None
+    reason: str = ""
+    code: str = ""
+    count: int | None = None
+    """Items of a map, when their number is known."""
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether any visit of it has begun."""
+        return bool(self.attempt or self.spent_ms) or self.began_ms is not None
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """The time its visits have taken so far, queueing and waiting included."""
+        return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
+
+
+class Board:
+    """A run, watched."""
+
+    def __init__(self, workflow: Workflow, run_id: str) -> None:
+        self.name, self.run_id = workflow.name, run_id
+        self.rows = {node.id: Row(number, node.id) for number, node in enumerate(workflow.nodes)}
+        self._ordered = list(self.rows.values())
+        for node in workflow.nodes:
+            if node.loop is not None:
+                row = self.rows[node.id]
+                row.loops, row.passes_max = True, node.loop.max_iterations
+        self.counts: Counter[Phase] = Counter({"PENDING": len(self.rows)})
+        self.seq = 0
+        self.began_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.paused = False
+        self.interrupted = False
+        self.failed_node = ""
+        self.error: Mapping[str, Any] | None = None
+        self.tolerated = 0
+        self._busy: dict[str, Row] = {}
+        self._failed: dict[str, Row] = {}
+        """Nodes that failed by themselves, tolerated or not."""
+        self._recent: deque[Row] = deque(maxlen=RECENT_MAX)
+
+    @property
+    def ended(self) -> int:
+        """How many nodes have ended."""
+        return sum(self.counts[phase] for phase in ENDED)
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """The age of the run, or how old it became."""
+        return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
+
+    def see(self, event: Mapping[str, Any]) -> Row | None:
+        """Fold one event; answers the row whose visit it moved, None for everything else."""
+        self.seq = event["seq"]
+        kind: str = event["type"]
+        if kind.startswith("Run"):
+            self._see_run(kind, event)
+            return None
+        row = self.rows.get(event["node"])
+        if row is None:
+            return None
+        if kind == "LoopContinued":
+            self._next_pass(row, event)
+            return row
+        if "index" in event:
+            self._see_item(row, kind, event)
+            return None
+        return row if self._see_visit(row, kind, event) else None
+
+    def window(self, height: int) -> list[Row]:
+        """The rows that matter most, at most `height`, in the order of the document."""
+        if len(self.rows) <= height:
+            return self._ordered
+        failed, busy = self._failed.values(), self._busy.values()
+        groups = (islice(failed, height // 3), islice(busy, 2 * height // 3), reversed(self._recent))
+        chosen = dict.fromkeys(islice((row.number for group in groups for row in group), 2 * height))
+        numbers = sorted(islice(chosen, height))
+        return [self._ordered[number] for number in numbers]
+
+    def _see_run(self, kind: str, event: Mapping[str, Any]) -> None:
+        if kind in ("RunCompleted", "RunFailed", "RunCancelled"):
+            self.ended_ms = event["at_ms"]
+        match kind:
+            case "RunCreated":
+                self.began_ms = event["at_ms"]
+            case "RunPaused":
+                self.paused = True
+            case "RunResumed":
+                self.paused = False
+            case "RunFailed":
+                self.failed_node, self.error = event["node"], event["error"]
+            case "RunCompleted":
+                self.tolerated = event.get("tolerated", 0)
+
+    def _see_item(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+        row.attempt = max(row.attempt, event.get("attempt", 0))
+        if kind == "NodeCompleted":
+            row.done += 1
+        elif kind == "NodeFailed" and "retry_at_ms" not in event:
+            row.failed += 1
+
+    def _see_visit(self, row: Row, kind: str, event: Mapping[str, Any]) -> bool:
+        """Fold an event about the visit itself; answers whether its phase is news."""
+        row.attempt = event.get("attempt", row.attempt)
+        match kind:
+            case "NodeScheduled":
+                self._begin(row, event)
+            case "NodeExpanded":
+                row.count, row.done, row.failed = event["count"], 0, 0
+            case "NodeWaiting":
+                self._wait(row, event)
+            case "NodeCompleted":
+                self._end(row, "COMPLETED", event)
+            case "NodeFailed" if "retry_at_ms" in event:
+                self._blame(row, event)
+                row.until_ms = event["retry_at_ms"]
+                self._move(row, "RETRYING")
+            case "NodeFailed":
+                self._blame(row, event)
+                self._end(row, "TOLERATED" if event.get("tolerated") or event.get("taken") else "FAILED", event)
+            case "NodeSkipped" | "NodeCancelled":
+                row.reason, row.code = event.get("reason", ""), ""
+                self._end(row, "SKIPPED" if kind == "NodeSkipped" else "CANCELLED", event)
+            case _:
+                return False
+        return row.phase in ENDED or row.phase == "RETRYING"
+
+    def _begin(self, row: Row, event: Mapping[str, Any]) -> None:
+        if event.get("held"):
+            row.reason = "held by max_parallel"
+            return
+        if row.began_ms is None:
+            row.began_ms = event["at_ms"]
+        row.reason, row.until_ms = "", None
+        self._move(row, "ACTIVE")
+
+    def _wait(self, row: Row, event: Mapping[str, Any]) -> None:
+        row.reason = event["on"] + (f" {event['name']}" if event.get("name") else "")
+        row.until_ms = event.get("until_ms")
+        self._move(row, "WAITING")
+
+    def _blame(self, row: Row, event: Mapping[str, Any]) -> None:
+        error = event["error"]
+        row.reason, row.code = error["message"], error["code"]
+
+    def _end(self, row: Row, phase: Phase, event: Mapping[str, Any]) -> None:
+        row.spent_ms, row.began_ms, row.until_ms = row.elapsed_ms(event["at_ms"]), None, None
+        self._move(row, phase)
+        self._recent.append(row)
+
+    def _next_pass(self, row: Row, event: Mapping[str, Any]) -> None:
+        for name in event["body"]:
+            inner = self.rows[name]
+            inner.attempt, inner.reason, inner.count, inner.passes = 0, "", None, 1
+            self._move(inner, "PENDING")
+        row.passes = event["iteration"] + 1
+
+    def _move(self, row: Row, phase: Phase) -> None:
+        self.counts[row.phase] -= 1
+        self.counts[phase] += 1
+        row.phase = phase
+        self._busy.pop(row.name, None)
+        self._failed.pop(row.name, None)
+        if phase in BUSY:
+            self._busy[row.name] = row
+        elif (phase == "FAILED" and row.code != NOT_REACHED) or phase == "TOLERATED":
+            self._failed[row.name] = row

@@ -1,0 +1,60 @@
+"""A run told in plain lines, one for each node that ends and each attempt that will be made again: for logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+from tidemill.cli.board import Board, Row
+from tidemill.cli.phrases import SIGNS, detail, duration, passes
+
+
+class Lines:
+    """Watches a run; use it in a `with` and give it every event."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._width = min(32, max((len(name) for name in board.rows), default=0))
+
+    def __enter__(self) -> Self:
+        print(f"{self._board.name}  run {self._board.run_id}", flush=True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.stdout.flush()
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        """Fold an event and print a line if it is news."""
+        row = self._board.see(event)
+        if row is not None and not _goes_round(event):
+            print(self._line(row, event["type"] == "LoopContinued"), flush=True)
+
+    def _line(self, row: Row, again: bool) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
+        sign, said = ("↺", passes(row)) if again else (SIGNS[row.phase], detail(row, now_ms))
+        return f"{sign} {row.name:<{self._width}}  {spent:>9}  {said}".rstrip()
+
+
+def _goes_round(event: Mapping[str, Any]) -> bool:
+    """Whether a visit ended only to begin another pass, which has a line of its own."""
+    return bool((event.get("route") or {}).get("again")) and not event.get("taken")
+
+
+class Silence:
+    """Watches a run and says nothing."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        """Fold an event."""
+        self._board.see(event)

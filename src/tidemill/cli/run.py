@@ -1,0 +1,131 @@
+"""`tidemill run`: publish a document, start it, watch it to its end, in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from tidemill import front
+from tidemill.cli import exits
+from tidemill.cli.board import Board
+from tidemill.cli.ending import tell_end, tell_quietly
+from tidemill.cli.lines import Lines, Silence
+from tidemill.cli.problems import as_plain, print_json, print_problems, print_refusal
+from tidemill.cli.sources import Source, read_inputs, read_source
+from tidemill.cli.terminal import console, draws, stdout_kept_clean
+from tidemill.cli.validate import counted
+from tidemill.engine.views import RunView
+from tidemill.errors import Rejected
+from tidemill.front import Tidemill
+
+CLOSE_SECONDS_MAX = 1.0
+"""The run has ended: what still runs is fenced off, so it is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asked for."""
+
+    file: str
+    given: tuple[str, ...]
+    store: str
+    as_json: bool
+    quiet: bool
+
+
+class Watcher(Protocol):
+    """Somebody who is shown every event of a run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def see(self, event: Mapping[str, Any]) -> None: ...
+
+
+def run(options: RunOptions) -> int:
+    """Run a document to its end and tell how it went."""
+    silent = options.as_json or options.quiet
+    try:
+        source, inputs = read_source(options.file), read_inputs(options.given)
+        with stdout_kept_clean() if silent else nullcontext(), _importable(source.folder):
+            view, board = _run(options, source, inputs)
+    except Rejected as refusal:
+        return _refused(options, refusal)
+    if options.as_json:
+        print_json(view.to_dict())
+    elif options.quiet:
+        tell_quietly(view, board)
+    else:
+        tell_end(view, board)
+    return _exit_code(view, board)
+
+
+def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[RunView, Board]:
+    mill = front.open(options.store)
+    try:
+        published = mill.publish(source.document)
+        if published.warnings and not (options.as_json or options.quiet):
+            title = f"! {counted(len(published.warnings), 'warning')}"
+            print_problems(title, published.warnings, sys.stderr, warning=True)
+        reference = f"{published.name}@{published.version}"
+        board = Board(mill.workflow(reference), mill.start(reference, inputs))
+        _watch(mill, board, _watcher(options, board))
+        return mill.show(board.run_id), board
+    finally:
+        mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+
+def _watcher(options: RunOptions, board: Board) -> Watcher:
+    if options.as_json or options.quiet:
+        return Silence(board)
+    if not draws():
+        return Lines(board)
+    from tidemill.cli.display import Display
+
+    return Display(board, console())
+
+
+def _watch(mill: Tidemill, board: Board, watcher: Watcher) -> None:
+    """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
+    with watcher:
+        try:
+            for event in mill.follow(board.run_id):
+                watcher.see(event)
+        except KeyboardInterrupt:
+            board.interrupted = True
+            # A refusal means that it ended by itself a moment ago; its end is still to be seen.
+            with suppress(Rejected):
+                mill.cancel(board.run_id, reason="interrupted")
+            for event in mill.follow(board.run_id, after=board.seq):
+                watcher.see(event)
+
+
+@contextmanager
+def _importable(folder: Path | None) -> Iterator[None]:
+    """Let functions be imported from beside the document, and from where the command was given."""
+    places = [str(place) for place in (folder, Path.cwd()) if place is not None]
+    before = list(sys.path)
+    sys.path[:0] = [place for place in dict.fromkeys(places) if place not in before]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _refused(options: RunOptions, refusal: Rejected) -> int:
+    if options.as_json:
+        print_json({"problems": as_plain(refusal.problems)})
+    else:
+        print_refusal(refusal.problems)
+    return exits.REFUSED
+
+
+def _exit_code(view: RunView, board: Board) -> int:
+    if view.status == "COMPLETED":
+        return exits.OK
+    return exits.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else exits.FAILED

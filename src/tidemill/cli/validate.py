@@ -1,0 +1,57 @@
+"""`tidemill validate`: everything that is wrong with a document, at once."""
+
+from __future__ import annotations
+
+import sys
+
+from tidemill.bootstrap import built_in_types
+from tidemill.cli import exits
+from tidemill.cli.problems import as_plain, print_json, print_problems
+from tidemill.cli.sources import STDIN, read_source
+from tidemill.cli.terminal import clean
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile import Compiled, compile_document
+
+
+def validate(file: str, *, as_json: bool) -> int:
+    """Compile a document and tell what came of it."""
+    try:
+        compiled = compile_document(read_source(file).document, built_in_types())
+    except Rejected as refusal:
+        _tell_refused(file, refusal.problems, as_json)
+        return exits.REFUSED
+    _tell_valid(compiled, as_json)
+    return exits.OK
+
+
+def _tell_valid(compiled: Compiled, as_json: bool) -> None:
+    workflow, warnings = compiled.workflow, compiled.warnings
+    if as_json:
+        print_json(
+            {
+                "valid": True,
+                "name": workflow.name,
+                "nodes": len(workflow.nodes),
+                "digest": workflow.digest,
+                "problems": [],
+                "warnings": as_plain(warnings),
+            }
+        )
+        return
+    print(f"✓ {workflow.name} is valid: {counted(len(workflow.nodes), 'node')}, {workflow.digest}")
+    if warnings:
+        print_problems(f"! {counted(len(warnings), 'warning')}", warnings, sys.stdout, warning=True)
+
+
+def _tell_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> None:
+    if as_json:
+        refused = {"valid": False, "name": None, "nodes": None, "digest": None}
+        print_json({**refused, "problems": as_plain(problems), "warnings": []})
+        return
+    name = "the document" if file == STDIN else clean(file)
+    print_problems(f"✗ {name} is refused: {counted(len(problems), 'problem')}", problems, sys.stdout)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,133 @@
+"""The filters, tests and methods that templates have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.expressions.scopes import SCOPE, is_plain
+from tidemill.expressions.templates import compile_template
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("enrich.deep | json", '{"k": {"z": 1}}'),
+        ("'<ä\"' | json", '"<ä\\""'),
+        ("[1, none, true, 0.5] | json", "[1, null, true, 0.5]"),
+        ("{'b': 1, 'a': [1]} | json(indent=1)", '{\n "b": 1,\n "a": [\n  1\n ]\n}'),
+        ("'<&' | tojson", '"\\u003c\\u0026"'),
+        ("{'b': 1, 'a': 2} | tojson", '{"a": 2, "b": 1}'),
+        ("'a' | default('b')", "a"),
+        ("none | default('b')", None),
+        ("'' | default('b', true)", "b"),
+        ("'' | d('b', boolean=true)", "b"),
+        ("inputs.list | length", 3),
+        ("inputs.list | count", 3),
+        ("inputs.list | sum", 6),
+        ("enrich.items | sum(attribute='id')", 3),
+        ("[[1], [2]] | sum(start=[])", [1, 2]),
+        ("[0.5, 1] | sum(start=1)", 2.5),
+        ("inputs.list | sort", [1, 2, 3]),
+        ("inputs.list | sort(reverse=true)", [3, 2, 1]),
+        ("inputs.list | first", 3),
+        ("inputs.list | last", 2),
+        ("inputs.list | min", 1),
+        ("inputs.list | max", 3),
+        ("inputs.list | reverse | list", [2, 1, 3]),
+        ("[1, 1, 2] | unique | list", [1, 2]),
+        ("inputs.list | join('-')", "3-1-2"),
+        ("[1, none, true] | join", "1NoneTrue"),
+        ("enrich.items | join(',', attribute='n')", "a,b"),
+        ("enrich.items | map(attribute='id') | list", [1, 2]),
+        ("enrich.items | map(attribute='x', default=0) | list", [0, 0]),
+        ("['a', 'b'] | map('upper') | list", ["A", "B"]),
+        ("enrich.items | selectattr('id', 'gt', 1) | list", [{"id": 2, "n": "b"}]),
+        ("enrich.items | rejectattr('x', 'defined') | list | length", 2),
+        ("[1, 2, 3] | select('odd') | list", [1, 3]),
+        ("[1, 2, 3] | reject('odd') | list", [2]),
+        ("enrich.items | groupby('n') | list", [["a", [{"id": 1, "n": "a"}]], ["b", [{"id": 2, "n": "b"}]]]),
+        ("{'b': 1, 'a': 2} | dictsort", [["a", 2], ["b", 1]]),
+        ("{'b': 1} | items | list", [["b", 1]]),
+        ("[1, 2, 3] | batch(2) | list", [[1, 2], [3]]),
+        ("[1, 2, 3] | batch(2, 0) | list", [[1, 2], [3, 0]]),
+        ("[1, 2, 3] | slice(2) | list", [[1, 2], [3]]),
+        ("'abc' | upper", "ABC"),
+        ("'ABC' | lower", "abc"),
+        ("'a bc' | title", "A Bc"),
+        ("'abc' | capitalize", "Abc"),
+        ("' a ' | trim", "a"),
+        ("'abc' | replace('b', 'x')", "axc"),
+        ("'aaa' | replace('a', 'b', 2)", "bba"),
+        ("'abc' | center(7)", "  abc  "),
+        ("'a\nb' | indent(2)", "a\n  b"),
+        ("'a b c' | wordwrap(3)", "a b\nc"),
+        ("'a b c' | wordcount", 3),
+        ("'abcdefghij' | truncate(5, true, '…', 0)", "abcd…"),
+        ("'a b' | urlencode", "a%20b"),
+        ("{'a': 1, 'b': 'x y'} | urlencode", "a=1&b=x+y"),
+        ("'<b>' | e", "&lt;b&gt;"),
+        ("'<b>' | escape ~ '<'", "&lt;b&gt;<"),
+        ("('<b>' | e) + '<'", "&lt;b&gt;<"),
+        ("'<b>' | safe", "<b>"),
+        ("'<b>x</b>' | striptags", "x"),
+        ("{'a': 'x'} | xmlattr", ' a="x"'),
+        ("3.7 | int", 3),
+        ("'12' | int", 12),
+        ("'x' | int(-1)", -1),
+        ("'1.5' | float", 1.5),
+        ("1.005 | round(2)", 1.0),
+        ("1.21 | round(1, 'ceil')", 1.3),
+        ("1.29 | round(1, 'floor')", 1.2),
+        ("7 | round", 7),
+        ("-3 | abs", 3),
+        ("12 | string", "12"),
+        ("[1] | string", "[1]"),
+        ("1500 | filesizeformat", "1.5 kB"),
+        ("'%05d %s' | format(3, 'x')", "00003 x"),
+        ("'%(a)s' | format(a=1)", "1"),
+        ("'%.1f' % 2.25", "2.2"),
+        ("'abc' | list", ["a", "b", "c"]),
+        ("'abc' | reverse", "cba"),
+        ("3 is odd and 4 is even and 9 is divisibleby 3", True),
+        ("none is none and 'x' is string and 1 is number and 1.5 is float", True),
+        ("{} is mapping and [] is sequence and true is boolean", True),
+        ("1 is in [1, 2] and 1 is not in [2]", True),
+        ("2 is gt 1 and 1 is lt 2 and 1 is eq 1 and 1 is ne 2", True),
+        ("'upper' is filter and 'odd' is test", True),
+        ("'Abc'.upper() ~ 'Abc'.lower() ~ 'abc'.title()", "ABCabcAbc"),
+        ("' x '.strip() ~ 'a,b'.split(',')[1]", "xb"),
+        ("'abc'.replace('b', 'x') ~ '-'.join(['a', 'b'])", "axca-b"),
+        ("'7'.zfill(3) ~ 'a'.ljust(2, '.') ~ 'a'.rjust(2) ~ 'a'.center(3)", "007a. a a "),
+        ("'abc'.startswith('a') and 'abc'.endswith('c') and '1'.isdigit()", True),
+        ("'abc'.find('c') + 'abca'.count('a')", 4),
+        ("'a-b'.partition('-') | list", ["a", "-", "b"]),
+        ("{'a': 1}.get('a')", 1),
+        ("{'a': 1}.get('b', 2)", 2),
+        ("{'a': 1}.items() | list", [["a", 1]]),
+        ("(2.0).is_integer()", True),
+        ("range(1, 7, 2) | list", [1, 3, 5]),
+        ("range(5)[2]", 2),
+        ("7 // 2 + 7 % 4 + 2 ** 3 - 1", 13),
+        ("7 / 2", 3.5),
+        ("-inputs.n", -3),
+        ("'a' in 'abc' and 'x' not in inputs", True),
+        ("inputs.list[1:] + [9]", [1, 2, 9]),
+        ("'x' * 3", "xxx"),
+        ("'b' if inputs.n > 5 else 'c'", "c"),
+        ("not inputs.empty", True),
+        ("1 < inputs.n <= 3", True),
+        ("[1, [2]] == [1, [2]] and (1, 2) != [1, 2]", True),
+    ],
+)
+def test_an_expression_gives(expression: str, expected: Any) -> None:
+    found = compile_template(f"{{{{ {expression} }}}}").render(SCOPE)
+    assert found == expected
+    assert type(found) is type(expected)
+    assert is_plain(found)
+
+
+def test_escaped_text_is_an_ordinary_string_afterwards() -> None:
+    assert compile_template("{{ '<' | e }}{{ '<' }}").render(SCOPE) == "&lt;<"
+    assert type(compile_template("{{ '<' | e }}").render(SCOPE)) is str

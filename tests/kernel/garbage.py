@@ -1,0 +1,115 @@
+"""Commands that make no sense: any type, any node, visit, index, fence and outcome, most of them wrong.
+
+Drawn from a `random.Random`, like everything random here, so that a seed replays them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, get_args
+
+from tidemill.kernel import commands as cmd
+from tidemill.kernel.events import BlobRef, Error, Payload, Route
+from tidemill.kernel.model import Workflow
+
+VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
+INDEXES = (-1, -1, -1, -1, 0, 0, 1, 2, 5, -2, 10**9)
+ODD_NUMBERS = (0, 1, -1, 2, 7, 10**12)
+KINDS = ("run", "wake", "expire", "outputs", "deadline", "nonsense", "")
+
+
+class Garbage:
+    """A source of commands for one workflow."""
+
+    def __init__(self, flow: Workflow, rng: random.Random) -> None:
+        self.rng = rng
+        self.nodes = [node.id for node in flow.nodes]
+        self.token = 0
+        self._makers: dict[type, Callable[[], Any]] = {
+            cmd.Start: lambda: cmd.Start(version=1, digest="", inputs=b"{}", **self._who()),
+            cmd.Pause: lambda: cmd.Pause(**self._who()),
+            cmd.Resume: lambda: cmd.Resume(**self._who()),
+            cmd.Cancel: lambda: cmd.Cancel(**self._who()),
+            cmd.DeadlineReached: lambda: cmd.DeadlineReached(**self._who()),
+            cmd.Repair: lambda: cmd.Repair(missing=self._keys(), surplus=self._keys(), **self._who()),
+            cmd.Result: self.result,
+            cmd.Begin: lambda: cmd.Begin(token=self._token(), **self._where()),
+            cmd.Lost: lambda: cmd.Lost(token=self._token(), times=rng.choice((1, 2, 9, 0, -1)), **self._where()),
+            cmd.Checkpoint: lambda: cmd.Checkpoint(token=self._token(), value=self._payload(), **self._where()),
+            cmd.Wake: lambda: cmd.Wake(**self._where()),
+            cmd.Expire: lambda: cmd.Expire(**self._where()),
+            cmd.Shelve: lambda: cmd.Shelve(kind=rng.choice(KINDS), **self._where()),
+            cmd.Rendered: lambda: cmd.Rendered(outcome=rng.choice((self._done(), self._failed())), **self._who()),
+        }
+
+    @property
+    def kinds(self) -> list[type]:
+        """Every type of command that can be made."""
+        return list(self._makers)
+
+    def command(self, kind: type | None = None) -> cmd.AnyCommand:
+        """One command, of a given type or of any."""
+        made: cmd.AnyCommand = self._makers[kind or self.rng.choice(self.kinds)]()
+        return made
+
+    def result(self) -> cmd.Result:
+        """A result of any outcome for any activation."""
+        outcome = self.rng.choice((self._done, self._failed, self._waits, self._expands, cmd.Skips))()
+        return cmd.Result(
+            token=self._token(),
+            outcome=outcome,
+            route=self._route(),
+            called=self.rng.random() < 0.7,
+            late=self.rng.random() < 0.05,
+            chance=self.rng.random(),
+            **self._where(),
+        )
+
+    def _who(self) -> dict[str, Any]:
+        return {"id": self.rng.choice((None, "x", "y", "")), "actor": self.rng.choice((None, "user:me"))}
+
+    def _where(self) -> dict[str, Any]:
+        rng = self.rng
+        node = rng.choice(self.nodes) if rng.random() < 0.95 else rng.choice(("", "nobody"))
+        return {"node": node, "visit": rng.choice(VISITS), "index": rng.choice(INDEXES), **self._who()}
+
+    def _token(self) -> int:
+        self.token += 1
+        return self.token if self.rng.random() < 0.8 else self.rng.choice((*ODD_NUMBERS, self.token - 1))
+
+    def _keys(self) -> tuple[str, ...]:
+        where = [f"{self.rng.choice(KINDS)}/{self.rng.choice(self.nodes)}/1/-1" for _ in range(self.rng.randrange(3))]
+        return (*where, "deadline//0/-1")
+
+    def _payload(self) -> Payload:
+        return self.rng.choice((b"1", b"[]", b"", BlobRef("sha256:0", 100_000)))
+
+    def _done(self) -> cmd.Done:
+        return cmd.Done(output=self._payload(), size=self.rng.choice(ODD_NUMBERS[:5]))
+
+    def _failed(self) -> cmd.Failed:
+        rng = self.rng
+        code = rng.choice(("boom", "worker_lost", "timeout", "upstream_failed", ""))
+        return cmd.Failed(
+            error=Error(code, "", retryable=rng.random() < 0.7),
+            retry_after_ms=rng.choice((None, None, *ODD_NUMBERS)),
+            unknown_outcome=rng.random() < 0.2,
+        )
+
+    def _waits(self) -> cmd.Waits:
+        on = self.rng.choice(("timer", "human", "loop", ""))
+        return cmd.Waits(on=on, for_ms=self.rng.choice((None, *ODD_NUMBERS)))
+
+    def _expands(self) -> cmd.Expands:
+        return cmd.Expands(count=self.rng.choice((0, 1, 2, 5, 10**9, -1)), items=self._payload())
+
+    def _route(self) -> Route | None:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return None
+        branch = rng.choice((None, (), tuple(rng.sample(self.nodes, min(len(self.nodes), 2))), ("nobody",)))
+        return Route(rng.choice((None, True, False)), branch, rng.choice((-1, 0, 1, 99, -99)))
+
+
+ALL_KINDS: tuple[type, ...] = get_args(cmd.AnyCommand)

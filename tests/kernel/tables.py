@@ -1,0 +1,399 @@
+"""The notation of the kernel's tables: a graph in a line, a step in a call, what follows in words.
+
+    run = Run("a > b c > d", {"d": {"join": "any"}})
+    run.start()
+    assert run.done("a") == rows("NodeStarted a; NodeCompleted a taken=b,c counter=2; NodeScheduled b; …")
+
+A step answers with its events and its work, one row each. An activation is written `a`, `a#2` (second visit) or
+`a[3]` (item). Fields at their usual value are left out, and times are relative to the moment of the step. After
+every step the laws of 2.12 are checked, and that the store would hold exactly the jobs that the state calls for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tests.kernel.driver import Driver
+from tests.kernel.laws import Laws
+from tidemill.errors import Problem
+from tidemill.handlers.plain import FAIL, SLEEP, VALUE
+from tidemill.handlers.python import PYTHON
+from tidemill.kernel import events as ev
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Begin,
+    Cancel,
+    Checkpoint,
+    DeadlineReached,
+    Done,
+    Expands,
+    Expire,
+    Failed,
+    Lost,
+    Outcome,
+    Pause,
+    Rendered,
+    Result,
+    Resume,
+    Skips,
+    Waits,
+    Wake,
+)
+from tidemill.kernel.compile import compile_document
+from tidemill.kernel.decide import decide_all
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.jobs import Put
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.pen import Decision
+from tidemill.kernel.state import Activation, Cell, peek_at
+
+Json = Any
+Rows = list[str]
+
+TYPES = {each.name: (each,) for each in (VALUE, FAIL, SLEEP, PYTHON)}
+
+
+def flow(graph: str, nodes: dict[str, dict[str, Json]] | None = None, **top: Json) -> Workflow:
+    """Compile `a > b c > d; e`: each side of an arrow depends on all of the other, nodes in order of appearance."""
+    given = nodes or {}
+    needs: dict[str, list[str]] = {}
+    for chain in graph.split(";"):
+        before: list[str] = []
+        for group in chain.split(">"):
+            for name in group.split():
+                needs.setdefault(name, []).extend(before)
+            before = group.split()
+    written = [
+        {"id": name, "type": "value", "dependencies": sources, **given.get(name, {})} for name, sources in needs.items()
+    ]
+    assert set(given) <= set(needs), "every node is named in the graph"
+    return compile_document({"name": "table", "nodes": written, **top}, TYPES).workflow
+
+
+def choose(*ways: str, default: str = "") -> Json:
+    """A conditional branch, one rule per way; a way names its targets as `b c`."""
+    rules = [{"condition": f"inputs.x == {number}", "next_nodes": way.split()} for number, way in enumerate(ways)]
+    return {"type": "conditional", "rules": rules, **({"default": default.split()} if default else {})}
+
+
+def agent(available: str, default: str = "") -> Json:
+    """A branch that the node's handler decides."""
+    more = {"default": default.split()} if default else {}
+    return {"type": "agent_driven", "available_next_nodes": available.split(), **more}
+
+
+def loop(passes: int | str = 3, back_to: str = "", break_path: str = "", timeout_path: str = "") -> Json:
+    """A loop of at most so many passes."""
+    paths = {"loop_back_to": back_to, "break_path": break_path.split(), "timeout_path": timeout_path.split()}
+    return {"condition": "inputs.again", "max_iterations": passes, **{key: to for key, to in paths.items() if to}}
+
+
+def rows(text: str) -> Rows:
+    """Split expected rows at semicolons and line ends."""
+    return [row.strip() for row in re.split(r"[;\n]", text) if row.strip()]
+
+
+def error(code: str = "boom", *, retryable: bool = False) -> ev.Error:
+    return ev.Error(code, f"{code} happened", retryable=retryable)
+
+
+class Run:
+    """One run under a table: its driver, and a method for each thing that can happen to it."""
+
+    def __init__(self, graph: str | Workflow, nodes: dict[str, dict[str, Json]] | None = None, **top: Json) -> None:
+        self.flow = graph if isinstance(graph, Workflow) else flow(graph, nodes, **top)
+        self.kernel = Driver(self.flow)
+        self.laws = Laws()
+        self.withdrawn: set[str] = set()
+
+    # What can happen
+
+    def start(self) -> Rows:
+        return self._shown(self.kernel.start())
+
+    def done(
+        self,
+        at: str,
+        branch: str | None = None,
+        *,
+        again: bool | None = None,
+        rule: int | None = None,
+        output: bytes = b"1",
+        size: int = 0,
+        **more: Any,
+    ) -> Rows:
+        """The handler returned, and the conditions of its node (if any) gave this."""
+        node = self.node(at)
+        route = None
+        if node.routed and self.where(at)["index"] < 0:
+            route = self.route(node, branch, again, rule)
+        return self.result(at, Done(output=output, size=size), route=more.pop("route", route), **more)
+
+    def fail(
+        self, at: str, code: str = "boom", *, retryable: bool = False, retry_after_ms: int | None = None, **more: Any
+    ) -> Rows:
+        outcome = Failed(error=error(code, retryable=retryable), retry_after_ms=retry_after_ms)
+        return self.result(at, outcome, **more)
+
+    def time_out(self, at: str, **more: Any) -> Rows:
+        failed = Failed(error=error("timeout", retryable=True), unknown_outcome=True)
+        return self.result(at, failed, **more)
+
+    def wait(self, at: str, for_ms: int | None = 1_000, on: str = "timer", **more: Any) -> Rows:
+        return self.result(at, Waits(on=on, for_ms=for_ms), **more)
+
+    def skip(self, at: str, *, called: bool = False) -> Rows:
+        return self.result(at, Skips(), called=called)
+
+    def expand(self, at: str, count: int, **more: Any) -> Rows:
+        return self.result(at, Expands(count=count, items=b"[]"), called=False, **more)
+
+    def assemble(self, at: str, branch: str | None = None, *, again: bool | None = None) -> Rows:
+        return self.done(at, branch, again=again, called=False, output=b"[1]")
+
+    def result(self, at: str, outcome: Outcome, *, token: int | None = None, **more: Any) -> Rows:
+        """Any outcome of an attempt, by default under a fresh lease."""
+        token = self.kernel.next_token() if token is None else token
+        return self.do(Result(outcome=outcome, token=token, **self.where(at), **more), self.key("run", at))
+
+    def begin(self, at: str, token: int | None = None) -> Rows:
+        return self.do(Begin(token=self.kernel.next_token() if token is None else token, **self.where(at)))
+
+    def checkpoint(self, at: str, value: bytes, token: int) -> Rows:
+        return self.do(Checkpoint(token=token, value=value, **self.where(at)))
+
+    def lost(self, at: str, times: int = 1) -> Rows:
+        lost = Lost(token=self.kernel.next_token(), times=times, **self.where(at))
+        return self.do(lost, self.key("run", at))
+
+    def wake(self, at: str) -> Rows:
+        return self.do(Wake(**self.where(at)), self.key("wake", at))
+
+    def expire(self, at: str) -> Rows:
+        return self.do(Expire(**self.where(at)), self.key("expire", at))
+
+    def render(self, code: str = "") -> Rows:
+        outcome: Done | Failed = Failed(error=error(code)) if code else Done(output=b'{"o":1}')
+        return self.do(Rendered(outcome=outcome), "outputs//0/-1")
+
+    def cancel(self, reason: str = "") -> Rows:
+        return self.do(Cancel(reason=reason))
+
+    def pause(self) -> Rows:
+        return self.do(Pause())
+
+    def resume(self) -> Rows:
+        return self.do(Resume())
+
+    def deadline(self) -> Rows:
+        return self.do(DeadlineReached(), "deadline//0/-1")
+
+    def do(self, command: AnyCommand, ack: str = "") -> Rows:
+        """Carry out a command that must not be refused."""
+        return self._shown(self.kernel.do(command, ack))
+
+    def refused(self, command: AnyCommand) -> str:
+        """The code with which a command is refused."""
+        before = len(self.kernel.events)
+        problem = self.kernel.ask(command)
+        assert isinstance(problem, Problem), "the command was carried out"
+        assert len(self.kernel.events) == before
+        return problem.code
+
+    def together(self, *commands: AnyCommand) -> Rows:
+        """Results that gathered: decided one after the other, committed once."""
+        kernel = self.kernel
+        decision, problems = decide_all(self.flow, kernel.state, commands, kernel.now)
+        assert problems == [None] * len(commands)
+        for command in commands:
+            if isinstance(command, Result):
+                kernel.jobs.pop(f"run/{command.node}/{command.visit}/{command.index}", None)
+        for event in decision.events:
+            evolve(kernel.state, event)
+        kernel.events.extend(decision.events)
+        for key in (*decision.work.drop, *decision.work.withdraw):
+            kernel.jobs.pop(key, None)
+        for put in decision.work.put:
+            kernel.jobs.setdefault(put.key, put)
+        return self._shown(decision)
+
+    def end(self, *ats: str) -> None:
+        """End several activations well, one after the other."""
+        for at in ats:
+            self.done(at)
+
+    # What can be asked
+
+    @property
+    def status(self) -> str:
+        return self.kernel.state.status
+
+    @property
+    def counter(self) -> int:
+        return self.kernel.state.counter
+
+    @property
+    def jobs(self) -> str:
+        """What the store holds, sorted."""
+        return "; ".join(sorted(_job(key) for key in self.kernel.jobs))
+
+    def nodes(self, names: str = "") -> str:
+        """Statuses, as `a=COMPLETED b=QUEUED`."""
+        ids = names.split() or [node.id for node in self.flow.nodes]
+        return " ".join(f"{name}={self.kernel.state.peek(name).status}" for name in ids)
+
+    def edges(self, target: str) -> str:
+        """The inbound edges of a node, as `a:taken b:dead c:undecided`."""
+        edges = self.kernel.state.peek(target).edges
+        words = {True: "taken", False: "dead", None: "undecided"}
+        return " ".join(f"{source}:{words[edges.get(source)]}" for source in self.node(target).inbound)
+
+    def cell(self, name: str) -> Cell:
+        return self.kernel.state.peek(name)
+
+    def act(self, at: str) -> Activation:
+        """The activation itself, of the latest visit."""
+        found = peek_at(self.cell(self.where(at)["node"]), self.where(at)["index"])
+        assert found is not None
+        return found
+
+    def of(self, kind: type[ev.Event]) -> list[Any]:
+        """All events of one type so far."""
+        return [event for event in self.kernel.events if isinstance(event, kind)]
+
+    def node(self, at: str) -> Node:
+        return self.flow.by_id[self.where(at)["node"]]
+
+    def where(self, at: str) -> dict[str, Any]:
+        """The coordinates of an activation; without `#` of the latest visit."""
+        found = re.fullmatch(r"([\w-]+)(?:#(\d+))?(?:\[(\d+)\])?", at)
+        assert found, at
+        name, visit, index = found.groups()
+        return {
+            "node": name,
+            "visit": int(visit) if visit else self.kernel.state.peek(name).visit,
+            "index": int(index) if index else ev.NOT_AN_ITEM,
+        }
+
+    def key(self, kind: str, at: str) -> str:
+        """The name of a job in the store."""
+        where = self.where(at)
+        return f"{kind}/{where['node']}/{where['visit']}/{where['index']}"
+
+    def route(self, node: Node, branch: str | None, again: bool | None, rule: int | None) -> ev.Route:
+        """What a worker reports; without a choice, the loop is left and the branch has its default."""
+        if node.loop is not None and again is None:
+            again = False
+        if node.branch is None or again:
+            return ev.Route(again)
+        chosen = node.branch.default if branch is None else tuple(branch.split())
+        if rule is None:
+            ways = [each.next_nodes for each in node.branch.rules]
+            rule = ways.index(chosen) if chosen in ways and branch is not None else -1
+        return ev.Route(again, chosen, rule)
+
+    def _shown(self, decision: Decision) -> Rows:
+        """Check what must always hold, then say what happened."""
+        kernel = self.kernel
+        self.laws.read(decision.events)
+        self.laws.check(self.flow, kernel.state)
+        kernel.check_jobs()
+        return shown(decision, kernel.now)
+
+
+def shown(decision: Decision, now: int) -> Rows:
+    """A decision in rows: events, then work."""
+    work = decision.work
+    return [
+        *(event_row(event, now) for event in decision.events),
+        *(f"drop {_job(key)}" for key in work.drop),
+        *(f"withdraw {_job(key)}" for key in work.withdraw),
+        *(_put_row(put, now) for put in work.put),
+    ]
+
+
+def _put_row(put: Put, now: int) -> str:
+    return f"put {_job(put.key)}" + (f" at=+{put.ready_at_ms - now}" if put.ready_at_ms else "")
+
+
+def _job(key: str) -> str:
+    kind, name, visit, index = key.split("/")
+    return f"{kind} {_at(name, int(visit), int(index))}" if name else kind
+
+
+def _at(name: str, visit: int, index: int = ev.NOT_AN_ITEM) -> str:
+    return name + (f"#{visit}" if visit != 1 else "") + (f"[{index}]" if index != ev.NOT_AN_ITEM else "")
+
+
+def event_row(event: ev.AnyEvent, now: int = 0) -> str:
+    """One event in words."""
+    kind = type(event).__name__
+    words = [kind]
+    if isinstance(event, ev.NodeEvent):
+        words.append(_at(event.node, event.visit, event.index))
+    words += [word for word in _words(event, now) if word]
+    return " ".join(words)
+
+
+def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
+    match event:
+        case ev.RunCreated():
+            return (f"entries={','.join(event.entries)}", f"counter={event.counter}")
+        case ev.RunCompleted():
+            return (f"tolerated={event.tolerated}" if event.tolerated else "",)
+        case ev.RunFailed():
+            return (f"node={_at(event.node, event.visit)}" if event.node else "", f"code={event.error.code}")
+        case ev.RunRepaired():
+            return (
+                f"restored={','.join(map(_job, event.restored))}" if event.restored else "",
+                f"dropped={','.join(map(_job, event.dropped))}" if event.dropped else "",
+            )
+        case ev.LoopContinued():
+            return (f"{event.node} entry={event.entry}", f"iteration={event.iteration}", f"body={','.join(event.body)}")
+        case ev.NodeScheduled():
+            until = f"until={event.until}" if event.until != ev.NOT_AN_ITEM else ""
+            return (until, "held" if event.held else "", "resumed" if event.resumed is not None else "")
+        case ev.NodeStarted():
+            return (_attempt(event.attempt),)
+        case ev.NodeCheckpointed():
+            return (_attempt(event.attempt), f"value={event.value!r}")
+        case ev.NodeExpanded():
+            return (f"count={event.count}", f"window={event.window}")
+        case ev.NodeWaiting():
+            until = "" if event.until_ms is None else f"until=+{event.until_ms - now}"
+            expires = "" if event.expires_ms is None else f"expires=+{event.expires_ms - now}"
+            return (_attempt(event.attempt), f"on={event.on}", until, expires)
+        case ev.ResultDiscarded():
+            return (f"outcome={event.outcome}", f"reason={event.reason}")
+        case ev.DeadLettered():
+            return (f"code={event.error.code}", f"attempts={event.attempts}")
+        case ev.NodeCompleted():
+            return (_attempt(event.attempt), *_ending(event))
+        case ev.NodeFailed():
+            retry = "" if event.retry_at_ms is None else f"retry=+{event.retry_at_ms - now}"
+            how = "tolerated" if event.tolerated else ""
+            return (_attempt(event.attempt), f"code={event.error.code}", retry, how, *_ending(event))
+        case ev.NodeSkipped() | ev.NodeCancelled():
+            return _ending(event)
+        case _:
+            return ()
+
+
+def _attempt(number: int) -> str:
+    return f"attempt={number}" if number != 1 else ""
+
+
+def _ending(event: ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled) -> Sequence[str]:
+    """Edges and tokens; an item and an attempt that is tried again have none."""
+    if event.index != ev.NOT_AN_ITEM or (isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None):
+        return ()
+    escapes = ",".join(f"{source}>{to}" for source, to in event.dead_escapes)
+    return (
+        f"taken={','.join(event.taken)}" if event.taken else "",
+        f"dead={','.join(event.dead)}" if event.dead else "",
+        f"escapes={escapes}" if escapes else "",
+        f"counter={event.counter}",
+        "renders" if event.renders else "",
+    )

@@ -1,0 +1,209 @@
+"""References: who may read whom, in which pass, and what the compiler warns of."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.kernel.authoring import compiled, document, node, said
+from tidemill.kernel.ancestry import at_least
+
+LOOP = {"condition": "output.again", "max_iterations": 3}
+
+
+def reading(id_: str, other: str, *dependencies: str, **fields: Any) -> dict[str, Any]:
+    return node(id_, *dependencies, config={"x": f"{{{{ {other}.output }}}}"}, **fields)
+
+
+def back(to: str) -> dict[str, Any]:
+    return {**LOOP, "loop_back_to": to}
+
+
+READS: list[tuple[str, list[Any], tuple[str, ...], tuple[str, ...]]] = [
+    ("a parent", [node("a"), reading("z", "a", "a")], ("a",), ()),
+    ("a grandparent", [node("a"), node("b", "a"), reading("z", "a", "b")], ("a",), ()),
+    (
+        "by a branch",
+        [node("a", branch={"rules": [{"condition": "output.x", "next_nodes": ["z"]}]}), reading("z", "a")],
+        ("a",),
+        (),
+    ),
+    ("by an error path", [node("a"), node("b", "a", on_error={"route": ["z"]}), reading("z", "a")], ("a",), ()),
+    ("itself in a loop", [reading("z", "z", loop=LOOP)], ("z",), ("z",)),
+    ("itself in a loop around", [node("a"), reading("z", "z", "a"), node("b", "z", loop=back("a"))], ("z",), ("z",)),
+    ("a later node of the loop", [reading("z", "b"), node("b", "z", loop=back("z"))], ("b",), ("b",)),
+    (
+        "a sister in the loop",
+        [node("a"), reading("z", "b", "a"), node("b", "a"), node("c", "z", "b", loop=back("a"))],
+        ("b",),
+        ("b",),
+    ),
+    (
+        "an outer loop is enough",
+        [node("a", loop=LOOP), reading("z", "b", "a", loop=LOOP), node("b", "z", loop=back("a"))],
+        ("b",),
+        ("b",),
+    ),
+    ("both at once", [node("a"), node("z", "a", config="{{ a.output }}{{ z.x }}", loop=LOOP)], ("a", "z"), ("z",)),
+    ("in a condition", [node("a"), node("z", "a", when="ctx.a.output > 1")], ("a",), ()),
+    (
+        "in a loop's condition",
+        [node("a"), node("z", "a", loop={**LOOP, "condition": "ctx.a.output > output.x"})],
+        ("a",),
+        (),
+    ),
+    (
+        "in a rule",
+        [node("a"), node("z", "a", branch={"rules": [{"condition": "ctx.a.output.x", "next_nodes": []}]})],
+        ("a",),
+        (),
+    ),
+    (
+        "in a map",
+        [node("a"), node("z", "a", map={"over": "{{ a.output }}"}, config="{{ item }}{{ index }}")],
+        ("a",),
+        (),
+    ),
+    (
+        "in a compensator",
+        [node("a"), node("z", "a", compensator={"type": "value", "config": "{{ a.x }}{{ output }}"})],
+        ("a",),
+        (),
+    ),
+    (
+        "under ctx and nodes",
+        [node("a-b"), node("z", "a-b", config="{{ nodes['a-b'].output }}{{ iteration }}")],
+        ("a-b",),
+        (),
+    ),
+    ("in document order", [node("b"), node("a"), node("z", "a", "b", config="{{ a.x }}{{ b.x }}")], ("b", "a"), ()),
+]
+
+
+@pytest.mark.parametrize(("nodes", "reads", "past"), [row[1:] for row in READS], ids=[row[0] for row in READS])
+def test_a_node_reads(nodes: list[Any], reads: tuple[str, ...], past: tuple[str, ...]) -> None:
+    result = compiled(*nodes)
+    z = result.workflow.by_id["z"]
+    assert (z.reads, z.reads_past) == (reads, past)
+    assert result.warnings == ()
+
+
+REFUSED: list[tuple[str, list[Any], str]] = [
+    ("itself", [reading("z", "z")], "self_reference"),
+    ("itself in a compensator", [node("z", compensator={"type": "value", "config": "{{ z.x }}"})], "self_reference"),
+    ("a descendant", [reading("z", "a"), node("a", "z")], "reference_not_ancestor"),
+    ("a stranger", [reading("z", "a"), node("a")], "reference_not_ancestor"),
+    ("a sister", [node("a"), node("b", "a"), reading("z", "b", "a")], "reference_not_ancestor"),
+    (
+        "a node behind the loop it is in",
+        [reading("z", "a", loop=LOOP), node("a", "z")],
+        "reference_not_ancestor",
+    ),
+    (
+        "a node of another loop",
+        [node("a"), node("b", "a", loop=LOOP), reading("z", "b", "a", loop=LOOP)],
+        "reference_not_ancestor",
+    ),
+    ("by a condition", [node("a"), node("z", when="ctx.a.output.x")], "reference_not_ancestor"),
+    ("an item outside a map", [node("z", when="true", config="{{ item.x }}")], "name_not_available"),
+    ("an item in the list itself", [node("z", map={"over": "{{ item }}"})], "name_not_available"),
+    ("an output in a config", [node("z", config="{{ output }}", loop=LOOP)], "name_not_available"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_a_reference_is_refused(nodes: list[Any], code: str) -> None:
+    assert [each for each, _ in said(document(*nodes))] == [code]
+
+
+EARLY: list[tuple[str, list[Any], bool]] = [
+    ("any", [node("a"), node("b"), reading("z", "a", "a", "b", join="any")], True),
+    ("quorum", [node("a"), node("b"), node("c"), reading("z", "a", "a", "b", "c", join={"quorum": 2})], True),
+    ("full quorum", [node("a"), node("b"), reading("z", "a", "a", "b", join={"quorum": 2})], False),
+    (
+        "behind a full quorum, which may be skipped before all have ended",
+        [node("a"), node("b"), node("c", "a", "b", join={"quorum": 2}), node("d"), reading("z", "a", "c", "d")],
+        True,
+    ),
+    ("all", [node("a"), node("b"), reading("z", "a", "a", "b", join="all")], False),
+    ("strict", [node("a"), node("b"), reading("z", "a", "a", "b", join="strict")], False),
+    ("any of one", [node("a"), reading("z", "a", "a", join="any")], False),
+    ("before the fork", [node("a"), node("b", "a"), node("c", "a"), reading("z", "a", "b", "c", join="any")], False),
+    ("behind the join", [node("a"), node("b"), node("c", "a", "b", join="any"), reading("z", "a", "c")], True),
+    ("the join itself", [node("a"), node("b"), node("c", "a", "b", join="any"), reading("z", "c", "c")], False),
+    ("waited for as well", [node("a"), node("b"), node("c", "a", "b", join="any"), reading("z", "a", "c", "a")], False),
+    (
+        "in enough of a quorum",
+        [node("r"), node("a", "r"), node("b", "r"), node("c"), reading("z", "r", "a", "b", "c", join={"quorum": 2})],
+        False,
+    ),
+    (
+        "out of a loop by an error path",
+        [node("a"), node("b", "a", on_error={"route": ["z"]}), node("c", "b", loop=back("a")), reading("z", "a")],
+        True,
+    ),
+    (
+        "the failed node itself, which may be running again",
+        [node("b", on_error={"route": ["z"]}), node("c", "b", loop=back("b")), reading("z", "b")],
+        True,
+    ),
+    (
+        "from before the loop",
+        [node("r"), node("a", "r", on_error={"route": ["z"]}), node("c", "a", loop=back("a")), reading("z", "r")],
+        False,
+    ),
+    (
+        "the loop is over",
+        [node("a", on_error={"route": ["z"]}), node("c", "a", loop=back("a")), reading("z", "a", "c")],
+        False,
+    ),
+    ("an error path outside loops", [node("a", on_error={"route": ["z"]}), reading("z", "a")], False),
+    (
+        "an error path inside the outer loop, read from outside the inner",
+        [
+            node("a"),
+            node("b", "a", on_error={"route": ["z"]}),
+            node("c", "b", loop=back("b")),
+            reading("z", "a", "c"),
+            node("e", "z", loop=back("a")),
+        ],
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("nodes", "warned"), [row[1:] for row in EARLY], ids=[row[0] for row in EARLY])
+def test_a_reference_may_come_too_early(nodes: list[Any], warned: bool) -> None:
+    result = compiled(*nodes)
+    assert [each.code for each in result.warnings] == ["early_reference"] * warned
+    assert result.workflow.by_id["z"].reads
+
+
+def test_far_references_in_a_long_chain() -> None:
+    count = 9000
+    nodes = [node("n0"), node("n1", "n0")]
+    nodes += [reading(f"n{number}", f"n{number // 2}", f"n{number - 1}") for number in range(2, count)]
+    workflow = compiled(*nodes).workflow
+    assert all(each.reads == (f"n{number // 2}",) for number, each in enumerate(workflow.nodes) if number > 1)
+
+
+def test_a_far_reference_against_the_direction_is_found() -> None:
+    ids = [f"n{number}" for number in range(5000)]
+    nodes = [node(ids[0]), *(reading(later, ids[-1], earlier) for earlier, later in pairwise(ids[:-1])), node(ids[-1])]
+    assert said(document(*nodes))[0] == ("reference_not_ancestor", "/nodes/1/config/x")
+
+
+@pytest.mark.parametrize(
+    ("sets", "count", "expected"),
+    [
+        ([0b1, 0b10], 1, 0b11),
+        ([0b11, 0b10], 2, 0b10),
+        ([0b111, 0b110, 0b100], 2, 0b110),
+        ([0b111, 0b110, 0b100], 3, 0b100),
+        ([0b11] * 99 + [0b01], 50, 0b01),
+    ],
+)
+def test_what_is_in_at_least_so_many(sets: list[int], count: int, expected: int) -> None:
+    assert at_least(sets, count) == expected

@@ -1,0 +1,82 @@
+"""What must hold once a run has ended: the log against the store's rows and jobs, the ledger, the clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from tidemill.engine.rows import RUN, read_run_row
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted
+from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.stores.contract import Stream
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+async def judge(world: World, run: str) -> list[str]:
+    """Everything that is wrong with an ended run."""
+    stream = Stream("default", RUN, run)
+    (whole,) = await world.store.load({stream: 0}, snapshots=False)
+    events = [decode_event(record) for record in whole.records]
+    state = replay(events)
+    complaints = [complaint async for complaint in _store_agrees(world, stream, state)]
+    complaints += _acknowledged(world, run, state)
+    complaints += [complaint async for complaint in _ledger_agrees(world, run, events)]
+    (short,) = await world.store.load({stream: 0})
+    if short.snapshot is not None:
+        folded = decode_state(short.snapshot)
+        for record in short.records:
+            evolve(folded, decode_event(record))
+        if encode_state(folded) != encode_state(state):
+            complaints.append("folding the snapshot differs from folding the log")
+    return complaints
+
+
+async def _store_agrees(world: World, stream: Stream, state: State) -> AsyncIterator[str]:
+    """Rows show what the log says, and no job is left over."""
+    page = await world.store.find("default", RUN, [f"status:{state.status}"], limit=50)
+    row = next((read_run_row(row) for row in page.rows if row.key == stream.key), None)
+    if row is None:
+        yield f"no row with status {state.status}"
+    elif (row.events, row.counter, row.dead_letters) != (state.seq, state.counter, state.dead_letters):
+        yield f"the row shows {row}, the log {state.seq} events"
+    left = [view.job.key for view in await world.store.jobs(stream)]
+    if left:
+        yield f"jobs are left: {left}"
+    letters = await world.store.count("default", "dead_letter", [f"run:{stream.key}"])
+    if letters != state.dead_letters:
+        yield f"{letters} dead letter rows for {state.dead_letters} events"
+
+
+def _acknowledged(world: World, run: str, state: State) -> list[str]:
+    """What a client was told happened is in the log, unless it changed nothing."""
+    complaints = []
+    for of, command in world.acknowledged:
+        if of == run and command.startswith("start:") and command not in state.commands:
+            complaints.append(f"{command} was acknowledged and is not in the log")
+        if of == run and command.startswith("cancel") and state.status not in ("CANCELLED", "COMPLETED", "FAILED"):
+            complaints.append(f"{command} was acknowledged and the run is {state.status}")
+    return complaints
+
+
+async def _ledger_agrees(world: World, run: str, events: list[AnyEvent]) -> AsyncIterator[str]:
+    """A committed result is that of a call that really happened; at-most-once calls were announced first."""
+    started: dict[str, int] = {}
+    for event in events:
+        if isinstance(event, NodeStarted):
+            key = f"{run}/{event.node}/{event.visit}/{event.index}"
+            started[key] = started.get(key, 0) + 1
+        if isinstance(event, NodeCompleted) and not isinstance(event.output, BlobRef):
+            value = json.loads(event.output)
+            key = f"{run}/{event.node}/{event.visit}/{event.index}"
+            if isinstance(value, dict) and "nonce" in value and value["nonce"] not in world.ledger.calls[key]:
+                yield f"the output of {key} comes from no call"
+    for node in world.workflows[run].nodes:
+        if node.delivery == "at_most_once":
+            for key, calls in world.ledger.calls.items():
+                if key.startswith(f"{run}/{node.id}/") and len(calls) > started.get(key, 0):
+                    yield f"{key} was called {len(calls)} times and announced {started.get(key, 0)} times"

@@ -1,0 +1,113 @@
+"""Handlers that do whatever a seed says, and a ledger outside the engine of what they really did."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.model import NodeType
+
+BIG = "x" * 70_000
+"""Longer than a record may hold, so it becomes a blob."""
+
+
+Choices = Callable[[str, str], tuple[str, ...]]
+"""(run, node) → the nodes that an agent-driven branch may choose from."""
+
+
+class Ledger:
+    """Every call of a handler that really happened, by effect key."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[str]] = defaultdict(list)
+        self.count = 0
+
+    def enter(self, context: NodeContext) -> str:
+        """Write a call down; the nonce goes into its output."""
+        self.count += 1
+        nonce = f"{context.attempt}#{self.count}"
+        self.calls[context.effect_key].append(nonce)
+        return nonce
+
+
+class Script:
+    """What each attempt does: a function of the seed, the effect key and the attempt, never of the order."""
+
+    def __init__(self, seed: int, ledger: Ledger, behaved: Counter[str], trouble: float, choices: Choices) -> None:
+        self._seed, self._ledger, self._behaved, self._trouble = seed, ledger, behaved, trouble
+        self._choices = choices
+
+    def handlers(self) -> list[Handler]:
+        """The four built-in names with scripted code."""
+        return [
+            Handler(NodeType(name=name, waits=name == "sleep"), lambda context, name=name: self._call(name, context))
+            for name in ("value", "fail", "sleep", "python")
+        ]
+
+    def _call(self, name: str, context: NodeContext) -> Any:
+        rng = random.Random(f"{self._seed}/{context.effect_key}/{context.attempt}")
+        nonce = self._ledger.enter(context)
+        if name == "sleep" and rng.random() < 0.9:
+            self._behaved["wait"] += 1
+            return Pause(on="timer", for_ms=rng.choice((0, 10, 700, 5_000, 40_000)))
+        if rng.random() < self._trouble:
+            return self._misbehave(rng, context, nonce)
+        value = _value(rng, nonce)
+        choices = self._choices(context.run_id, context.node)
+        if choices:
+            value["next_nodes"] = [name for name in choices if rng.random() < 0.5]
+            if rng.random() < self._trouble / 2:
+                value["next_nodes"] = ["nowhere"]
+        if rng.random() < 0.5:
+            return Return(value)
+        self._behaved["async"] += 1
+        return self._later(rng, value)
+
+    async def _later(self, rng: random.Random, value: Any) -> Ended:
+        await asyncio.sleep(rng.choice((0.0, 0.001, 0.02, 0.5, 2.0, 9.0)))
+        return Return(value)
+
+    def _misbehave(self, rng: random.Random, context: NodeContext, nonce: str) -> Any:
+        kind = rng.choice(
+            ("retryable", "retryable", "retry_after", "final", "raise", "nan", "big", "skip", "hang", "checkpoint", "exit")
+        )
+        self._behaved[kind] += 1
+        match kind:
+            case "retryable":
+                raise Fail("flaky", "try again", retryable=True)
+            case "retry_after":
+                raise Fail("busy", "later", retryable=True, retry_after_ms=rng.choice((0, 3_000)))
+            case "final":
+                raise Fail("broken", "for good")
+            case "raise":
+                raise ValueError("\ud800 not even a message")
+            case "exit":
+                raise SystemExit(3)
+            case "nan":
+                return Return({"x": float("nan")})
+            case "big":
+                return Return({**_value(rng, nonce), "big": BIG})
+            case "skip":
+                return Skip("not needed")
+            case "hang":
+                return self._hang()
+            case _:
+                return self._checkpointed(rng, context, nonce)
+
+    async def _hang(self) -> Ended:
+        await asyncio.sleep(60)
+        return Return(None)
+
+    async def _checkpointed(self, rng: random.Random, context: NodeContext, nonce: str) -> Ended:
+        assert context.checkpoint is not None
+        await context.checkpoint({"at": 1})
+        await asyncio.sleep(rng.choice((0.0, 4.0)))
+        return Return(_value(rng, nonce))
+
+
+def _value(rng: random.Random, nonce: str) -> dict[str, Any]:
+    return {"x": rng.randrange(10), "nonce": nonce, "items": list(range(rng.choice((0, 1, 3, 6))))}
