@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One thing that is wrong with what the caller gave, precise enough to act on."""
 
     code: str

@@ -11,7 +11,7 @@ from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.jobs import Put, expected_jobs
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State, adopt, decode_state, encode_state
 
 
 class Driver:
@@ -50,6 +50,9 @@ class Driver:
         self.jobs.pop(ack, None)
         for event in decision.events:
             evolve(self.state, decode_event(encode_event(event)))
+        drawn = decide(self.flow, decode_state(before), command, self.now)
+        assert isinstance(drawn, Decision)
+        assert encode_state(adopt(drawn.after)) == encode_state(self.state), "adopting a draft is not folding"
         self.events.extend(decision.events)
         for key in (*decision.work.drop, *decision.work.withdraw):
             self.jobs.pop(key, None)

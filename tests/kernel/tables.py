@@ -105,8 +105,7 @@ class Run:
     def __init__(self, graph: str | Workflow, nodes: dict[str, dict[str, Json]] | None = None, **top: Json) -> None:
         self.flow = graph if isinstance(graph, Workflow) else flow(graph, nodes, **top)
         self.kernel = Driver(self.flow)
-        self.laws = Laws()
-        self.withdrawn: set[str] = set()
+        self.laws = Laws(self.flow)
 
     # What can happen
 
@@ -155,14 +154,14 @@ class Run:
 
     def result(self, at: str, outcome: Outcome, *, token: int | None = None, **more: Any) -> Rows:
         """Any outcome of an attempt, by default under a fresh lease."""
-        token = self.kernel.next_token() if token is None else token
-        return self.do(Result(outcome=outcome, token=token, **self.where(at), **more), self.key("run", at))
+        result = Result(outcome=outcome, token=self.fence(token), **self.where(at), **more)
+        return self.do(result, self.key("run", at))
 
     def begin(self, at: str, token: int | None = None) -> Rows:
-        return self.do(Begin(token=self.kernel.next_token() if token is None else token, **self.where(at)))
+        return self.do(Begin(token=self.fence(token), **self.where(at)))
 
     def checkpoint(self, at: str, value: bytes, token: int) -> Rows:
-        return self.do(Checkpoint(token=token, value=value, **self.where(at)))
+        return self.do(Checkpoint(token=self.fence(token), value=value, **self.where(at)))
 
     def lost(self, at: str, times: int = 1) -> Rows:
         lost = Lost(token=self.kernel.next_token(), times=times, **self.where(at))
@@ -282,6 +281,13 @@ class Run:
         where = self.where(at)
         return f"{kind}/{where['node']}/{where['visit']}/{where['index']}"
 
+    def fence(self, token: int | None) -> int:
+        """A lease's token: the next, or a given one, which later ones exceed."""
+        if token is None:
+            return self.kernel.next_token()
+        self.kernel.token = max(self.kernel.token, token)
+        return token
+
     def route(self, node: Node, branch: str | None, again: bool | None, rule: int | None) -> ev.Route:
         """What a worker reports; without a choice, the loop is left and the branch has its default."""
         if node.loop is not None and again is None:
@@ -298,7 +304,7 @@ class Run:
         """Check what must always hold, then say what happened."""
         kernel = self.kernel
         self.laws.read(decision.events)
-        self.laws.check(self.flow, kernel.state)
+        self.laws.check(kernel.state)
         kernel.check_jobs()
         return shown(decision, kernel.now)
 

@@ -318,6 +318,6 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 @given(DOCUMENTS)
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_almost_documents_compile_or_are_refused(raw: Any) -> None:
     assert compiles_or_is_refused(raw)

@@ -64,7 +64,7 @@ class Walk:
     def __init__(self, flow: Workflow, seed: object, trouble: float = 0.1, order: Sequence[int] = ()) -> None:
         self.flow = flow
         self.kernel = Driver(flow)
-        self.laws = Laws()
+        self.laws = Laws(flow)
         self.script = Script(flow, seed, trouble)
         self.results: list[Result] = []
         self._order = iter(order)
@@ -148,7 +148,7 @@ class Walk:
 
     def check(self, events: Sequence[AnyEvent]) -> None:
         self.laws.read(events)
-        self.laws.check(self.flow, self.kernel.state)
+        self.laws.check(self.kernel.state)
         self.kernel.check_jobs()
 
 

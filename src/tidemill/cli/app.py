@@ -38,6 +38,9 @@ def run_app(arguments: Sequence[str]) -> int:
         return exits.REFUSED
     except typer.Abort:
         return exits.INTERRUPTED
+    except SystemExit as error:
+        # Typer's answer to a reader that is gone.
+        return error.code if isinstance(error.code, int) else exits.FAILED
     return code if isinstance(code, int) else exits.OK
 
 

@@ -167,13 +167,14 @@ class _Drawing:
 
 
 def _line(task: _Task, node: Node, beside: list[str]) -> Line:
-    notes = notes_of(node)
+    notes = []
     if len(node.inbound) > 1:
-        notes.insert(0, join_words(node))
+        notes.append(join_words(node))
     elif task.note:
-        notes.insert(0, task.note)
+        notes.append(task.note)
     if beside:
         more = f" and {len(beside) - NAMES_MAX} more" if len(beside) > NAMES_MAX else ""
         notes.append(f"→ {', '.join(beside[:NAMES_MAX])}{more}")
+    notes.extend(notes_of(node))
     marker = "◆" if node.branch is not None else "●"
     return Line("", task.first, marker, node.id, type_name(node), " · ".join(notes), task.node)

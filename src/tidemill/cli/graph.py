@@ -9,9 +9,9 @@ from tidemill.bootstrap import built_in_types
 from tidemill.cli import exits
 from tidemill.cli.drawing import Line, as_text, columns, draw
 from tidemill.cli.mermaid import mermaid_lines
+from tidemill.cli.problems import counted
 from tidemill.cli.sources import read_source
 from tidemill.cli.terminal import clean, console, draws
-from tidemill.cli.validate import counted
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.model import Workflow
 
@@ -48,7 +48,7 @@ def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
     head, kind = columns(lines)
     screen.print(Text(title(workflow), style="bold"), end="\n\n")
     for line in lines:
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text = Text()
         text.append(line.gutter, "magenta")
         text.append(line.rails, "blue")
         text.append(line.marker + (" " if line.marker else ""), "yellow" if line.marker == "◆" else "blue")
@@ -57,4 +57,4 @@ def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
         text.append(f"{line.kind:<{kind}}  ", "cyan")
         text.append(line.notes, "dim")
         text.rstrip()
-        screen.print(text, crop=True)
+        screen.print(text, no_wrap=True, overflow="ellipsis")

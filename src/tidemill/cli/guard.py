@@ -18,9 +18,8 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # The reader (`head`, a closed pager) has seen enough; nothing more may be written, not even at exit.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return exits.OK
+        # The reader (`head`, a pager that was closed) has seen enough.
+        return exits.FAILED
     except Exception as error:
         return _explain(error)
 

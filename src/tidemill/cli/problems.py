@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -11,6 +13,8 @@ from tidemill.cli.terminal import clean
 from tidemill.errors import Problem
 
 PATH_COLUMNS_MAX = 36
+MESSAGE_COLUMNS_MIN = 48
+"""On a narrower terminal every path stands on a line of its own."""
 SHOWN_MAX = 200
 """Problems shown to a person; programs get all of them."""
 
@@ -38,10 +42,21 @@ def print_json(value: Any) -> None:
     sys.stdout.write(shown + "\n")
 
 
-def print_refusal(problems: Sequence[Problem], *, what: str = "refused") -> None:
+def print_refusal(problems: Sequence[Problem]) -> None:
     """Print to stderr what is wrong with what the caller gave."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    print_problems(f"✗ {clean(what)}: {count}", problems, sys.stderr)
+    if len(problems) > 1 or problems[0].path:
+        print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
+        return
+    (only,) = problems
+    paint = _Paint(sys.stderr)
+    print(f"{paint('✗', _RED)} {clean(only.message)} {paint(f'[{only.code}]', _DIM)}", file=sys.stderr)
+    if only.hint:
+        print(f"  {paint('→ ' + clean(only.hint), _DIM)}", file=sys.stderr)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, warning: bool = False) -> None:
@@ -49,29 +64,39 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
     paint = _Paint(stream)
     print(paint(title, _BOLD + (_YELLOW if warning else _RED)), file=stream)
     shown = problems[:SHOWN_MAX]
+    columns = shutil.get_terminal_size().columns if stream.isatty() else None
     width = max((len(problem.path) for problem in shown if len(problem.path) <= PATH_COLUMNS_MAX), default=0)
+    if columns is not None and columns - width < MESSAGE_COLUMNS_MIN:
+        width = 0
     for problem in shown:
-        for line in _lines(problem, width, paint):
+        for line in _lines(problem, width, columns, paint):
             print(line, file=stream)
     if len(problems) > len(shown):
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
 
 
-def _lines(problem: Problem, width: int, paint: _Paint) -> Iterator[str]:
+def _lines(problem: Problem, width: int, columns: int | None, paint: _Paint) -> Iterator[str]:
     """The path and the message side by side, the hint below; a long path has a line of its own."""
-    path, message = clean(problem.path), clean(problem.message).split("\n")
-    indent = " " * (width + 2) if width else ""
+    path = clean(problem.path)
+    indent = " " * (width + 4 if width else 4 if path else 2)
+    said = _folded(f"{clean(problem.message)} [{problem.code}]", len(indent), columns)
+    hint = _folded(f"→ {clean(problem.hint)}", len(indent), columns) if problem.hint else []
     if len(path) > width:
         yield f"  {paint(path, _BOLD)}"
-        path = ""
-    first, *rest = message
-    gap = " " * (width - len(path) + 2) if width else ""
-    code = f" {paint(f'[{problem.code}]', _DIM)}"
-    yield f"  {paint(path, _BOLD)}{gap}{first}{'' if rest else code}"
-    for number, line in enumerate(rest, 1):
-        yield f"  {indent}{line}{code if number == len(rest) else ''}"
-    if problem.hint:
-        yield f"  {indent}{paint('→ ' + clean(problem.hint), _DIM)}"
+    elif width:
+        yield f"  {paint(path, _BOLD)}{' ' * (width - len(path) + 2)}{said.pop(0)}"
+    for line in said:
+        yield indent + line
+    for line in hint:
+        yield indent + paint(line, _DIM)
+
+
+def _folded(text: str, indent: int, columns: int | None) -> list[str]:
+    """The lines of a text, no longer than the terminal has room for."""
+    lines = text.split("\n")
+    if columns is None:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
 
 
 class _Paint:

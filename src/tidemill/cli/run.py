@@ -14,15 +14,14 @@ from tidemill.cli import exits
 from tidemill.cli.board import Board
 from tidemill.cli.ending import tell_end, tell_quietly
 from tidemill.cli.lines import Lines, Silence
-from tidemill.cli.problems import as_plain, print_json, print_problems, print_refusal
+from tidemill.cli.problems import as_plain, counted, print_json, print_problems, print_refusal
 from tidemill.cli.sources import Source, read_inputs, read_source
 from tidemill.cli.terminal import console, draws, stdout_kept_clean
-from tidemill.cli.validate import counted
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.front import Tidemill
 
-CLOSE_SECONDS_MAX = 1.0
+CLOSE_SECONDS_MAX = 0.3
 """The run has ended: what still runs is fenced off, so it is not waited for."""
 
 

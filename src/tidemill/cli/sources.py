@@ -40,6 +40,8 @@ def read_bytes(name: str) -> bytes:
     """Read a file or standard input, one byte more than is allowed at most."""
     try:
         if name == STDIN:
+            if sys.stdin is None:
+                raise OSError("it is closed")
             return sys.stdin.buffer.read(BYTES_MAX + 1)
         with open(name, "rb") as file:
             return file.read(BYTES_MAX + 1)
@@ -48,6 +50,8 @@ def read_bytes(name: str) -> bytes:
 
 
 def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
+    if name == STDIN:
+        name = "standard input"
     match getattr(error, "errno", None):
         case errno.ENOENT | errno.ENOTDIR:
             return rejected("file_missing", f"there is no file {name}", hint=_nearby(name))

@@ -41,9 +41,13 @@ _HANDLER = "tidemill-plain"
 
 
 def settle_streams() -> None:
-    """Make sure that no character can break an output stream."""
+    """Make sure that there are output streams, and that no character can break them."""
     codecs.register_error(_HANDLER, _plainly)
-    for stream in (sys.stdout, sys.stderr):
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
 
@@ -101,11 +105,13 @@ def stdout_kept_clean() -> Iterator[None]:
 
 def leave(code: int) -> None:
     """End the process, even when a function of a node still runs in a thread that nothing can stop."""
+    gone = False
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            code = code or 1
-    if threading.active_count() > 1:
+            # The reader is gone. Python would try again at exit and complain.
+            code, gone = code or 1, True
+    if gone or threading.active_count() > 1:
         os._exit(code)
     sys.exit(code)

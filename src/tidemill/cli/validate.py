@@ -6,7 +6,7 @@ import sys
 
 from tidemill.bootstrap import built_in_types
 from tidemill.cli import exits
-from tidemill.cli.problems import as_plain, print_json, print_problems
+from tidemill.cli.problems import as_plain, counted, print_json, print_problems
 from tidemill.cli.sources import STDIN, read_source
 from tidemill.cli.terminal import clean
 from tidemill.errors import Problem, Rejected
@@ -50,8 +50,3 @@ def _tell_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> No
         return
     name = "the document" if file == STDIN else clean(file)
     print_problems(f"✗ {name} is refused: {counted(len(problems), 'problem')}", problems, sys.stdout)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -8,9 +8,9 @@ right after the handler and off the run's serial path; the kernel only checks th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
@@ -22,12 +22,11 @@ from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
-from tidemill.handlers.contract import Checkpointer, Ended, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
-from tidemill.kernel.sight import upstream
 from tidemill.kernel.state import QUEUED_ITEM, Activation, Cell, State, peek_at
 from tidemill.stores.contract import Lease
 
@@ -50,55 +49,65 @@ def phase_of(node: Node, cell: Cell, index: int) -> Phase:
     return "expand" if cell.map is None else "assemble"
 
 
+class Recorder(Protocol):
+    """Who can write to the log while an attempt runs."""
+
+    async def record_start(self, attempt: Attempt) -> bool:
+        """Commit that the attempt has begun; False when it no longer counts."""
+        ...
+
+    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        """Commit how far the attempt has come."""
+        ...
+
+
 class Attempt:
-    """Everything that one try needs. `begin` is awaited before the handler of an at-most-once node is called."""
+    """Everything that one try needs."""
 
     __slots__ = (
-        "_act", "_ambient", "_blobs", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_started",
-        "_state", "_waited_ms", "_worker", "begin", "called", "checkpoint", "lease", "phase", "task",
+        "_act", "_ambient", "_blobs", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_recorder",
+        "_started", "_state", "_worker", "called", "lease", "phase", "task",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
         flow: Flow,
+        lists: Lists,
         state: State,
+        node: Node,
         task: Task,
         lease: Lease,
         handler: Handler,
         blobs: Blobs,
         ambient: Ambient,
         worker: str,
-        lists: Lists,
+        recorder: Recorder,
     ) -> None:
-        self._lists = lists
-        self._flow, self._state, self._blobs, self._ambient, self._worker = flow, state, blobs, ambient, worker
-        self._handler = handler
+        self._flow, self._lists, self._state, self._node = flow, lists, state, node
+        self._handler, self._blobs, self._ambient = handler, blobs, ambient
+        self._worker, self._recorder = worker, recorder
         self.task, self.lease = task, lease
-        self._node = flow.workflow.by_id[task.node]
         self._cell = state.peek(task.node)
         self._act: Activation = peek_at(self._cell, task.index) or QUEUED_ITEM
-        self.phase = phase_of(self._node, self._cell, task.index)
+        self.phase = phase_of(node, self._cell, task.index)
         self._started = ambient.monotonic_ms()
-        self._waited_ms = max(0, ambient.now_ms() - (self._act.since_ms or self._cell.since_ms))
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
-        self.begin: Callable[[], Awaitable[bool]] | None = None
-        self.checkpoint: Checkpointer | None = None
 
     def start(self) -> Result | Awaitable[Result]:
         """Run as far as possible without waiting."""
-        needed = {ref.digest: ref for ref in self._references()}
-        if needed:
-            return self._fetch(needed)
+        if self._state.blobs:
+            needed = {ref.digest: ref for ref in self._references()}
+            if needed:
+                return self._fetch(needed)
         return self._go()
 
     def _references(self) -> list[BlobRef]:
         found = list(blobs_of(self._flow.workflow, self._state, self._node))
         if self._cell.map is not None:
             found += [ref for ref in self._map_payloads() if isinstance(ref, BlobRef)]
-        if isinstance(self._cell.resumed, BlobRef):
-            found.append(self._cell.resumed)
+        found += [ref for ref in (self._cell.resumed, self._act.checkpoint) if isinstance(ref, BlobRef)]
         return found
 
     def _map_payloads(self) -> list[Payload]:
@@ -164,14 +173,13 @@ class Attempt:
         if not self._admitted():
             return self._result(Skips())
         context = self._context(self._render())
-        if self._node.delivery == "at_most_once" and self.begin is not None:
+        if self._node.delivery == "at_most_once":
             return self._call_once(context)
         return self._run(context)
 
     async def _call_once(self, context: NodeContext) -> Result:
         """Let the log know before the handler does anything; a stale attempt does nothing at all."""
-        assert self.begin is not None
-        if not await self.begin():
+        if not await self._recorder.record_start(self):
             raise Stale
         result = self._run(context)
         return result if isinstance(result, Result) else await result
@@ -197,14 +205,16 @@ class Attempt:
             index=task.index,
             attempt=act.attempt if act.running else act.attempt + 1,
             config=config,
-            upstream=Upstream(upstream(self._flow.workflow, self._state, self._node), self._fetched),
-            effect_key=f"{self.lease.stream.key}/{task.node}/{task.visit}/{task.index}",
+            upstream=Upstream(self._flow.workflow, self._state, self._node, self._fetched),
             deadline_ms=self._state.deadline_ms,
             last_checkpoint=None
             if act.checkpoint is None
             else decode_value(text_of(act.checkpoint, self._fetched)),
-            checkpoint=self.checkpoint,
+            checkpoint=self._checkpoint,
         )
+
+    async def _checkpoint(self, value: Any) -> None:
+        await self._recorder.record_checkpoint(self, value)
 
     async def _await(self, pending: Awaitable[Ended]) -> Result:
         timeout_ms = self._node.timeout_ms
@@ -330,9 +340,15 @@ class Attempt:
             called=self.called,
             worker=self._worker,
             duration_ms=round(self._ambient.monotonic_ms() - self._started),
-            waited_ms=self._waited_ms,
+            waited_ms=max(0, self._lease_waited_ms()),
             chance=self._ambient.chance(),
         )
+
+
+    def _lease_waited_ms(self) -> int:
+        """How long the activation was queued before this attempt."""
+        since = self._act.since_ms or self._cell.since_ms
+        return self._ambient.now_ms() - since - round(self._ambient.monotonic_ms() - self._started)
 
 
 def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:

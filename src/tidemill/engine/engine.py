@@ -52,7 +52,8 @@ class Engine:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
         self.catalog = Catalog(store, blobs, ambient, types)
-        self.turns = Turns(store, self.catalog, ambient, lease_ms=worker.lease_ms if worker else 15_000)
+        lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
+        self.turns = Turns(store, self.catalog, ambient, owner=owner, lease_ms=lease_ms)
         self.worker: Worker | None = None
         self.keeper: Keeper | None = None
         if worker is not None:

@@ -13,7 +13,7 @@ import asyncio
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.rows import RUN, read_run_row, run_row, run_terms
+from tidemill.engine.rows import RUN, RunRow, read_run_row, run_row, run_terms
 from tidemill.engine.turn import Entry, Turns
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import Unavailable
@@ -70,12 +70,12 @@ class Keeper:
         while True:
             page = await self._store.find(self._tenant, RUN, ["live"], after=after, limit=PAGE)
             for row in page.rows:
-                await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row).stuck)
+                await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row))
             after = page.after
             if after is None:
                 return
 
-    async def _look_at(self, stream: Stream, was_stuck: bool) -> None:
+    async def _look_at(self, stream: Stream, shown: RunRow) -> None:
         entry = (await self._turns.refresh([stream])).get(stream)
         if entry is None or not entry.state.live:
             return
@@ -93,17 +93,17 @@ class Keeper:
                 stream, Repair(missing=found.missing, surplus=found.surplus, reason=reason)
             )
         else:
-            await self._mark(stream, again, jobs, was_stuck)
+            await self._mark(stream, again, jobs, shown)
 
-    async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], was_stuck: bool) -> None:
-        """Say in the run's row that nothing has happened for a while, and what it waits for."""
+    async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], shown: RunRow) -> None:
+        """Bring a row up to date that lags behind, and say in it when nothing has happened for a while, and why."""
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
         held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
         named = held or named_wait(workflow, state, now)
         stuck = quiet_ms >= STUCK_AFTER_MS and not named
         idle = quiet_ms >= IDLE_AFTER_MS
-        if not (stuck or idle or was_stuck):
+        if (shown.stuck, shown.idle, shown.events) == (stuck, idle, state.seq):
             return
         waits = waiting_for(workflow, state) or tuple(sorted({f"a worker on queue {view.job.queue}" for view in jobs}))
         row = run_row(

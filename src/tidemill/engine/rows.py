@@ -16,8 +16,8 @@ RUN = "run"
 DEAD_LETTER = "dead_letter"
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run as lists show it."""
+class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+    """A run as lists show it. Stored by position, like events: new fields are appended with a default."""
 
     run_id: str
     workflow: str
@@ -28,6 +28,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_event_ms: int
     counter: int
     events: int
+    """How many events the row has taken in: its watermark."""
     v: int = ROW_FORMAT
     tag_used: str = ""
     submitted_by: str = ""
@@ -47,7 +48,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_code: str = ""
 
 
-class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A failure that nobody will try again by itself."""
 
     run_id: str

@@ -59,21 +59,27 @@ class SeenNodes(Mapping[str, Seen | Absent]):
 
 
 class Upstream(Mapping[str, Any]):
-    """Outputs of the parents whose edges were taken, decoded one by one."""
+    """Outputs of the parents whose edges were taken, looked up and decoded only when a handler asks for them."""
 
-    __slots__ = ("_fetched", "_payloads")
+    __slots__ = ("_fetched", "_found", "_node", "_state", "_workflow")
 
-    def __init__(self, payloads: Mapping[str, Payload], fetched: Fetched) -> None:
-        self._payloads, self._fetched = payloads, fetched
+    def __init__(self, workflow: Workflow, state: State, node: Node, fetched: Fetched) -> None:
+        self._workflow, self._state, self._node, self._fetched = workflow, state, node, fetched
+        self._found: dict[str, Payload] | None = None
+
+    def _payloads(self) -> dict[str, Payload]:
+        if self._found is None:
+            self._found = upstream(self._workflow, self._state, self._node)
+        return self._found
 
     def __getitem__(self, name: str) -> Any:
-        return decode_value(text_of(self._payloads[name], self._fetched))
+        return decode_value(text_of(self._payloads()[name], self._fetched))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._payloads)
+        return iter(self._payloads())
 
     def __len__(self) -> int:
-        return len(self._payloads)
+        return len(self._payloads())
 
 
 def facts_of(run_id: str, state: State) -> dict[str, Any]:

@@ -27,13 +27,14 @@ from tidemill.kernel.decide import decide_all
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import Put
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State, adopt, decode_state, encode_state
 from tidemill.stores.contract import (
     Commit,
     Committed,
     Job,
     Lease,
     LeasesLost,
+    Row,
     Snapshot,
     Store,
     Stream,
@@ -47,34 +48,41 @@ OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CACHED_RUNS_MAX = 4_096
 SNAPSHOT_TAIL_MIN = 500
+ROW_LAG_MS = 1_000
+"""How long the row of a run that makes progress may lag behind its log."""
 
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What became of an ask. Without a problem or an error it is durable."""
 
     problem: Problem | None = None
     error: Exception | None = None
-    version: int = 0
+
+
+DURABLE = Answer()
 
 
 class Ask:
     """A command on its way to a decision."""
 
-    __slots__ = ("ack", "command", "done", "hold", "lost", "start")
+    __slots__ = ("about", "ack", "command", "done", "hold", "lost", "start")
 
     def __init__(
         self,
         command: AnyCommand,
-        done: Callable[[Answer], None],
+        done: Callable[[Ask, Answer], None],
         *,
+        about: Any = None,
         ack: Lease | None = None,
         hold: Lease | None = None,
         start: Flow | None = None,
     ) -> None:
         self.command = command
         self.done = done
+        self.about = about
+        """Whatever the asker wants to find again when it is answered."""
         self.ack = ack
         """The lease this command settles: its job is removed in the same commit."""
         self.hold = hold
@@ -99,7 +107,7 @@ class Taker(Protocol):
 class Entry:
     """A cached run: its state at some version, and what is derived from it."""
 
-    __slots__ = ("flow", "lists", "since_snapshot", "state", "terms", "terms_of")
+    __slots__ = ("flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
 
     def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
         self.state = state
@@ -108,6 +116,8 @@ class Entry:
         self.lists: dict[tuple[str, int], list[Any]] = {}
         self.terms: tuple[str, ...] = ()
         self.terms_of = ""
+        self.row_ms = 0
+        """When this process last wrote the run's row."""
 
 
 class Plan:
@@ -127,9 +137,11 @@ class Plan:
 class Turns:
     """The turns of one process."""
 
-    def __init__(self, store: Store, catalog: Catalog, ambient: Ambient, *, lease_ms: int = 15_000) -> None:
+    def __init__(
+        self, store: Store, catalog: Catalog, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
+    ) -> None:
         self._store, self._catalog, self._ambient = store, catalog, ambient
-        self._lease_ms = lease_ms
+        self._owner, self._lease_ms = owner, lease_ms
         self._entries: OrderedDict[Stream, Entry] = OrderedDict()
         self._waiting: dict[Stream, list[Ask]] = {}
         self._bell = asyncio.Event()
@@ -168,7 +180,7 @@ class Turns:
         """Queue a command and wait for its answer; raises when the store cannot be reached."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def settle(answer: Answer) -> None:
+        def settle(ask: Ask, answer: Answer) -> None:
             if not future.done():
                 future.set_result(answer)
 
@@ -292,7 +304,7 @@ class Turns:
                 if flow is None:
                     problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
                     for ask in asks:
-                        ask.done(Answer(problem=problem))
+                        ask.done(ask, Answer(problem=problem))
                     continue
                 entry = Entry(State(), flow)
             plans.append(self._decide(stream, entry, asks))
@@ -323,6 +335,7 @@ class Turns:
             jobs=tuple([_job(put) for put in work.put]),
             keep=self._keeps(work.put, len(acks)),
             keep_lease_ms=self._lease_ms,
+            keep_owner=self._owner,
             rows=self._rows(plan) if decision.events else (),
         )
         return plan
@@ -342,8 +355,17 @@ class Turns:
         entry.since_snapshot = 0
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: Plan) -> tuple[Any, ...]:
+    def _rows(self, plan: Plan) -> tuple[Row, ...]:
+        """What lists show of the run, where it matters.
+
+        The row is written whenever the run can be found by other terms, has nothing in flight or has not been
+        written for a while. In between, a busy run's row may lag behind its log; it says by how much (`events`),
+        and the keeper brings it up to date should nothing follow.
+        """
         entry, after = plan.entry, plan.decision.after
+        if entry.terms_of == after.status and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+            return tuple(dead_letter_rows(plan.stream, after, plan.decision.events)) if after.dead_letters else ()
+        entry.row_ms = after.last_ms
         if entry.terms_of != after.status:
             entry.terms, entry.terms_of = run_terms(after), after.status
         letters = dead_letter_rows(plan.stream, after, plan.decision.events) if after.dead_letters else ()
@@ -352,19 +374,18 @@ class Turns:
     def _apply(self, plan: Plan, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
         entry, events = plan.entry, plan.decision.events
-        state = entry.state
-        for event in events:
-            evolve(state, event)
-        entry.since_snapshot += len(events)
         if events:
+            entry.state = adopt(plan.decision.after)
+            entry.since_snapshot += len(events)
             self.commits += 1
             self.gathered += len(plan.asks) - 1
+        state = entry.state
         if state.live:
             self._remember(plan.stream, entry)
         else:
             self._entries.pop(plan.stream, None)
         for ask, problem in zip(plan.asks, plan.problems, strict=True):
-            ask.done(Answer(problem=problem, version=state.seq))
+            ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
         if result.kept and self.taker is not None:
             self.taker.take(result.kept)
 
@@ -394,9 +415,12 @@ def _note_lost(plan: Plan, result: VersionConflict | LeasesLost) -> None:
 
 def _with_standing(asks: list[Ask]) -> list[Ask]:
     kept: list[Ask] = []
+    if not any([ask.lost for ask in asks]):
+        return asks
     for ask in asks:
         if ask.lost and not isinstance(ask.command, Result):
-            ask.done(Answer(problem=Problem(code="lease_lost", message="somebody else holds the job now")))
+            problem = Problem(code="lease_lost", message="somebody else holds the job now")
+            ask.done(ask, Answer(problem=problem))
         else:
             kept.append(ask)
     return kept
@@ -406,4 +430,4 @@ def _answer_all(asks: Iterable[Ask], error: Exception) -> None:
     shown = error if isinstance(error, TidemillError) else Unavailable(f"a turn failed: {error!r}")
     shown.__cause__ = error if shown is not error else None
     for ask in asks:
-        ask.done(Answer(error=shown))
+        ask.done(ask, Answer(error=shown))

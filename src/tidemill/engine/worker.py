@@ -20,22 +20,24 @@ from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempt import Attempt, Stale, failed_result, render_outputs
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.scopes import RUN_READER, blobs_of
-from tidemill.engine.turn import Answer, Ask, Entry, Turns
+from tidemill.engine.turn import DURABLE, Answer, Ask, Entry, Turns
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.attempts import standing
+from tidemill.kernel.attempts import LOST_IN_A_ROW_MAX, standing
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
     Checkpoint,
     DeadlineReached,
     Expire,
+    Failed,
     Lost,
     Rendered,
     Result,
     Shelve,
     Wake,
 )
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
 from tidemill.kernel.jobs import JOB_FORMAT, SYSTEM_QUEUE, Put, Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, peek_at
@@ -243,18 +245,17 @@ class Worker:
             return
         attempt = hand.attempt = Attempt(
             flow=entry.flow,
+            lists=entry.lists,
             state=state,
+            node=node,
             task=task,
             lease=lease,
             handler=handler,
             blobs=self._blobs,
             ambient=self._ambient,
             worker=self._options.name,
-            lists=entry.lists,
+            recorder=self,
         )
-        attempt.checkpoint = lambda value: self._checkpoint(hand, value)
-        if node.delivery == "at_most_once":
-            attempt.begin = lambda: self._record_start(hand)
         result = attempt.start()
         if isinstance(result, Result):
             self._settle(hand, result)
@@ -280,6 +281,10 @@ class Worker:
 
     async def _render(self, hand: Hand, entry: Entry) -> None:
         workflow, stream = entry.flow.workflow, hand.lease.stream
+        if hand.lease.expired >= LOST_IN_A_ROW_MAX:
+            error = Error("worker_killer", f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it")
+            self._settle(hand, Rendered(outcome=Failed(error=error)))
+            return
         reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
         try:
             refs = {ref.digest for ref in blobs_of(workflow, entry.state, reader)}
@@ -291,11 +296,12 @@ class Worker:
 
     def _settle(self, hand: Hand, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
-        self._turns.ask(hand.lease.stream, Ask(command, lambda answer: self._settled(hand, answer), ack=hand.lease))
+        self._turns.ask(hand.lease.stream, Ask(command, self._settled, about=hand, ack=hand.lease))
 
-    def _settled(self, hand: Hand, answer: Answer) -> None:
+    def _settled(self, ask: Ask, answer: Answer) -> None:
+        hand: Hand = ask.about
         self._let_go(hand)
-        if answer.error is not None or answer.problem is not None:
+        if answer is not DURABLE:
             asyncio.get_running_loop().create_task(self._release(hand.lease))
 
     def _give_back(self, hand: Hand) -> None:
@@ -311,27 +317,36 @@ class Worker:
 
     # While an attempt runs
 
-    async def _record_start(self, hand: Hand) -> bool:
+    async def record_start(self, attempt: Attempt) -> bool:
         """Commit NodeStarted; False when the attempt no longer counts."""
-        task = hand.task
-        command = Begin(
-            node=task.node, visit=task.visit, index=task.index, token=hand.lease.token, worker=self._options.name
-        )
-        answer = await self._turns.command(hand.lease.stream, command, hold=hand.lease)
-        hand.begun = answer.problem is None
-        return hand.begun
+        answer = await self._turns.command(attempt.lease.stream, self._begin_of(attempt), hold=attempt.lease)
+        self._note_begun(attempt, answer)
+        return answer.problem is None
 
-    async def _checkpoint(self, hand: Hand, value: Any) -> None:
-        task = hand.task
-        command = Checkpoint(
+    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        """Commit how far the attempt has come."""
+        task, lease = attempt.task, attempt.lease
+        text = encode_value(value)
+        payload: Payload = text
+        if len(text) > INLINE_BYTES_MAX:
+            payload = BlobRef(await self._blobs.put(lease.stream.tenant, text), len(text))
+        command = Checkpoint(node=task.node, visit=task.visit, index=task.index, token=lease.token, value=payload)
+        self._note_begun(attempt, await self._turns.command(lease.stream, command, hold=lease))
+
+    def _begin_of(self, attempt: Attempt) -> Begin:
+        task = attempt.task
+        return Begin(
             node=task.node,
             visit=task.visit,
             index=task.index,
-            token=hand.lease.token,
-            value=encode_value(value),
+            token=attempt.lease.token,
+            worker=self._options.name,
         )
-        answer = await self._turns.command(hand.lease.stream, command, hold=hand.lease)
-        hand.begun = answer.problem is None
+
+    def _note_begun(self, attempt: Attempt, answer: Answer) -> None:
+        hand = self._hands.get((attempt.lease.stream, attempt.lease.key))
+        if hand is not None and hand.attempt is attempt:
+            hand.begun = answer.problem is None
 
     def _on_beat(self, lost: Sequence[Lease]) -> None:
         """After each renewal: stop what was lost, and let the log know of attempts that take long."""
@@ -341,17 +356,10 @@ class Worker:
                 hand.running.cancel()
         for hand in list(self._hands.values()):
             hand.beats += 1
-            if hand.beats > 1 and not hand.begun and hand.attempt is not None and hand.attempt.called:
+            attempt = hand.attempt
+            if hand.beats > 1 and not hand.begun and attempt is not None and attempt.called:
                 hand.begun = True
-                task = hand.task
-                begin = Begin(
-                    node=task.node,
-                    visit=task.visit,
-                    index=task.index,
-                    token=hand.lease.token,
-                    worker=self._options.name,
-                )
-                self._turns.ask(hand.lease.stream, Ask(begin, _ignore, hold=hand.lease))
+                self._turns.ask(hand.lease.stream, Ask(self._begin_of(attempt), _ignore, hold=hand.lease))
 
 
 def _begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
@@ -360,7 +368,7 @@ def _begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token
 
 
-def _ignore(answer: Answer) -> None:
+def _ignore(ask: Ask, answer: Answer) -> None:
     """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
 from tidemill.expressions.cel_faults import Fault, compile_faults, reading_faults, run_time_words
-from tidemill.expressions.cel_native import NativeExpression, native_env
+from tidemill.expressions.cel_native import NativeExpression, NativeValue, native_env
 from tidemill.expressions.cel_syntax import Chain, chains
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.paths import READERS, is_nothing
@@ -57,19 +57,28 @@ def evaluate_cel(program: Program, scope: Scope) -> bool:
     data = _bound(program, scope)
     try:
         answer = program.native.eval(data=data)
-        value = answer.value()
     except Exception as error:
         raise _failed(program, scope, str(error)) from None
+    value = _content(answer)
     # Only a BOOL has one of the two Python booleans as its value, so this is also the check of its type.
     if value is True or value is False:
         return bool(value)
     kind = answer.type().name()
-    if kind == "ERROR":
+    if kind == "ERROR" and value is not None:
         raise _failed(program, scope, str(value))
+    shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
-        f"a condition must be true or false, and `{shorten(program.expression)}` is {kind.lower()}",
+        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
         "compare the value with something: x > 0, x == 'yes', size(x) > 0",
     )
+
+
+def _content(answer: NativeValue) -> object:
+    try:
+        return answer.value()
+    except TypeError:
+        # An optional has no counterpart in Python; it is no boolean either.
+        return None
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ which Python takes for true. Callers must accept nothing but the two booleans th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
@@ -42,7 +42,7 @@ class NativeEnv(Protocol):
 
 
 @lru_cache(maxsize=4)
-def native_env(variables: Sequence[str]) -> NativeEnv:
+def native_env(variables: tuple[str, ...]) -> NativeEnv:
     """Make an environment in which the named variables may hold anything; `ctx` maps names to anything."""
     from cel_expr_python import cel  # type: ignore[import-untyped]
     from cel_expr_python.ext import ext_math, ext_optional, ext_strings  # type: ignore[import-untyped]

@@ -16,7 +16,6 @@ from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.runtime import Undefined
 from jinja2.tests import TESTS
 from jinja2.utils import htmlsafe_json_dumps, pass_context
-from markupsafe import escape
 
 from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import template_failed
@@ -174,7 +173,7 @@ def _format(_context: ScopeContext, value: str, *args: object, **kwargs: object)
 
 
 def _escape(_context: ScopeContext, value: str) -> str:
-    return str.__str__(escape(value))
+    return str.__str__(FILTERS["escape"](value))
 
 
 def _string(_context: ScopeContext, value: str) -> str:

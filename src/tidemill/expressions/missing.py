@@ -46,6 +46,11 @@ class Missing(StrictUndefined):
     def __getitem__(self, key: object) -> Missing:  # type: ignore[override]
         return self
 
+    @property
+    def explanation(self) -> str:
+        """The sentence that any use of this value fails with; usually an `Explanation`."""
+        return self._undefined_message
+
     def refuse(self) -> NoReturn:
         """Fail the way any use of this value fails."""
         self._fail_with_undefined_error()

@@ -97,7 +97,7 @@ class Value:
         """Follow the path."""
         value = self.path.follow(scope)
         if isinstance(value, Missing):
-            raise _failure(value._undefined_message, scope)
+            raise _failure(value.explanation, scope)
         return value
 
 
@@ -117,7 +117,7 @@ class Joined:
                 continue
             value = part.follow(scope)  # type: ignore[union-attr]
             if isinstance(value, Missing):
-                raise _failure(value._undefined_message, scope)
+                raise _failure(value.explanation, scope)
             shown.append(value if type(value) is str else text(value))
         whole = "".join(shown)
         room(len(whole))

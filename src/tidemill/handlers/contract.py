@@ -70,11 +70,14 @@ class NodeContext:
     """Rendered: templates are gone, secrets are in."""
     upstream: Mapping[str, Any]
     """Outputs of the parents whose edges were taken, by id."""
-    effect_key: str
-    """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
     checkpoint: Checkpointer | None = field(default=None, repr=False)
+
+    @property
+    def effect_key(self) -> str:
+        """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
+        return f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ order, so that equal documents give equal bytes whatever their spelling.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -34,6 +34,9 @@ from tidemill.kernel.references import Reading
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10
 BUILT_IN = Retry()
+
+_AS_WRITTEN = frozenset(("config", "config_ref", "when", "delivery", "priority"))
+_CONTROL = frozenset(("join", "on_error", "branch", "loop", "map"))
 
 
 Built = TypeVar("Built", bound=msgspec.Struct)
@@ -138,46 +141,47 @@ class Assembly:
         self, number: int, type_: NodeType, undoing: NodeType | None, exits: Mapping[str, list[str]] | None
     ) -> Node:
         node, graph = self.draft.nodes[number], self.graph
-        get = node.get
-        join: Json = get("join", "all")
-        on_error: Json = get("on_error", "fail")
         outbound = graph.names(graph.out[number])
-        reads, reads_past = self._reads(number)
-        return lean(
-            Node,
-            id=node["id"],
-            type=type_.key,
-            config=get("config"),
-            config_ref=get("config_ref"),
-            when=get("when"),
-            join="quorum" if isinstance(join, dict) else join,
-            quorum=join["quorum"] if isinstance(join, dict) else 0,
-            branch=branch_of(node["branch"]) if "branch" in node else None,
-            loop=self._loop(number, node["loop"]) if "loop" in node else None,
-            map=map_of(node["map"]) if "map" in node else None,
-            on_error="route" if isinstance(on_error, dict) else on_error,
-            error_path=tuple(on_error["route"]) if isinstance(on_error, dict) else (),
-            exits={field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()} if exits else {},
-            retry=self._retry(node),
-            timeout_ms=self._timeout(node, type_),
-            delivery=get("delivery", "at_least_once"),
-            queue=get("queue", type_.queue),
-            priority=get("priority", 5),
-            compensator=self._compensator(node["compensator"], undoing) if undoing else None,
-            inbound=graph.names(graph.into[number]),
-            outbound=outbound,
-            plain=graph.names(graph.plain(number)) if graph.ruled else outbound,
-            loops=graph.names(self.loops.around.get(number, ())),
-            reads=reads,
-            reads_past=reads_past,
-            reads_all=number in self.reading.dynamic,
-        )
+        fields: dict[str, Json] = {
+            "id": node["id"],
+            "type": type_.key,
+            "retry": self._retry(node),
+            "timeout_ms": self._timeout(node, type_),
+            "queue": node.get("queue", type_.queue),
+            "inbound": graph.names(graph.into[number]),
+            "outbound": outbound,
+            "plain": graph.names(graph.plain(number)) if graph.ruled else outbound,
+        }
+        for key in node.keys() & _AS_WRITTEN:
+            fields[key] = node[key]
+        if not node.keys().isdisjoint(_CONTROL):
+            fields.update(self._control(number, node))
+        if undoing is not None:
+            fields["compensator"] = self._compensator(node["compensator"], undoing)
+        if exits:
+            fields["exits"] = {field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()}
+        if number in self.loops.around:
+            fields["loops"] = graph.names(self.loops.around[number])
+        if number in self.reading.dynamic:
+            fields["reads_all"] = True
+        if number in self.reading.current or number in self.reading.past:
+            fields["reads"], fields["reads_past"] = self._reads(number)
+        return lean(Node, **fields)
+
+    def _control(self, number: int, node: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        """The fields of a node that has joins, branches, loops, maps or a way to go on after errors."""
+        join, on_error = node.get("join", "all"), node.get("on_error", "fail")
+        yield "join", "quorum" if isinstance(join, dict) else join
+        yield "quorum", join["quorum"] if isinstance(join, dict) else 0
+        yield "on_error", "route" if isinstance(on_error, dict) else on_error
+        yield "error_path", tuple(on_error["route"]) if isinstance(on_error, dict) else ()
+        yield "branch", branch_of(node["branch"]) if "branch" in node else None
+        yield "loop", self._loop(number, node["loop"]) if "loop" in node else None
+        yield "map", map_of(node["map"]) if "map" in node else None
 
     def _reads(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What a node reads, and what of it only as it was when the pass began, both in document order."""
         current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
-        if not current and not past:
-            return (), ()
         return self.graph.names(sorted({*current, *past})), self.graph.names(sorted(past))
 
     def _retry(self, owner: Mapping[str, Json]) -> Retry:

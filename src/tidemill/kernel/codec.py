@@ -8,6 +8,7 @@ sentence instead of being misread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -80,6 +81,7 @@ def plain(event: AnyEvent, seq: int) -> dict[str, Any]:
     return shown
 
 
+@lru_cache(maxsize=256)
 def _defaults(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
     return tuple(field.default for field in msgspec.structs.fields(kind))
 

@@ -11,7 +11,7 @@ import msgspec
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Route
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A repeated command with the same id is recognised and changes nothing."""
 
     id: str | None = None
@@ -64,14 +64,14 @@ class ToActivation(Command, frozen=True, kw_only=True):
     index: int = NOT_AN_ITEM
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class Done(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The handler returned a value."""
 
     output: Payload
     size: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True):
+class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The handler failed, or its inputs or conditions could not be evaluated."""
 
     error: Error
@@ -80,7 +80,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody knows whether the effect happened (a time-out): decides for `at_most_once` nodes."""
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True):
+class Waits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The handler asked to wait for something instead of returning."""
 
     on: str
@@ -88,13 +88,13 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     for_ms: int | None = None
 
 
-class Skips(msgspec.Struct, frozen=True, kw_only=True):
+class Skips(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`when` was false, or the handler chose to skip its visit."""
 
     reason: str = "when"
 
 
-class Expands(msgspec.Struct, frozen=True, kw_only=True):
+class Expands(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The list of a map is known. An empty one completes at once: then `output` is its `[]`."""
 
     count: int

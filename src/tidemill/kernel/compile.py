@@ -20,7 +20,7 @@ from tidemill.kernel.model import Json, NodeType, Workflow
 from tidemill.kernel.nodetypes import Types, TypeTable, find_compensator_types, find_exits, find_types
 from tidemill.kernel.normal import Draft, draft_of
 from tidemill.kernel.references import Reading, unknown_reference
-from tidemill.kernel.scopes import EVERYWHERE, IN_JUDGEMENT, check_roots, node_uses, template_uses
+from tidemill.kernel.scopes import EVERYWHERE, IN_JUDGEMENT, check_roots, find_templates, node_uses, template_uses
 
 
 class Compiled(NamedTuple):
@@ -59,7 +59,8 @@ def compile_document(raw: Json, types: Types) -> Compiled:
         uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, undoing.get(number))]
         if uses:
             reading.add(number, uses)
-            validate.warn_of_inputs(draft.place(number), uses, names)
+            if names is not None:
+                validate.warn_of_inputs(draft.place(number), uses, names)
     reading.settle()
     output_uses = _output_uses(draft, names)
     draft.found.refuse()
@@ -80,12 +81,12 @@ def _checked_templates(
     draft: Draft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
 ) -> list[Use]:
     """Check a node's configurations, and give what their templates refer to."""
-    node, place = draft.nodes[number], draft.place(number)
+    node = draft.nodes[number]
     if type_ is not None:
-        table.check_config(place, type_, node)
+        table.check_config(draft, number, type_, node, "config")
     if undoing is not None:
-        table.check_config(place, undoing, node["compensator"], "compensator/config")
-    return node_uses(place, node, type_, undoing)
+        table.check_config(draft, number, undoing, node["compensator"], "compensator/config")
+    return node_uses(draft, number, type_, undoing)
 
 
 def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
@@ -93,8 +94,9 @@ def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
     if "outputs" not in draft.document:
         return []
     place = Place(draft.found, "", "outputs")
-    uses = template_uses(place, "outputs", draft.document["outputs"], EVERYWHERE)
-    validate.warn_of_inputs(place, uses, names)
+    uses = template_uses(place, "outputs", find_templates(draft.document["outputs"]), EVERYWHERE)
+    if names is not None:
+        validate.warn_of_inputs(place, uses, names)
     for use in uses:
         for name in sorted(use.reach.nodes):
             if name not in draft.index:

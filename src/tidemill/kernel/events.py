@@ -17,7 +17,7 @@ NOT_AN_ITEM = -1
 """The `index` of an activation that is not an item of a map."""
 
 
-class BlobRef(msgspec.Struct, frozen=True, array_like=True):
+class BlobRef(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A value stored by content outside the log."""
 
     digest: str
@@ -30,7 +30,7 @@ Payload = bytes | BlobRef
 """A JSON value: its text, or where its text is."""
 
 
-class Error(msgspec.Struct, frozen=True, array_like=True):
+class Error(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Why a visit or attempt failed; always serialisable, whatever the exception held."""
 
     code: str
@@ -44,7 +44,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
     """The failing item, when a map failed because of one."""
 
 
-class Route(msgspec.Struct, frozen=True, array_like=True):
+class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a worker found when it evaluated a node's conditions; recorded, never evaluated again."""
 
     again: bool | None = None
@@ -56,7 +56,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):
     """What every fact carries. `cause` is the seq that led to it, 0 when somebody outside did."""
 
     v: int = 1

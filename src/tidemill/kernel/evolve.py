@@ -13,6 +13,7 @@ from typing import Any
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     AnyEvent,
+    BlobRef,
     DeadLettered,
     Ending,
     LoopContinued,
@@ -78,6 +79,7 @@ def _run_created(state: State, event: RunCreated) -> None:
     state.parent, state.forked_from = event.parent, event.forked_from
     state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
     state.counter = event.counter
+    state.blobs += type(event.inputs) is BlobRef
     for node in event.entries:
         state.edit(node).tokens = 1
 
@@ -127,6 +129,7 @@ def _node_scheduled(state: State, event: NodeScheduled) -> None:
     cell.since_ms = event.at_ms
     if event.resumed is not None:
         cell.resumed, cell.wait = event.resumed, None
+        state.blobs += type(event.resumed) is BlobRef
     if event.held:
         cell.status = "PENDING"
         _hold(state, event.node, cell)
@@ -185,12 +188,14 @@ def _node_started(state: State, event: NodeStarted) -> None:
 
 def _node_checkpointed(state: State, event: NodeCheckpointed) -> None:
     edit_at(state.edit(event.node), event.index).checkpoint = event.value
+    state.blobs += type(event.value) is BlobRef
 
 
 def _node_expanded(state: State, event: NodeExpanded) -> None:
     cell = state.edit(event.node)
     cell.map = MapState(count=event.count, items=event.items, window=event.window)
     cell.token, cell.lost = event.token, 0
+    state.blobs += type(event.items) is BlobRef
     state.in_flight -= 1
     cell.status, cell.since_ms = "RUNNING", event.at_ms
     if event.count:
@@ -218,6 +223,7 @@ def _node_completed(state: State, event: NodeCompleted) -> None:
     cell = state.edit(event.node)
     act = edit_at(cell, event.index)
     state.size += event.size
+    state.blobs += type(event.output) is BlobRef
     act.output, act.error, act.lost = event.output, None, 0
     act.duration_ms += event.duration_ms
     act.token = event.token or act.token

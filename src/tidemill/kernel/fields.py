@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tidemill.kernel.findings import Place, escaped, nearest, shown
+from tidemill.kernel.findings import Place, escaped, shown
 from tidemill.kernel.model import Json
 
 Reader = Callable[[Place, str, Json], Json]
@@ -78,7 +78,7 @@ def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str,
 
 
 def unknown_key(place: Place, key: str, table: Table) -> None:
-    hint = nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
+    hint = place.found.nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
@@ -170,7 +170,7 @@ def choice(*options: str) -> Reader:
             return wrong_type(place, key, value, "a string")
         if value in options:
             return value
-        hint = nearest(value, options) or f"one of {', '.join(options)}"
+        hint = place.found.nearest(value, options) or f"one of {', '.join(options)}"
         place.problem("unknown_value", key, f"`{key}` cannot be `{shown(value)}`", hint)
         return None
 

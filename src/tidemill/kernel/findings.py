@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 
 from tidemill.errors import Problem, Rejected
 
 PROBLEMS_MAX = 1000
-CANDIDATES_MAX = 10_000
+CANDIDATES_MAX = 2_000
+COMPARISONS_MAX = 100_000
+"""Names compared in all hints of one document together, so that a thousand typos do not take a minute."""
 NAME_SHOWN_MAX = 60
+STEP_SHOWN_MAX = 200
 
 
 class Findings:
     """Problems and warnings in the order in which they were met."""
 
-    __slots__ = ("dropped", "problems", "warnings")
+    __slots__ = ("comparisons_left", "dropped", "problems", "warnings")
 
     def __init__(self) -> None:
+        self.comparisons_left = COMPARISONS_MAX
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self.dropped = 0
@@ -43,6 +48,13 @@ class Findings:
         """Record what another floor of the house has found."""
         for problem in problems:
             self.problem(problem.code, problem.path, problem.message, problem.hint)
+
+    def nearest(self, name: str, known: Iterable[str]) -> str:
+        """A hint that offers the known name most like the one given, or nothing."""
+        candidates = list(islice(known, min(CANDIDATES_MAX, self.comparisons_left)))
+        self.comparisons_left -= len(candidates)
+        matches = get_close_matches(name[:NAME_SHOWN_MAX], candidates, n=1, cutoff=0.6)
+        return f"did you mean `{shown(matches[0])}`?" if matches else ""
 
     def all_problems(self) -> list[Problem]:
         """Every problem kept, and a last line that counts the ones that were not."""
@@ -87,21 +99,11 @@ def pointer(path: str, key: str | int) -> str:
 
 
 def escaped(key: str) -> str:
-    """A key as a step of a JSON pointer."""
-    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+    """A key as a step of a JSON pointer, cut where nobody would read on."""
+    return shown(key, STEP_SHOWN_MAX).replace("~", "~0").replace("/", "~1")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that offers the known name most like the one given, or nothing.
-
-    Comparing is quadratic in the lengths and linear in the candidates, so both are bounded.
-    """
-    candidates = [candidate for _, candidate in zip(range(CANDIDATES_MAX), known, strict=False)]
-    matches = get_close_matches(name[:NAME_SHOWN_MAX], candidates, n=1, cutoff=0.6)
-    return f"did you mean `{matches[0]}`?" if matches else ""
-
-
-def shown(value: str) -> str:
+def shown(value: str, length_max: int = NAME_SHOWN_MAX) -> str:
     """A name from the document as it may be printed: short, and nothing that a terminal would act on."""
-    short = value if len(value) <= NAME_SHOWN_MAX else value[: NAME_SHOWN_MAX - 1] + "…"
+    short = value if len(value) <= length_max else value[: length_max - 1] + "…"
     return short if short.isprintable() else ascii(short)[1:-1]

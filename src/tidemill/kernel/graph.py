@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntFlag
 
-from tidemill.kernel.findings import nearest, shown
+from tidemill.kernel.findings import shown
 from tidemill.kernel.model import Json
 from tidemill.kernel.normal import Draft
 
@@ -39,8 +39,8 @@ class Graph:
 
     def __init__(self, ids: list[str]) -> None:
         self.ids = ids
-        self.out: list[list[int]] = [[] for _ in ids]
-        self.into: list[list[int]] = [[] for _ in ids]
+        self.out: list[tuple[int, ...]] = [()] * len(ids)
+        self.into: list[tuple[int, ...]] = [()] * len(ids)
         self.ruled: dict[Edge, Rule] = {}
         self.order: list[int] = []
         """A topological order; shorter than the nodes when there is a cycle."""
@@ -53,8 +53,6 @@ class Graph:
 
     def plain(self, number: int) -> list[int]:
         """Targets of the edges that no rule names."""
-        if not self.ruled:
-            return self.out[number]
         return [target for target in self.out[number] if (number, target) not in self.ruled]
 
     def names(self, numbers: Collection[int]) -> tuple[str, ...]:
@@ -78,11 +76,19 @@ def build_graph(draft: Draft, exits: dict[int, dict[str, list[str]]]) -> Graph:
                     if edge is not None:
                         edges.add(edge)
                         graph.ruled[edge] = graph.ruled.get(edge, Rule(0)) | rule
-    for source, target in sorted(edges):
-        graph.out[source].append(target)
-        graph.into[target].append(source)
+    _fill(graph, edges)
     _sort(graph)
     return graph
+
+
+def _fill(graph: Graph, edges: Collection[Edge]) -> None:
+    out: list[list[int]] = [[] for _ in graph.ids]
+    into: list[list[int]] = [[] for _ in graph.ids]
+    for source, target in sorted(edges):
+        out[source].append(target)
+        into[target].append(source)
+    # Tuples of numbers, unlike lists, soon are nothing to the garbage collector.
+    graph.out, graph.into = list(map(tuple, out)), list(map(tuple, into))
 
 
 def _plain_edges(draft: Draft) -> set[Edge]:
@@ -98,7 +104,7 @@ def _plain_edges(draft: Draft) -> set[Edge]:
             for name in (source, target):
                 if name not in index:
                     message = f"edge {shown(source)} → {shown(target)}: there is no node `{shown(name)}`"
-                    found.problem("unknown_dependency", path, message, nearest(name, index))
+                    found.problem("unknown_dependency", path, message, found.nearest(name, index))
     return edges
 
 
@@ -130,7 +136,7 @@ def _checked_target(draft: Draft, number: int, key: str, target: str) -> Edge | 
     who = f"node `{shown(draft.nodes[number]['id'])}`"
     if other is None:
         message = f"{who}: `{shown(target)}` is not a node of this workflow"
-        draft.found.problem("unknown_target", path, message, nearest(target, draft.index))
+        draft.found.problem("unknown_target", path, message, draft.found.nearest(target, draft.index))
         return None
     if other == number:
         draft.found.problem("self_dependency", path, f"{who} leads to itself", "to repeat a node give it a `loop`")

@@ -28,7 +28,7 @@ SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker takes them."""
 
 
-class Task(msgspec.Struct, frozen=True, array_like=True):
+class Task(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a job asks for; its body in the store."""
 
     kind: JobKind
@@ -43,7 +43,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
         return key_of(self.kind, self.node, self.visit, self.index)
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """A job to insert unless it is there."""
 
     key: str

@@ -15,26 +15,26 @@ from tidemill.kernel.findings import Findings, pointer, shown
 from tidemill.kernel.model import Json
 from tidemill.kernel.values import DEPTH_MAX, deeper_than, has_lone_surrogate
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_json(text: str) -> Json:
     """Parse a document, or raise Rejected with every fault of the text."""
     found = Findings()
-    suspect = _SURROGATE.search(text) is not None
-    value: Json = None
     try:
         value, clean = _parse(text)
-        suspect = suspect or not clean or deeper_than(value, DEPTH_MAX)
+        if clean and not _SURROGATE.search(text) and not deeper_than(value, DEPTH_MAX):
+            return value
+        _Scan(text, found).run()
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         found.problem("json_syntax", "", f"{where}: {error.msg[:1].lower()}{error.msg[1:]}")
     except (RecursionError, ValueError):
-        # ValueError: an integer with more digits than Python converts. The scan names both faults.
-        suspect = True
-    if suspect:
+        # Too deep, or an integer with more digits than Python converts; the scan says which and where.
         _Scan(text, found).run()
+        if not found.problems:
+            found.problem("too_deep", "", "nested too deep to be read from here")
     found.refuse()
     return value
 

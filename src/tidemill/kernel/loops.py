@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tidemill.kernel.findings import nearest, shown
+from tidemill.kernel.findings import shown
 from tidemill.kernel.graph import ESCAPING, Edge, Graph, Rule, walk
 from tidemill.kernel.nodes import UNLIMITED
 from tidemill.kernel.normal import Draft
@@ -84,7 +84,8 @@ def _entry(draft: Draft, number: int) -> int | None:
     entry = draft.index.get(name)
     if entry is None and name is not None:
         message = f"`{shown(name)}` is not a node of this workflow"
-        draft.place(number).problem("unknown_target", "loop/loop_back_to", message, nearest(name, draft.index))
+        hint = draft.found.nearest(name, draft.index)
+        draft.place(number).problem("unknown_target", "loop/loop_back_to", message, hint)
     return entry
 
 

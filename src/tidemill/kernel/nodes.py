@@ -6,6 +6,7 @@ is not asked here: ids are only strings, conditions and configurations are only 
 
 from __future__ import annotations
 
+from tidemill.expressions.references import RESERVED
 from tidemill.kernel.fields import (
     SECONDS_MAX,
     Reader,
@@ -32,9 +33,6 @@ from tidemill.kernel.fields import (
 from tidemill.kernel.findings import Place, shown
 from tidemill.kernel.model import Json
 
-RESERVED = frozenset(
-    ("inputs", "run", "item", "index", "iteration", "secrets", "ctx", "nodes", "output", "current"),
-)
 TYPE_SPELLINGS = {
     "call_external_service": "http",
     "llm_service": "llm",

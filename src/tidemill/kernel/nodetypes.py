@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.expressions.templates import is_template
 from tidemill.kernel.fields import node_ids
-from tidemill.kernel.findings import Place, nearest, shown
+from tidemill.kernel.findings import Place, shown
 from tidemill.kernel.model import Json, NodeType
 from tidemill.kernel.normal import Draft
 
@@ -44,10 +44,10 @@ class TypeTable:
             hint = "known: " + ", ".join(each.key for each in versions)
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
-            hint = nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
+            hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
-    def check_config(self, place: Place, type_: NodeType, owner: Mapping[str, Json], key: str = "config") -> None:
+    def check_config(self, draft: Draft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str) -> None:
         """Check a configuration against its type's schema; what a template will become cannot be known yet."""
         if type_.config_schema is True or "config_ref" in owner:
             return
@@ -55,10 +55,11 @@ class TypeTable:
         if schema is None:
             schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
         config = owner.get("config")
-        problems = schema.problems(
-            {} if config is None else config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid"
-        )
-        for problem in problems:
+        config = {} if config is None else config
+        if schema.accepts(config):
+            return
+        place = draft.place(number)
+        for problem in schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid"):
             place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
 
 

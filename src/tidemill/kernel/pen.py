@@ -19,7 +19,7 @@ from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, draft_of
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the store has to do with jobs, in the commit that writes the events."""
 
     put: tuple[Put, ...] = ()
@@ -27,7 +27,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     withdraw: tuple[str, ...] = ()
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The facts that follow from a command, in order, and the work that follows from the facts."""
 
     events: tuple[AnyEvent, ...]

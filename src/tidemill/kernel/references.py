@@ -11,7 +11,7 @@ from itertools import islice
 
 from tidemill.kernel.ancestry import ancestor_pairs, certain_pairs
 from tidemill.kernel.clauses import Use
-from tidemill.kernel.findings import Place, nearest, shown
+from tidemill.kernel.findings import Place, shown
 from tidemill.kernel.graph import Edge, Graph, walk
 from tidemill.kernel.loops import Loops
 from tidemill.kernel.normal import Draft
@@ -117,7 +117,7 @@ class Reading:
 def unknown_reference(draft: Draft, place: Place, use: Use, name: str) -> None:
     """Record a name that is neither a node nor anything else an expression can see."""
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
-    hint = nearest(name, draft.index) or "a node's output is `<id>.output`, an input `inputs.<name>`"
+    hint = draft.found.nearest(name, draft.index) or "a node's output is `<id>.output`, an input `inputs.<name>`"
     place.problem("unknown_reference", use.key, message, hint)
 
 

@@ -6,12 +6,14 @@ only in a configuration field whose type promises to keep it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tidemill.expressions.templates import check_template
 from tidemill.kernel.clauses import Use
 from tidemill.kernel.findings import Place, pointer
 from tidemill.kernel.model import Json, NodeType
+from tidemill.kernel.normal import Draft
+from tidemill.kernel.values import LEAVES
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
@@ -29,27 +31,27 @@ _WHERE = {
 Found = list[tuple[tuple[str | int, ...], str]]
 
 
-def node_uses(place: Place, node: dict[str, Json], type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
+def node_uses(draft: Draft, number: int, type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
     """Check every template of a node and tell what it refers to; `undoing` is the type of its compensator."""
+    node = draft.nodes[number]
     is_map = "map" in node
     in_config = IN_ITEMS if is_map else EVERYWHERE
     uses: list[Use] = []
-    if "config" in node:
-        uses = template_uses(place, "config", node["config"], in_config, type_.secret_fields if type_ else ())
-    if is_map and "over" in node["map"]:
-        uses += template_uses(place, "map/over", node["map"]["over"], EVERYWHERE)
-    if "config" in node.get("compensator", ()):
-        config, secret_fields = node["compensator"]["config"], undoing.secret_fields if undoing else ()
-        uses += template_uses(place, "compensator/config", config, in_config | {"output"}, secret_fields)
+    if strings := find_templates(node.get("config")):
+        secret_fields = type_.secret_fields if type_ else ()
+        uses = template_uses(draft.place(number), "config", strings, in_config, secret_fields)
+    if is_map and (strings := find_templates(node["map"].get("over"))):
+        uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE)
+    if "compensator" in node and (strings := find_templates(node["compensator"].get("config"))):
+        secret_fields = undoing.secret_fields if undoing else ()
+        uses += template_uses(draft.place(number), "compensator/config", strings, in_config | {"output"}, secret_fields)
     return uses
 
 
 def template_uses(
-    place: Place, key: str, value: Json, allowed: frozenset[str], secret_fields: Sequence[str] = ()
+    place: Place, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
 ) -> list[Use]:
-    """Check the templates in a value and tell what each of its strings refers to."""
-    strings: Found = []
-    find_templates(value, (), strings)
+    """Check the templates found in a value and tell what each of them refers to."""
     uses: list[Use] = []
     for steps, text in strings:
         at = key
@@ -65,18 +67,30 @@ def template_uses(
     return uses
 
 
-def find_templates(value: Json, steps: tuple[str | int, ...], into: Found) -> None:
-    """Collect the strings that may be templates, each with the steps that lead to it; keys never are."""
+def find_templates(value: Json) -> Found:
+    """The strings in a value that may be templates, each with the steps that lead to it; keys never are."""
+    found: Found = []
     if isinstance(value, str):
         if "{" in value:
-            into.append((steps, value))
-    elif isinstance(value, dict | list):
-        for step, child in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(child, str):
-                if "{" in child:
-                    into.append(((*steps, step), child))
-            elif isinstance(child, dict | list):
-                find_templates(child, (*steps, step), into)
+            found.append(((), value))
+    elif value is not None:
+        _find(value, (), found)
+    return found
+
+
+def _find(value: Json, steps: tuple[str | int, ...], found: Found) -> None:
+    items: Iterable[tuple[str | int, Json]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for step, child in items:
+        kind = type(child)
+        if kind is str:
+            if "{" in child:
+                found.append(((*steps, step), child))
+        elif kind not in LEAVES:
+            _find(child, (*steps, step), found)
 
 
 def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:

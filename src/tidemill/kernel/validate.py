@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.expressions.schema import check_schema
 from tidemill.kernel.clauses import Use
-from tidemill.kernel.findings import Place, nearest, shown
+from tidemill.kernel.findings import Place, shown
 from tidemill.kernel.graph import Graph
 from tidemill.kernel.model import Json, Limits
 from tidemill.kernel.normal import Draft
@@ -84,15 +84,13 @@ def closed_names(schema: Json) -> set[str] | None:
     return set(properties)
 
 
-def warn_of_inputs(place: Place, uses: Iterable[Use], names: set[str] | None) -> None:
+def warn_of_inputs(place: Place, uses: Iterable[Use], names: set[str]) -> None:
     """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
-    if names is None:
-        return
     for use in uses:
         if "inputs" in use.reach.roots:
             for name in sorted(set(_INPUT.findall(_text(use.value))) - names):
                 message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
-                place.warning("unknown_input", use.key, message, nearest(name, names))
+                place.warning("unknown_input", use.key, message, place.found.nearest(name, names))
 
 
 def _text(value: Json) -> str:

@@ -17,7 +17,8 @@ from tidemill.kernel.model import Json
 DEPTH_MAX = 100
 CONTAINERS_MAX = 10_000_000
 
-_LEAF = frozenset((int, bool, type(None)))
+LEAVES = frozenset((int, bool, type(None)))
+"""Types of values in which nothing can be wrong or hidden; most values are one of these or a string."""
 
 Trail = tuple["Trail | None", "str | int"]
 """The way to a value as linked steps, cheap to extend; it becomes a path only when something is wrong there."""
@@ -55,7 +56,7 @@ class _Walk:
                     self._key(key, trail)
         for step, child in steps:
             kind = type(child)
-            if kind not in _LEAF and (kind is not str or not child.isascii()):
+            if kind not in LEAVES and (kind is not str or not child.isascii()):
                 self.visit(child, (trail, step), depth + 1)
 
     def _stop(self, trail: Trail | None) -> NoReturn:

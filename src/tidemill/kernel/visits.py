@@ -39,7 +39,7 @@ from tidemill.kernel.routing import (
 from tidemill.kernel.state import Cell
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the event of an ended attempt repeats from the command that reported it."""
 
     token: int = 0

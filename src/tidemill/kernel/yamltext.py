@@ -77,6 +77,8 @@ class _Composer:
         self.open: Json = None
         self.key: Json = _NO_KEY
         self.anchors: dict[str, Json] = {}
+        self.keys: dict[str, str] = {}
+        """Each key once: a large document repeats a few keys very often."""
         self.aliased_left = ALIASED_VALUES_MAX
 
     def compose(self) -> Json:
@@ -118,7 +120,7 @@ class _Composer:
             self._take_key(value, event)
 
     def _take_key(self, key: Json, event: Any) -> None:
-        self.key = key if isinstance(key, str) else ""
+        self.key = self.keys.setdefault(key, key) if isinstance(key, str) else ""
         if not isinstance(key, str):
             self._say("not_json", event, "a key must be a string", "quote the key")
         elif key in self.open:

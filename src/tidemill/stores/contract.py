@@ -27,7 +27,7 @@ class Stream(NamedTuple):
     key: str
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class Value(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Base of the frozen, keyword-only values below."""
 
 

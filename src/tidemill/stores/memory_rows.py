@@ -72,7 +72,12 @@ class Table:
 
     def write(self, row: Row) -> None:
         """Replace or remove a row, touching only the orders in which it moves."""
-        old = self._rows.pop(row.key, None)
+        old = self._rows.get(row.key)
+        if old is not None and old.terms is row.terms and old.sort == row.sort and not row.deleted:
+            # By far the most common write: a run went on and can still be found by the same terms.
+            self._rows[row.key] = row
+            return
+        self._rows.pop(row.key, None)
         if not row.deleted:
             self._rows[row.key] = row
         before, after = _terms(old), _terms(None if row.deleted else row)

@@ -1,0 +1,81 @@
+"""Every example runs and returns what it says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.cli.kit import EXAMPLES, process
+from tidemill.cli import exits
+
+CASES: list[tuple[str, dict[str, Any], Any]] = [
+    ("hello", {}, {"greeting": "Hello, world!", "louder": "HELLO, WORLD!"}),
+    ("hello", {"name": "Ada"}, {"greeting": "Hello, Ada!", "louder": "HELLO, ADA!"}),
+    ("branches", {"amount": 50}, {"approved_by": "nobody", "audited": False, "gift": None}),
+    ("branches", {"amount": 500.5}, {"approved_by": "a manager", "audited": False, "gift": None}),
+    (
+        "branches",
+        {"amount": 5000, "vip": True},
+        {"approved_by": "the board", "audited": True, "gift": "a box of chocolates"},
+    ),
+    ("loops", {}, {"result": "published after pass 3", "quality": 9}),
+    ("loops", {"wanted": 99}, {"result": "gave up after pass 4", "quality": 11}),
+    (
+        "map",
+        {},
+        {"total": 2854, "squares": [16, 64, 225, 256, 529, 1764], "last": "number 5 got through", "nothing": []},
+    ),
+    ("map", {"numbers": [3]}, {"total": 9, "squares": [9], "last": "number 0 got through", "nothing": []}),
+    (
+        "errors",
+        {},
+        {
+            "connection": "connected",
+            "newsletter": "newsletter_down",
+            "money": "refunded, because the card was declined",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
+def test_small_examples(name: str, inputs: dict[str, Any], outputs: Any) -> None:
+    with tidemill.open() as mill:
+        view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
+    assert (view.status, view.outputs) == ("COMPLETED", outputs)
+
+
+def test_every_example_is_tried_and_introduces_itself() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.yaml")}
+    assert names == {name for name, _, _ in CASES} | {"showcase"}
+    for name in names:
+        lines = (EXAMPLES / f"{name}.yaml").read_text().splitlines()
+        assert lines[0].startswith("# ")
+        assert any(line.startswith(f"#   tidemill run examples/{name}.yaml") for line in lines)
+
+
+def test_the_showcase_shows_everything() -> None:
+    began = time.monotonic()
+    ended = process("run", str(EXAMPLES / "showcase.yaml"), "--json")
+    assert ended.code == exits.OK
+    assert time.monotonic() - began < 20
+    view = ended.json
+    nodes = view["nodes"]
+    assert view["outputs"] == {
+        "order": "A-1001",
+        "customer": "Ada Lovelace",
+        "cleared_by": "the rules",
+        "paid": 1152,
+        "parcels": 8,
+        "route": "11 km after 4 passes",
+        "text_message": "FAILED",
+        "tracking": "TM-008-011",
+    }
+    assert nodes["review"]["status"] == "SKIPPED"
+    assert nodes["charge"]["attempts"] == 2
+    assert nodes["plan-route"]["visits"] == 4
+    assert nodes["check-stock"]["items"] == {"count": 8, "done": 8, "failed": 0}
+    assert nodes["text-message"]["status"] == "FAILED"

@@ -1,0 +1,101 @@
+"""`tidemill validate`."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.cli.kit import EXAMPLES, Inside, on_terminal, process, shown
+from tidemill.cli import exits
+
+BROKEN = """
+name: Broken One
+nodse: []
+nodes:
+  - {id: a, type: valeu}
+  - {id: b, type: value, dependencies: [zz]}
+"""
+WARNED = """
+name: warned
+nodes:
+  - {id: a, type: value, config: {x: 1}}
+  - {id: b, type: value, config: 2}
+  - {id: c, type: value, dependencies: [a, b], join: any, config: "{{ a.output }}"}
+"""
+
+
+def test_a_valid_document_is_one_friendly_line() -> None:
+    ended = process("validate", str(EXAMPLES / "hello.yaml"))
+    (line,) = ended.out.splitlines()
+    assert (ended.code, ended.err) == (exits.OK, "")
+    assert line.startswith("✓ hello is valid: 3 nodes, sha256:")
+
+
+def test_as_json(inside: Inside) -> None:
+    ended = inside("validate", str(EXAMPLES / "hello.yaml"), "--json")
+    assert ended.code == exits.OK
+    answer = ended.json
+    assert answer.pop("digest").startswith("sha256:")
+    assert answer == {"valid": True, "name": "hello", "nodes": 3, "problems": [], "warnings": []}
+
+
+def test_every_problem_is_listed_at_once(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(BROKEN)
+    ended = inside("validate", str(file))
+    assert ended.code == exits.REFUSED
+    assert "is refused: 4 problems" in ended.out
+    for words in ("/name ", "[unknown_key]", "→ did you mean `value`?", "/nodes/1/dependencies/0"):
+        assert words in ended.out
+    assert "\x1b" not in ended.out
+    columns = {
+        line.index(word) for line in ended.out.splitlines() for word in ("`Broken", "unknown key") if word in line
+    }
+    assert len(columns) == 1, "the messages stand in one column"
+
+
+def test_problems_as_json(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(BROKEN)
+    ended = inside("validate", str(file), "--json")
+    assert ended.code == exits.REFUSED
+    answer = ended.json
+    assert answer["valid"] is False
+    assert answer["digest"] is answer["name"] is answer["nodes"] is None
+    assert {problem["code"] for problem in answer["problems"]} >= {"unknown_key", "unknown_node_type"}
+    assert all(set(problem) == {"code", "path", "message", "hint"} for problem in answer["problems"])
+
+
+def test_warnings_do_not_refuse(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "warned.yaml"
+    file.write_text(WARNED)
+    ended = inside("validate", str(file))
+    assert ended.code == exits.OK
+    assert "! 1 warning\n" in ended.out
+    answer = inside("validate", str(file), "--json").json
+    assert answer["valid"] is True
+    assert len(answer["warnings"]) == 1
+
+
+def test_standard_input_is_read(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = process("validate", "-", given=(EXAMPLES / "hello.yaml").read_bytes())
+    assert ended.code == exits.OK
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: x\n")))
+    refused = inside("validate", "-")
+    assert refused.code == exits.REFUSED
+    assert "✗ the document is refused" in refused.out
+
+
+def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(BROKEN.replace("nodse", "nodse" + "x" * 40))
+    code, written = on_terminal("validate", str(file), columns=70)
+    assert code == exits.REFUSED
+    assert "\x1b[31m" in written
+    lines = shown(written).splitlines()
+    assert max(len(line) for line in lines[1:]) <= 70
+    code, plain = on_terminal("validate", str(file), columns=70, env={"NO_COLOR": "1"})
+    assert code == exits.REFUSED
+    assert "\x1b[31m" not in plain

@@ -1,0 +1,270 @@
+"""Conditions in CEL: what they decide, what they refuse, and what they say then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.expressions.scopes import AFTER, SCOPE
+from tidemill.expressions.cel import EXPRESSION_MAX, evaluate_cel, parse_cel
+from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.scope import Scope
+
+
+def decide(expression: str, scope: Scope = AFTER) -> bool:
+    program, problems = parse_cel(expression, "")
+    assert not problems
+    assert program is not None
+    return evaluate_cel(program, scope)
+
+
+def failure(expression: str, scope: Scope = AFTER) -> ExpressionError:
+    with pytest.raises(ExpressionError) as caught:
+        decide(expression, scope)
+    assert caught.value.code == "condition_failed"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("true", True),
+        ("false", False),
+        ("output.score > 80", True),
+        ("output.score > 80 && output.n < 2.0", False),
+        ("output.none == null", True),
+        ("output.tags[1] == 'b'", True),
+        ("'a' in output.tags", True),
+        ("size(output.tags) == 2", True),
+        ("output.tags.exists(t, t == 'b')", True),
+        ("output.tags.all(t, t != 'c')", True),
+        ("output.tags.exists_one(t, t == 'a')", True),
+        ("output.tags.filter(t, t > 'a').size() == 1", True),
+        ("output.tags.map(t, t + 'x')[0] == 'ax'", True),
+        ("output.tags.exists(inputs, inputs == 'b') && inputs.n == 3", True),
+        ("inputs.customer.startsWith('ac') && inputs.customer.matches('^a.+e$')", True),
+        ("inputs.customer.upperAscii() == 'ACME'", True),
+        ("inputs.n > 2 ? run.id == 'r1' : false", True),
+        ("run.version == 4", True),
+        ("iteration == 2 && iteration < 2.5", True),
+        ("current.score == output.score", True),
+        ("ctx.enrich.output.score == 87", True),
+        ("ctx.enrich.meta.attempts == 2", True),
+        ("ctx.enrich.meta.status == 'COMPLETED'", True),
+        ("ctx['a-b'].output[0] == 1", True),
+        ('ctx["a-b"].output.size() == 3', True),
+        ("ctx[inputs.which].output.score == 87", True),
+        ("ctx[inputs.which].output.score == 87 && has(ctx.skipped.output)", False),
+        ("'enrich' in ctx && !('skipped' in ctx)", True),
+        ("ctx.enrich.output.deep == {'k': {'z': 1}}", True),
+        ("ctx.enrich.output == ctx.enrich.output", True),
+        ("{'a': output.score}.a == 87 && [output.score][0] == 87", True),
+        # A node without an output.
+        ("has(ctx.skipped.output)", False),
+        ("has(ctx.later.output)", False),
+        ("has(ctx.nowhere.output)", False),
+        ("has(ctx.enrich.output)", True),
+        ("has(ctx.enrich.output.score)", True),
+        ("has(ctx.enrich.output.nope)", False),
+        ("has(ctx.skipped.output) && ctx.skipped.output.x > 1", False),
+        ("ctx.skipped.output.x > 1 || true", True),
+        ("ctx.?skipped.?output.?x.orValue(3) == 3", True),
+        ("ctx.?enrich.?output.?score.orValue(3) == 87", True),
+        # Integers and doubles compare.
+        ("output.score == 87.0", True),
+        ("output.n > 2", True),
+        ("80 == 80.0", True),
+        ("1 < 1.5 && 2.0 >= 2", True),
+        ("1 in [1.0, 2.0]", True),
+        ("double(output.score) / 2.0 > 43", True),
+        ("size(output.tags) < 2.5", True),
+        ("output.score / 2 == 43", True),
+        # Words inside of strings and comments are not names.
+        ("inputs.customer != 'ctx.nope + secrets.x' // nope.x", True),
+        ("r'\\d' == '\\\\d' && \"\"\"ctx.a\"\"\" != ''", True),
+        ("timestamp('2026-01-01T00:00:00Z') < timestamp('2027-01-01T00:00:00Z')", True),
+        ("math.greatest(1, inputs.n) == 3", True),
+    ],
+)
+def test_an_expression_decides(expression: str, expected: bool) -> None:
+    assert decide(expression) is expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "message", "hint"),
+    [
+        ("output.missing > 1", 'output has no key "missing" (known keys: score, n', ""),
+        ("output.scor > 1", 'output has no key "scor"', 'did you mean "score"?'),
+        ("output.score.x > 1", 'output.score is a number, so it has no key "x"', ""),
+        ("output.tags.x > 1", 'output.tags is a list, so it has no key "x"', ""),
+        ("output.none.x > 1", 'output.none is null, so it has no key "x"', ""),
+        ("output.tags[7] == 'a'", "the list has 2 items, so there is no [7]", "size"),
+        ("ctx.skipped.output.x > 1", 'node "skipped" was skipped', "has(ctx.skipped.output)"),
+        ("ctx.skipped.output > 1", 'node "skipped" was skipped', ""),
+        ("ctx['later'].output.x > 1", 'node "later" has not ended', ""),
+        ("ctx.skipped.meta.attempts > 1", 'node "skipped" was skipped', ""),
+        ("ctx.nowhere.output > 1", 'node "nowhere" is not in reach', ""),
+        ("has(ctx.skipped.output) || output.missing > 1", 'output has no key "missing"', ""),
+        ("has(ctx.skipped.output.x)", 'node "skipped" was skipped', ""),
+        ("ctx.enrich.output.deep.q == 1", 'ctx.enrich.output.deep has no key "q" (known keys: k)', ""),
+        ("ctx[inputs.customer].output == 1", 'the key "acme" is missing', ""),
+        ("ctx['skip' + 'ped'].output == 1", 'node "skipped" was skipped', '"skipped" in ctx'),
+        ("output.score + output.n > 1.0", "+ does not take int and double", "double(x)"),
+        ("output.score / 2.0 > 1.0", "/ does not take int and double", "double(x)"),
+        ("output.score + inputs.customer == ''", "+ does not take int and string", ""),
+        ("output.tags.contains('a')", "contains(string) is not there for list", "item in list"),
+        ("output.score && true", "&& needs true or false", "compare"),
+        ("!inputs.customer", "! needs true or false", ""),
+        ("output.score ? true : false", "? : needs true or false", ""),
+        ("output.score / 0 == 1", "divide by zero", ""),
+        ("inputs.customer.matches('(')", "invalid regular expression", ""),
+        ("int(inputs.customer) == 1", "", ""),
+    ],
+)
+def test_an_evaluation_fails_with(expression: str, message: str, hint: str) -> None:
+    found = failure(expression)
+    assert message in found.message
+    assert expression in found.message
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "output",
+        "output.score",
+        "output.n",
+        "inputs.customer",
+        "output.tags",
+        "output.none",
+        "run",
+        "inputs.empty",
+        "output.?tags[0]",
+    ],
+)
+def test_only_a_strict_boolean_decides(expression: str) -> None:
+    assert "a condition must be true or false" in failure(expression).message
+
+
+def test_an_error_is_never_taken_for_true() -> None:
+    """Trap 4: the library answers an error with a value whose content is a non-empty string."""
+    program, _ = parse_cel("output.missing", "")
+    assert program is not None
+    assert program.native.eval(data={"output": {}}).value(), "the trap is still there"
+    assert failure("output.missing").code == "condition_failed"
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_of_the_scope_decides(value: bool) -> None:
+    assert decide("output", replace(AFTER, output=value)) is value
+
+
+def test_output_is_missing_in_when() -> None:
+    found = failure("output.score > 1", SCOPE)
+    assert "output is not available here" in found.message
+    assert "when" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (2**64, "an integer is too large"),
+        (-(2**70), "an integer is too large"),
+        ("\ud800", "not valid Unicode"),
+        (object(), ""),
+        ((1, 2), ""),
+    ],
+)
+def test_a_value_that_cel_cannot_hold_is_an_error(value: Any, words: str) -> None:
+    assert words in failure("inputs.x == 1", replace(SCOPE, inputs={"x": value})).message
+
+
+def test_integers_of_64_bits_compare_exactly() -> None:
+    scope = replace(SCOPE, inputs={"x": 2**63 - 1, "y": 2**63, "z": 2**64 - 1})
+    assert decide("inputs.x < inputs.y && inputs.y < inputs.z && inputs.y != 1 && inputs.x > 0", scope)
+
+
+def test_deep_data_does_not_kill_the_process() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    scope = replace(SCOPE, inputs={"x": deep})
+    assert "nested more than" in failure("inputs.x == 1", scope).message
+    assert decide("has(inputs.x)", scope)
+
+
+def test_too_many_steps_are_an_error() -> None:
+    scope = replace(SCOPE, inputs={"x": list(range(1, 20_000))})
+    assert "too many items" in failure("inputs.x.all(y, y > 0)", scope).message
+
+
+@pytest.mark.parametrize(
+    ("expression", "code", "message", "hint"),
+    [
+        ("", "condition_syntax", "the expression is empty", ""),
+        ("  ", "condition_syntax", "the expression is empty", ""),
+        ("output.score >", "condition_syntax", "line 1, column 15: the expression ends too early", ""),
+        ("output.score = 1", "condition_syntax", "line 1, column 14:", ""),
+        ("output.a &&\n output.b ) ", "condition_syntax", "line 2, column 11: extraneous input ')'", ""),
+        ("'a", "condition_syntax", "line 1", ""),
+        ("(" * 60 + "true" + ")" * 60, "condition_syntax", "recursion limit", ""),
+        ("true" + " && true" * 2000, "condition_syntax", f"limited to {EXPRESSION_MAX} characters", ""),
+        ("1", "condition_syntax", "a condition must be true or false, and this is int", "compare"),
+        ("'x'", "condition_syntax", "this is string", ""),
+        ("size(output)", "condition_syntax", "this is int", ""),
+        ("output.map(x, x)", "condition_syntax", "this is list", ""),
+        ("1 + 1.0 == 2.0", "condition_syntax", "+ does not take int and double", "double(x)"),
+        ("'a' > 1", "condition_syntax", "> does not take string and int", ""),
+        ("has(ctx.a)", "condition_syntax", "has(ctx.a) says nothing", "has(ctx.a.output)"),
+        ("has(ctx['a-b'])", "condition_syntax", "", ""),
+        ("\ud800", "condition_syntax", "", ""),
+        ("output == 9223372036854775808", "condition_syntax", "", ""),
+        ("foo > 1", "condition_unknown_name", 'nothing is called "foo"', "ctx.foo.output"),
+        ("foo.bar.baz > 1", "condition_unknown_name", 'nothing is called "foo"', ""),
+        ("outptu.x > 1", "condition_unknown_name", 'nothing is called "outptu"', 'did you mean "output"?'),
+        ("item.x > 1", "condition_unknown_name", 'nothing is called "item"', "conditions see ctx, current"),
+        ("secrets.X == ''", "condition_unknown_name", 'nothing is called "secrets"', ""),
+        ("nodes.a.output == ''", "condition_unknown_name", 'nothing is called "nodes"', ""),
+        ("foo(1)", "condition_unknown_name", 'there is no function called "foo"', ""),
+        ("output.foo()", "condition_unknown_name", 'there is no function called "foo"', ""),
+        ("ctx.a-b.output == 1", "condition_unknown_name", 'nothing is called "b"', 'ctx["a-b"]'),
+        ("ctx.a-b-c.output == 1 - d", "condition_unknown_name", 'nothing is called "b"', ""),
+        ("ctx.enrich.score > 1", "condition_unknown_name", 'ctx.enrich has no "score"', "ctx.enrich.output.score"),
+        ("ctx['a-b'].x > 1", "condition_unknown_name", 'ctx["a-b"] has no "x"', 'ctx["a-b"].output.x'),
+        ("has(ctx.a.x)", "condition_unknown_name", 'ctx.a has no "x"', ""),
+        ("[1].exists(x, x == y)", "condition_unknown_name", 'nothing is called "y"', ""),
+        ("[1].exists(x, x == 1) && x == 1", "condition_unknown_name", 'nothing is called "x"', ""),
+    ],
+)
+def test_an_expression_is_refused(expression: str, code: str, message: str, hint: str) -> None:
+    program, problems = parse_cel(expression, "/when/expression")
+    assert program is None
+    assert {problem.path for problem in problems} == {"/when/expression"}
+    assert problems[0].code == code
+    assert message in problems[0].message
+    assert hint in problems[0].hint
+
+
+def test_every_unknown_name_is_reported() -> None:
+    _, problems = parse_cel("foo > 1 && bar.x == 2 || baz(3)", "")
+    assert [problem.message.split('"')[1] for problem in problems] == ["foo", "bar", "baz"]
+
+
+def test_an_expression_is_compiled_once() -> None:
+    first, _ = parse_cel("output.once == 1", "")
+    second, _ = parse_cel("output.once == 1", "")
+    assert first is second
+
+
+def test_only_what_is_read_is_handed_over() -> None:
+    big = [{"id": number} for number in range(200_000)]
+    scope = replace(AFTER, output={"ok": True, "big": big}, inputs={"big": big})
+    program, _ = parse_cel("output.ok && has(output.big) && has(inputs.big) && !has(inputs.small)", "")
+    assert program is not None
+    started = time.perf_counter()
+    for _ in range(20):
+        assert evaluate_cel(program, scope)
+    assert time.perf_counter() - started < 1, "converting the lists would take a second each time"
