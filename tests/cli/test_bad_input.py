@@ -12,7 +12,11 @@ import pytest
 from tests.cli.kit import Inside
 from tidemill.cli import exits
 
-FLOW = "name: flow\ninputs: {type: object, required: [n], properties: {n: {type: integer}}}\nnodes: [{id: a, type: value}]\n"
+FLOW = """
+name: flow
+inputs: {type: object, required: [n], properties: {n: {type: integer}}}
+nodes: [{id: a, type: value}]
+"""
 
 Prepare = Callable[[Path], list[str]]
 

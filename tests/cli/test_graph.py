@@ -19,7 +19,7 @@ name: order
 description: everything in one drawing
 nodes:
   - {id: receive, type: value}
-  - {id: stock, type: value, dependencies: [receive], map: {over: "{{ receive.output }}", max_parallel: 4, tolerate: 1}}
+  - {id: stock, type: value, dependencies: [receive], map: {over: "{{ receive.all }}", max_parallel: 4, tolerate: 1}}
   - {id: reserve, type: value, dependencies: [stock], on_error: continue}
   - id: fraud
     type: value
@@ -49,7 +49,7 @@ ORDER_TEXT = """\
 order · 15 nodes — everything in one drawing
 
   ● receive     value
-  ├─● stock     value  for each of {{ receive.output }}, 4 at a time, 1 may fail
+  ├─● stock     value  for each of {{ receive.all }}, 4 at a time, 1 may fail
   │ ● reserve   value  → decide · failure tolerated
   ├─◆ fraud     value
   │ ├─ if output.score > 80
@@ -75,7 +75,7 @@ title: order
 ---
 flowchart TD
     receive["receive<br/><small>value</small>"]
-    stock[["stock<br/><small>value</small><br/><small>for each of {{ receive.output }}, 4 at a time, 1 may fail</small>"]]
+    stock[["stock<br/><small>value</small><br/><small>for each of {{ receive.all }}, 4 at a time, 1 may fail</small>"]]
     reserve["reserve<br/><small>value</small>"]
     fraud{"fraud<br/><small>value</small>"}
     review["review<br/><small>value</small>"]

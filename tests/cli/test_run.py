@@ -179,8 +179,18 @@ def test_inputs_are_json_where_they_parse_as_json(inside: Inside, folder: Path) 
     ended = inside("run", file, *options, "-i", f"@{folder / 'many.json'}", "-i", "n=later wins", "--json")
     assert ended.code == exits.OK
     assert ended.json["outputs"] == {
-        **{"x": 1, "y": True, "z": "hello", "w": {"a": [None]}, "v": "", "u": "a=b", "t": "007", "s": "1", "r": "NaN"},
-        **{"m": [1], "n": "later wins", "big": 123456789012345678901234567890},
+        "x": 1,
+        "y": True,
+        "z": "hello",
+        "w": {"a": [None]},
+        "v": "",
+        "u": "a=b",
+        "t": "007",
+        "s": "1",
+        "r": "NaN",
+        "m": [1],
+        "n": "later wins",
+        "big": 123456789012345678901234567890,
     }
 
 

@@ -73,7 +73,19 @@ class Script:
 
     def _misbehave(self, rng: random.Random, context: NodeContext, nonce: str) -> Any:
         kind = rng.choice(
-            ("retryable", "retryable", "retry_after", "final", "raise", "nan", "big", "skip", "hang", "checkpoint", "exit")
+            (
+                "retryable",
+                "retryable",
+                "retry_after",
+                "final",
+                "raise",
+                "nan",
+                "big",
+                "skip",
+                "hang",
+                "checkpoint",
+                "exit",
+            )
         )
         self._behaved[kind] += 1
         match kind:

@@ -230,12 +230,14 @@ class World:
         published = await _until_answered(lambda: client.publish(document))
         flow = await client.catalog.flow(TENANT, published.digest)
         self.workflows[run] = flow.workflow
-        inputs = {"flag": self.rng.random() < 0.5, "x": self.rng.randrange(4), "items": list(range(self.rng.randrange(5)))}
+        inputs = {
+            "flag": self.rng.random() < 0.5,
+            "x": self.rng.randrange(4),
+            "items": list(range(self.rng.randrange(5))),
+        }
         reference = f"{published.name}@{published.version}"
         times = 2 if self.rng.random() < 0.2 else 1
-        await asyncio.gather(
-            *(_until_answered(lambda: client.start(reference, inputs, key=run)) for _ in range(times))
-        )
+        await asyncio.gather(*(_until_answered(lambda: client.start(reference, inputs, key=run)) for _ in range(times)))
         self.acknowledged.append((run, f"start:{run}"))
         return run
 

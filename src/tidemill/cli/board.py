@@ -58,7 +58,7 @@ class Row:
 class Board:
     """A run, watched."""
 
-    def __init__(self, workflow: Workflow, run_id: str) -> None:
+    def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
         self.rows = {node.id: Row(number, node.id) for number, node in enumerate(workflow.nodes)}
         self._ordered = list(self.rows.values())
@@ -96,7 +96,7 @@ class Board:
         if kind.startswith("Run"):
             self._see_run(kind, event)
             return None
-        row = self.rows.get(event["node"])
+        row = self.rows.get(event.get("node", ""))
         if row is None:
             return None
         if kind == "LoopContinued":

@@ -72,8 +72,11 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[R
             title = f"! {counted(len(published.warnings), 'warning')}"
             print_problems(title, published.warnings, sys.stderr, warning=True)
         reference = f"{published.name}@{published.version}"
-        board = Board(mill.workflow(reference), mill.start(reference, inputs))
-        _watch(mill, board, _watcher(options, board))
+        board = Board(mill.workflow(reference))
+        watcher = _watcher(options, board)
+        # From here on an interrupt finds somebody who cancels the run.
+        board.run_id = mill.start(reference, inputs)
+        _watch(mill, board, watcher)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)

@@ -14,17 +14,19 @@ from typing import Any, Literal, Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.failures import failed_by, timed_out
-from tidemill.engine.programs import Flow
+from tidemill.engine.programs import Flow, Program
+from tidemill.engine.routes import Chosen, find_route
 from tidemill.engine.scopes import NOTHING_FETCHED, RUN_READER, Fetched, Upstream, blobs_of, scope_of, text_of
 from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
+from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Error, Payload, Route
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import QUEUED_ITEM, Activation, Cell, State, peek_at
@@ -47,6 +49,9 @@ def phase_of(node: Node, cell: Cell, index: int) -> Phase:
     if node.map is None or index != NOT_AN_ITEM:
         return "call"
     return "expand" if cell.map is None else "assemble"
+
+
+NO_ITEMS = Expands(count=0, items=b"[]")
 
 
 class Recorder(Protocol):
@@ -132,10 +137,10 @@ class Attempt:
                 case "expand":
                     return self._expand()
                 case "assemble":
-                    return self._pack(self._assembled(), None)
+                    return self._finish(self._assembled())
                 case "route":
                     assert self._cell.resumed is not None
-                    return self._routed(decode_value(text_of(self._cell.resumed, self._fetched)), None)
+                    return self._finish(text_of(self._cell.resumed, self._fetched))
         except ExpressionError as error:
             return self._result(failed_by(error))
 
@@ -144,35 +149,37 @@ class Attempt:
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
-    def _admitted(self) -> bool:
+    def _admitted(self, program: Program) -> bool:
         """Whether `when` lets the visit happen; asked once per visit, before its first attempt."""
-        when = self._flow.program(self._node).when
-        first = self.task.index == NOT_AN_ITEM and not self._act.attempt
-        return when is None or not first or evaluate(when, self._scope()).value
+        if program.when is None or self.task.index != NOT_AN_ITEM or self._act.attempt:
+            return True
+        return evaluate(program.when, self._scope()).value
 
-    def _render(self) -> Any:
-        template = self._flow.program(self._node).config
-        if template.is_constant:
-            return self._node.config
+    def _render(self, template: Template) -> Any:
         scope = self._scope()
         if self.task.index != NOT_AN_ITEM:
-            assert self._cell.map is not None
-            key = (self.task.node, self.task.visit)
-            if key not in self._lists:
-                self._lists[key] = decode_value(text_of(self._cell.map.items, self._fetched))
-            scope = replace(scope, has_item=True, item=self._lists[key][self.task.index], index=self.task.index)
+            scope = replace(scope, has_item=True, item=self._items()[self.task.index], index=self.task.index)
         config = template.render(scope)
         problems = compile_schema(self._handler.type.config_schema).problems(config, "")
         if problems:
             raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
         return config
 
+    def _items(self) -> list[Any]:
+        assert self._cell.map is not None
+        key = (self.task.node, self.task.visit)
+        if key not in self._lists:
+            self._lists[key] = decode_value(text_of(self._cell.map.items, self._fetched))
+        return self._lists[key]
+
     # Call
 
     def _call(self) -> Result | Awaitable[Result]:
-        if not self._admitted():
+        program = self._flow.program(self._node)
+        if not self._admitted(program):
             return self._result(Skips())
-        context = self._context(self._render())
+        config = self._node.config if program.config.is_constant else self._render(program.config)
+        context = self._context(config)
         if self._node.delivery == "at_most_once":
             return self._call_once(context)
         return self._run(context)
@@ -207,9 +214,7 @@ class Attempt:
             config=config,
             upstream=Upstream(self._flow.workflow, self._state, self._node, self._fetched),
             deadline_ms=self._state.deadline_ms,
-            last_checkpoint=None
-            if act.checkpoint is None
-            else decode_value(text_of(act.checkpoint, self._fetched)),
+            last_checkpoint=None if act.checkpoint is None else decode_value(text_of(act.checkpoint, self._fetched)),
             checkpoint=self._checkpoint,
         )
 
@@ -236,7 +241,11 @@ class Attempt:
     def _ended(self, ended: Ended) -> Result | Awaitable[Result]:
         match ended:
             case Return(value, chosen):
-                return self._routed(value, chosen)
+                try:
+                    text = encode_value(value)
+                except NotJson as error:
+                    return self._result(failed_by(error))
+                return self._finish(text, chosen)
             case Pause(on, name, for_ms):
                 return self._result(Waits(on=on, name=name, for_ms=for_ms))
             case Skip(reason):
@@ -245,11 +254,11 @@ class Attempt:
     # Maps
 
     def _expand(self) -> Result | Awaitable[Result]:
-        if not self._admitted():
+        program = self._flow.program(self._node)
+        if not self._admitted(program):
             return self._result(Skips())
-        over = self._flow.program(self._node).over
-        assert over is not None
-        items = over.render(self._scope())
+        assert program.over is not None
+        items = program.over.render(self._scope())
         if not isinstance(items, list):
             raise ExpressionError(
                 code="template_failed",
@@ -257,77 +266,43 @@ class Attempt:
                 hint="refer to a list with a single {{ expression }}",
             )
         if not items:
-            route = self._route([], None)
-            if isinstance(route, Failed):
-                return self._result(route)
-            return self._result(Expands(count=0, items=b"[]"), route)
-        return self._stored(encode_value(items), lambda stored: Expands(count=len(items), items=stored), None)
+            route = self._route(b"[]", None)
+            return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
+        text = encode_value(items)
+        if len(text) <= INLINE_BYTES_MAX:
+            return self._result(Expands(count=len(items), items=text))
+        return self._expand_stored(text, len(items))
 
-    def _assembled(self) -> Any:
+    async def _expand_stored(self, text: bytes, count: int) -> Result:
+        return self._result(Expands(count=count, items=await self._store(text)))
+
+    def _assembled(self) -> bytes:
         """The outputs of all items in index order; a tolerated failure's entry is its envelope."""
-        return [decode_value(text_of(payload, self._fetched)) for payload in self._map_payloads()]
+        return b"[" + b",".join([text_of(payload, self._fetched) for payload in self._map_payloads()]) + b"]"
 
     # Route and pack
 
-    def _routed(self, value: Any, chosen: tuple[str, ...] | None) -> Result | Awaitable[Result]:
-        if self.task.index != NOT_AN_ITEM or not self._node.routed:
-            return self._packed(value, None)
-        route = self._route(value, chosen)
-        return self._result(route) if isinstance(route, Failed) else self._packed(value, route)
-
-    def _pack(self, value: Any, chosen: tuple[str, ...] | None) -> Result | Awaitable[Result]:
-        return self._routed(value, chosen)
-
-    def _packed(self, value: Any, route: Route | None) -> Result | Awaitable[Result]:
-        try:
-            text = encode_value(value)
-        except ValueError as error:
-            return self._result(failed_by(error))
-        return self._stored(text, lambda stored: Done(output=stored, size=len(text)), route)
-
-    def _stored(self, text: bytes, outcome: Any, route: Route | None) -> Result | Awaitable[Result]:
-        """Keep a value inline, or put it into the blob store first and refer to it."""
+    def _finish(self, text: bytes, chosen: Chosen = None) -> Result | Awaitable[Result]:
+        """The visit has its output: find the way it goes on, and keep a long value by content."""
+        route = self._route(text, chosen)
+        if isinstance(route, Failed):
+            return self._result(route)
         if len(text) <= INLINE_BYTES_MAX:
-            return self._result(outcome(text), route)
-        return self._put(text, outcome, route)
+            return self._result(Done(output=text, size=len(text)), route)
+        return self._finish_stored(text, route)
 
-    async def _put(self, text: bytes, outcome: Any, route: Route | None) -> Result:
-        digest = await self._blobs.put(self.lease.stream.tenant, text)
-        return self._result(outcome(BlobRef(digest, len(text))), route)
+    async def _finish_stored(self, text: bytes, route: Route | None) -> Result:
+        return self._result(Done(output=await self._store(text), size=len(text)), route)
 
-    def _route(self, value: Any, chosen: tuple[str, ...] | None) -> Route | Failed | None:
-        """Evaluate the loop's condition and, on the way out, the branch."""
-        node = self._node
-        if not node.routed:
+    async def _store(self, text: bytes) -> BlobRef:
+        return BlobRef(await self._blobs.put(self.lease.stream.tenant, text), len(text))
+
+    def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
+        """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
+        if self.task.index != NOT_AN_ITEM or not self._node.routed:
             return None
-        program = self._flow.program(node)
-        scope = replace(self._scope(), has_output=True, output=value)
-        try:
-            again = None if program.again is None else evaluate(program.again, scope).value
-            if again or node.branch is None:
-                return Route(again)
-            if node.branch.kind == "agent_driven":
-                return self._chosen(again, value, chosen)
-            for number, rule in enumerate(program.rules):
-                verdict = evaluate(rule, scope)
-                if verdict.value:
-                    return Route(again, node.branch.rules[number].next_nodes, number, verdict.reason)
-            return Route(again, node.branch.default, -1, "no rule matched")
-        except ExpressionError as error:
-            return Failed(error=Error("condition_failed", error.message, hint=error.hint))
-
-    def _chosen(self, again: bool | None, value: Any, chosen: tuple[str, ...] | None) -> Route | Failed:
-        assert self._node.branch is not None
-        names: Any = chosen
-        if names is None and isinstance(value, dict):
-            names = value.get("next_nodes")
-        if isinstance(names, str):
-            names = [names]
-        if not names:
-            return Route(again, self._node.branch.default, -1, "nothing was chosen")
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids"))
-        return Route(again, tuple(names), -1, "chosen by the node")
+        scope = replace(self._scope(), has_output=True, output=decode_value(text))
+        return find_route(self._node, self._flow.program(self._node), scope, chosen)
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
         return Result(
@@ -343,7 +318,6 @@ class Attempt:
             waited_ms=max(0, self._lease_waited_ms()),
             chance=self._ambient.chance(),
         )
-
 
     def _lease_waited_ms(self) -> int:
         """How long the activation was queued before this attempt."""

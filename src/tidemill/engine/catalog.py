@@ -56,9 +56,7 @@ _VERSION = msgspec.msgpack.Decoder(Version)
 class Catalog:
     """The workflows of a store, with a bounded cache of compiled ones."""
 
-    def __init__(
-        self, store: Store, blobs: Blobs, ambient: Ambient, types: Mapping[str, Sequence[NodeType]]
-    ) -> None:
+    def __init__(self, store: Store, blobs: Blobs, ambient: Ambient, types: Mapping[str, Sequence[NodeType]]) -> None:
         self._store, self._blobs, self._ambient, self._types = store, blobs, ambient, types
         self._flows: OrderedDict[tuple[str, str], Flow] = OrderedDict()
 

@@ -65,9 +65,7 @@ class Engine:
                 handlers={handler.type.key: handler for handler in handlers},
                 options=worker,
             )
-            self.keeper = Keeper(
-                tenant=tenant, store=store, turns=self.turns, ambient=ambient, every_ms=audit_every_ms
-            )
+            self.keeper = Keeper(tenant=tenant, store=store, turns=self.turns, ambient=ambient, every_ms=audit_every_ms)
 
     async def open(self) -> Engine:
         """Begin; idempotent through the store."""

@@ -18,9 +18,7 @@ CAUSES_MAX = 8
 def failed_by(error: BaseException) -> Failed:
     """What an attempt that raised came to. Unknown exceptions are retryable; known mistakes are not."""
     if isinstance(error, Fail):
-        envelope = Error(
-            error.code, _clip(error.message), "Fail", error.retryable, error.hint, _causes(error)
-        )
+        envelope = Error(error.code, _clip(error.message), "Fail", error.retryable, error.hint, _causes(error))
         return Failed(error=envelope, retry_after_ms=error.retry_after_ms)
     if isinstance(error, ExpressionError):
         return Failed(error=Error(error.code, _clip(error.message), hint=error.hint))

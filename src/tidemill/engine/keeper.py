@@ -89,9 +89,7 @@ class Keeper:
         if found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
-            await self._turns.command(
-                stream, Repair(missing=found.missing, surplus=found.surplus, reason=reason)
-            )
+            await self._turns.command(stream, Repair(missing=found.missing, surplus=found.surplus, reason=reason))
         else:
             await self._mark(stream, again, jobs, shown)
 

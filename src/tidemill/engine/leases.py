@@ -56,9 +56,7 @@ class HeartThread:
     def start(self, on_beat: OnBeat) -> None:
         """Begin to beat; `on_beat` is called in the loop that calls this."""
         loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(
-            target=self._run, args=(loop, on_beat), name="tidemill-heart", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(loop, on_beat), name="tidemill-heart", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -87,9 +87,7 @@ def facts_of(run_id: str, state: State) -> dict[str, Any]:
     return {"id": run_id, "workflow": state.workflow, "version": state.version}
 
 
-def scope_of(
-    workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED
-) -> Scope:
+def scope_of(workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED) -> Scope:
     """What a node's templates and `when` may refer to."""
     return Scope(
         nodes=SeenNodes(workflow, state, reader, fetched),

@@ -178,12 +178,7 @@ class Worker:
 
     def wants(self, put: Put) -> bool:
         """Whether to keep a job that this worker's own commit inserts."""
-        return (
-            put.task.kind == "run"
-            and not put.ready_at_ms
-            and put.queue in self._queues
-            and not self._draining
-        )
+        return put.task.kind == "run" and not put.ready_at_ms and put.queue in self._queues and not self._draining
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
@@ -235,9 +230,7 @@ class Worker:
             return
         if lease.expired or _begun_elsewhere(node, entry.state, task, lease):
             times = max(1, lease.expired)
-            self._settle(
-                hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
-            )
+            self._settle(hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times))
             return
         handler = self._handlers.get(node.type)
         if handler is None:

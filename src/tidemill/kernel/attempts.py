@@ -55,7 +55,7 @@ def standing(state: State, node: str, visit: int, index: int, token: int) -> Sta
         return "run_ended"
     if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):
         return "visit_ended"
-    return "current" if token > act.token or act.running and token == act.token else "stale"
+    return "current" if token > act.token or (act.running and token == act.token) else "stale"
 
 
 def take_result(pen: Pen, node: Node, result: Result) -> None:

@@ -13,6 +13,7 @@ from tidemill.errors import Problem
 from tidemill.kernel import validate
 from tidemill.kernel.assemble import Assembly
 from tidemill.kernel.clauses import Use, settle_conditions
+from tidemill.kernel.collector import paused_collector
 from tidemill.kernel.findings import Place
 from tidemill.kernel.graph import Graph, build_graph, check_graph
 from tidemill.kernel.loops import find_loops
@@ -37,6 +38,11 @@ def compile_document(raw: Json, types: Types) -> Compiled:
 
     Raises Rejected with every problem at once.
     """
+    with paused_collector():
+        return _compiled(raw, types)
+
+
+def _compiled(raw: Json, types: Types) -> Compiled:
     draft = draft_of(raw)
     if not draft.nodes:
         draft.found.refuse()

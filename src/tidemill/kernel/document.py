@@ -10,6 +10,7 @@ from typing import Literal
 
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.clauses import settle_conditions
+from tidemill.kernel.collector import paused_collector
 from tidemill.kernel.jsontext import read_json
 from tidemill.kernel.model import Json
 from tidemill.kernel.normal import draft_of
@@ -27,13 +28,14 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
     The size is checked before anything is parsed. Raises Rejected with everything the parser could find.
     """
     source = _decoded(text, bytes_max)
-    match format:
-        case "json":
-            value = read_json(source)
-        case "yaml":
-            value = read_yaml(source)
-        case None:
-            value = _read_either(source)
+    with paused_collector():
+        match format:
+            case "json":
+                value = read_json(source)
+            case "yaml":
+                value = read_yaml(source)
+            case None:
+                value = _read_either(source)
     if not isinstance(value, dict):
         what = "the document is empty" if value is None else "the document is not a mapping"
         raise rejected("not_a_mapping", what, hint="a document begins with keys such as `name:` and `nodes:`")
