@@ -59,7 +59,7 @@ async def engine_rate(engine: Engine, name: str, runs: int, nodes: int) -> float
     gc.collect()
     started = time.perf_counter()
     await asyncio.gather(*(engine.start(name) for _ in range(runs)))
-    while (await engine.find(["live"], limit=1))[0]:
+    while (await engine.find(["live"], limit=1))[0]:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
     return runs * nodes / (time.perf_counter() - started)
 

@@ -162,8 +162,7 @@ class Lockstep:
         if node.delivery == "at_most_once" and calls and not isinstance(outcome, (ref.SkippedByWhen, ref.Uncalled)):
             kernel.do(Begin(token=token, **where))
         if isinstance(outcome, ref.Lost):
-            running = node.delivery == "at_most_once" and calls
-            kernel.do(Lost(token=token if running else token, times=1, **where), key)
+            kernel.do(Lost(token=token, times=1, **where), key)
             return
         called = calls and not isinstance(outcome, ref.SkippedByWhen)
         if isinstance(outcome, ref.Uncalled):

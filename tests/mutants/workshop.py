@@ -6,6 +6,7 @@ anew, and nothing compiled is written while it is in place; putting the original
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
 
 from tests.mutants.guard import ROOT, Guard
 
@@ -81,7 +81,7 @@ class Workshop:
 
     def test(self, tests: list[str], *, compiled: bool = True) -> Report:
         """Run tests in this copy, which must import the package from it."""
-        results = self.folder / "results.xml"
+        results = self.folder / "results.json"
         results.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.mutants.inside", str(results), str(HANG_SECONDS), *tests]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
@@ -105,7 +105,8 @@ class Workshop:
             os.killpg(process.pid, signal.SIGKILL)
             output, code = process.communicate()[0], -1
         seconds = time.monotonic() - started
-        return Report(code=code, seconds=seconds, output=output, passed=durations(results))
+        passed = json.loads(results.read_text()) if results.exists() else {}
+        return Report(code=code, seconds=seconds, output=output, passed=passed)
 
 
 def judge(guard: Guard, report: Report) -> Verdict:
@@ -119,16 +120,3 @@ def judge(guard: Guard, report: Report) -> Verdict:
         fate = "killed (hang)"
     words = "" if fate.startswith("killed") else report.output[-2_000:]
     return Verdict(guard=guard, fate=fate, seconds=report.seconds, words=words)
-
-
-def durations(results: Path) -> dict[str, float]:
-    """Seconds by the name of each test that passed, from pytest's report."""
-    if not results.exists():
-        return {}
-    cases = ElementTree.parse(results).iter("testcase")
-    return {named(case): float(case.get("time", "0")) for case in cases if len(case) == 0}
-
-
-def named(case: ElementTree.Element) -> str:
-    """The node id behind a row of the report."""
-    return next((str(child.get("value")) for child in case.iter("property") if child.get("name") == "node"), "")

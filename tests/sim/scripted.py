@@ -15,6 +15,8 @@ BIG = "x" * 70_000
 """Longer than a record may hold, so it becomes a blob."""
 
 
+TROUBLES = ["retryable"] * 2 + ["retry_after", "final", "raise", "exit"] + ["nan", "big", "skip", "hang", "checkpoint"]
+
 Choices = Callable[[str, str], tuple[str, ...]]
 """(run, node) → the nodes that an agent-driven branch may choose from."""
 

@@ -1,4 +1,4 @@
-"""The simulator's slice for every change: 3,000 seeds, none of which may break a law, and the proof that faults fired."""
+"""The simulator's slice for every change: 3,000 seeds that break no law, and the proof that faults fired."""
 
 from __future__ import annotations
 

@@ -13,8 +13,11 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import msgspec
+
 from tests.oracle.documents import random_document
 from tests.sim.faults import FaultyStore, Odds
+from tests.sim.judge import judge
 from tests.sim.loop import SimAmbient, SimLoop
 from tests.sim.scripted import Ledger, Script
 from tidemill.blobs.local import MemoryBlobs
@@ -24,6 +27,7 @@ from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume
+from tidemill.kernel.jobs import run_job
 from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
@@ -308,11 +312,7 @@ class World:
     async def _invent_job(self, client: Engine) -> None:
         run = self.rng.choice(list(self.workflows))
         node = self.rng.choice(self.workflows[run].nodes)
-        from tidemill.kernel.jobs import run_job
-
         put = run_job(node, self.rng.choice((1, 1, 2)), self.rng.choice((-1, -1, 0)))
-        import msgspec
-
         job = Job(key=put.key, queue=put.queue, body=msgspec.msgpack.encode(put.task))
         self.fired["queue.job_invented"] += 1
         await self.store.commit([Commit(stream=Stream(TENANT, RUN, run), expected=None, jobs=(job,))])
@@ -403,8 +403,6 @@ class World:
         return "; ".join(found)
 
     async def _final_checks(self, runs: list[str]) -> None:
-        from tests.sim.judge import judge
-
         for run in runs:
             for complaint in await judge(self, run):
                 raise Broken(f"{run}: {complaint}")

@@ -414,9 +414,9 @@ def _note_lost(plan: Plan, result: VersionConflict | LeasesLost) -> None:
 
 
 def _with_standing(asks: list[Ask]) -> list[Ask]:
-    kept: list[Ask] = []
-    if not any([ask.lost for ask in asks]):
+    if not any(ask.lost for ask in asks):
         return asks
+    kept: list[Ask] = []
     for ask in asks:
         if ask.lost and not isinstance(ask.command, Result):
             problem = Problem(code="lease_lost", message="somebody else holds the job now")

@@ -30,6 +30,7 @@ from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import owns_job, route_problem
 from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, State, peek_at
 from tidemill.kernel.visits import (
+    NO_FACTS,
     Facts,
     complete_visit,
     dead_letter,
@@ -242,7 +243,7 @@ def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chan
     return max(0, int(delay * (1 + retry.jitter * (2 * chance - 1))))
 
 
-def _retry(pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = Facts()) -> None:
+def _retry(pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = NO_FACTS) -> None:
     cell = pen.state.peek(node.id)
     pen.emit(
         NodeFailed(

@@ -65,7 +65,7 @@ def _lift(fields: Any) -> AnyEvent:
     if fields[1] > present:
         raise rejected("event_newer", f"a {tag} was written by a newer version", hint="upgrade Tidemill")
     try:
-        event: AnyEvent = msgspec.convert(fields, AnyEvent)  # type: ignore[arg-type]
+        event: AnyEvent = msgspec.convert(fields, AnyEvent)
     except msgspec.ValidationError as error:
         raise rejected("event_unreadable", f"a {tag} does not have the expected fields: {error}") from None
     return event
