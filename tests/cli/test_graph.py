@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from tests.cli.graphs import SHAPES, graph_of
-from tests.cli.kit import EXAMPLES, Inside, on_terminal, process, shown
+from tests.cli.kit import EXAMPLES, ROOT, Inside, on_terminal, process, shown
 from tidemill.cli import exits
 from tidemill.cli.drawing import NESTING_MAX, as_text, draw
 from tidemill.cli.mermaid import mermaid_lines
@@ -238,6 +238,11 @@ def test_a_refused_document_is_not_drawn(inside: Inside, tmp_path: Path) -> None
     ended = inside("graph", str(file))
     assert (ended.code, ended.out) == (exits.REFUSED, "")
     assert "[no_nodes]" in ended.err
+
+
+def test_the_page_shows_what_the_command_prints(inside: Inside) -> None:
+    drawing = inside("graph", str(EXAMPLES / "showcase.yaml"), "--format", "text").out
+    assert f"```\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
 def test_every_example_is_drawn(inside: Inside) -> None:

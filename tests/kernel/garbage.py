@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from tidemill.kernel import commands as cmd
 from tidemill.kernel.events import BlobRef, Error, Payload, Route
+from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Workflow
 
 VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
@@ -26,6 +27,8 @@ class Garbage:
         self.rng = rng
         self.nodes = [node.id for node in flow.nodes]
         self.token = 0
+        self.targets: list[Task] = []
+        """Activations that are really in flight: nonsense hurts most where it is expected."""
         self._makers: dict[type, Callable[[], Any]] = {
             cmd.Start: lambda: cmd.Start(version=1, digest="", inputs=b"{}", **self._who()),
             cmd.Pause: lambda: cmd.Pause(**self._who()),
@@ -71,6 +74,9 @@ class Garbage:
 
     def _where(self) -> dict[str, Any]:
         rng = self.rng
+        if self.targets and rng.random() < 0.6:
+            task = rng.choice(self.targets)
+            return {"node": task.node, "visit": task.visit, "index": task.index, **self._who()}
         node = rng.choice(self.nodes) if rng.random() < 0.95 else rng.choice(("", "nobody"))
         return {"node": node, "visit": rng.choice(VISITS), "index": rng.choice(INDEXES), **self._who()}
 

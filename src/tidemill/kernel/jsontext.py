@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from math import isfinite
 
+from tidemill.errors import Problem
 from tidemill.kernel.findings import Findings, pointer, shown
 from tidemill.kernel.model import Json
-from tidemill.kernel.values import DEPTH_MAX, deeper_than, has_lone_surrogate
+from tidemill.kernel.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+TOKENS_MAX = 5_000_000
+"""Tokens that a scan looks at; a fault behind them is reported without its place."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -23,10 +27,14 @@ def read_json(text: str) -> Json:
     """Parse a document, or raise Rejected with every fault of the text."""
     found = Findings()
     try:
-        value, clean = _parse(text)
-        if clean and not _SURROGATE.search(text) and not deeper_than(value, DEPTH_MAX):
+        value, faults = _parse(text)
+        if not faults and not _SURROGATE.search(text) and not deeper_than(value, DEPTH_MAX):
             return value
         _Scan(text, found).run()
+        if not found.problems:
+            found.extend(faults)
+        if not found.problems:
+            check_values(value, found)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         found.problem("json_syntax", "", f"{where}: {error.msg[:1].lower()}{error.msg[1:]}")
@@ -34,35 +42,32 @@ def read_json(text: str) -> Json:
         # Too deep, or an integer with more digits than Python converts; the scan says which and where.
         _Scan(text, found).run()
         if not found.problems:
-            found.problem("too_deep", "", "nested too deep to be read from here")
+            found.problem("too_deep", "", "nested too deep, or a number too long, to be read")
     found.refuse()
     return value
 
 
-def _parse(text: str) -> tuple[Json, bool]:
-    """The value, and whether it may be used as it is."""
-    clean = True
+def _parse(text: str) -> tuple[Json, list[Problem]]:
+    """The value, and what the parser let pass although it must not; where that is, it does not know."""
+    found = Findings()
 
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
-        nonlocal clean
         mapping = dict(items)
         if len(mapping) != len(items):
-            clean = False
+            found.problem("duplicate_key", "", "a mapping gives one key twice", "keep one of them")
         return mapping
 
-    def constant(_name: str) -> None:
-        nonlocal clean
-        clean = False
+    def constant(name: str) -> None:
+        found.problem("not_json", "", f"{name} is not a JSON value", "use null, or a string")
 
     def number(digits: str) -> float:
-        nonlocal clean
         value = float(digits)
         if not isfinite(value):
-            clean = False
+            found.problem("not_json", "", f"the number {shown(digits)} is too large", "write it as a string")
         return value
 
     value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
-    return value, clean
+    return value, found.problems
 
 
 class _Scan:
@@ -79,7 +84,7 @@ class _Scan:
 
     def run(self) -> None:
         expects_key = False
-        for match in _TOKEN.finditer(self.text):
+        for match in islice(_TOKEN.finditer(self.text), TOKENS_MAX):
             token, at = match.group(), match.start()
             if token in "{[":
                 if len(self.keys) == DEPTH_MAX:
@@ -132,7 +137,7 @@ class _Scan:
 
     def _say(self, code: str, at: int, message: str, hint: str = "") -> None:
         self.line += self.text.count("\n", self.counted, at)
-        self.line_start = self.text.rfind("\n", 0, at) + 1
+        self.line_start = max(self.line_start, self.text.rfind("\n", self.counted, at) + 1)
         self.counted = at
         path = ""
         for step in self.steps:

@@ -240,7 +240,7 @@ def compensator(place: Place, key: str, value: Json) -> Json:
     for alien in ("type", "config"):
         if alien in read:
             inner.problem("conflicting_keys", alien, f"`action` and `{alien}` cannot be given together", "use `type`")
-    return {**read, "type": "python", "config": {PYTHON_FUNCTION_FIELD: action}}
+    return {"type": "python", "config": {PYTHON_FUNCTION_FIELD: action}, **read}
 
 
 NODE = Table(

@@ -1,0 +1,13 @@
+"""The list: every guard there is, in the order of the rooms of the house."""
+
+from __future__ import annotations
+
+from tests.mutants.engine_guards import ENGINE
+from tests.mutants.guard import Guard
+from tests.mutants.kernel_guards import KERNEL
+from tests.mutants.store_guards import STORE
+
+GUARDS: tuple[Guard, ...] = (*STORE, *KERNEL, *ENGINE)
+
+GUARDS_MIN = 40
+"""A list that has shrunk below this is not the list any more."""

@@ -1,0 +1,124 @@
+"""The guards of the kernel over states and records: whoever decides changes nothing, and nothing is misread."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+STATE = "kernel/state.py"
+EVOLVE = "kernel/evolve.py"
+CODEC = "kernel/codec.py"
+
+KEPT: tuple[Guard, ...] = (
+    Guard(
+        name="decide-works-on-a-draft",
+        why="A decision whose commit is refused would stay in the cached state.",
+        file="kernel/pen.py",
+        snippet="self.state = draft_of(state)",
+        sabotage="self.state = state",
+        test="?",
+    ),
+    Guard(
+        name="draft-has-its-own-commands",
+        why="A command whose commit lost a race would be taken for known, and acknowledged without being carried out.",
+        file=STATE,
+        snippet="draft.commands = Layer(state.commands)",
+        sabotage="draft.commands = state.commands",
+        test="?",
+    ),
+    Guard(
+        name="draft-copies-edges",
+        why="An arrival whose commit is refused would stay at its join.",
+        file=STATE,
+        snippet="own.edges = cell.edges.copy() if",
+        sabotage="own.edges = cell.edges if",
+        test="?",
+    ),
+    Guard(
+        name="draft-layers-wide-joins",
+        why="An arrival at a wide join whose commit is refused would stay there.",
+        file=STATE,
+        snippet="else Layer(cell.edges)",
+        sabotage="else cell.edges",
+        test="?",
+    ),
+    Guard(
+        name="draft-copies-maps",
+        why="The count of a map's items would grow with every decision that is refused.",
+        file=STATE,
+        snippet="own.map = _twin(cell.map)",
+        sabotage="own.map = cell.map",
+        test="?",
+    ),
+    Guard(
+        name="draft-layers-items",
+        why="The result of an item whose commit is refused would stay in the cached state.",
+        file=STATE,
+        snippet="own.map.at = Layer(cell.map.at)",
+        sabotage="pass",
+        test="?",
+    ),
+    Guard(
+        name="untouched-cell-never-written",
+        why="What happens to one node would be seen as the state of every node that nothing has happened to.",
+        file=STATE,
+        snippet="cell = Cell() if known is None else _fork(known)",
+        sabotage="cell = UNTOUCHED if known is None else _fork(known)",
+        test="?",
+    ),
+    Guard(
+        name="queued-item-never-written",
+        why="What happens to one item would be seen as the state of every queued item of every run.",
+        file=STATE,
+        snippet="own = _twin(items.at.get(index) or QUEUED_ITEM)",
+        sabotage="own = items.at.get(index) or QUEUED_ITEM",
+        test="?",
+    ),
+    Guard(
+        name="adopted-edges-are-merged",
+        why="A wide join would forget all arrivals but the latest once its draft has become the state.",
+        file=STATE,
+        snippet="            own.edges = _merged(own.edges)\n",
+        sabotage="",
+        test="?",
+    ),
+    Guard(
+        name="adopted-items-are-merged",
+        why="A map would forget all items but the latest once its draft has become the state.",
+        file=STATE,
+        snippet="own.map.at = _merged(own.map.at)",
+        sabotage="pass",
+        test="?",
+    ),
+    Guard(
+        name="result-remembers-its-token",
+        why="A worker that never got the answer to its commit would be recorded as late.",
+        file=EVOLVE,
+        snippet='    act.token = event.token or act.token\n    _over(state, cell, act, event, "COMPLETED")',
+        sabotage='    _over(state, cell, act, event, "COMPLETED")',
+        test="?",
+    ),
+    Guard(
+        name="replay-stops-where-asked",
+        why="Time travel would show a later moment than the one asked for.",
+        file=EVOLVE,
+        snippet="if until is not None and state.seq >= until:",
+        sabotage="if until is not None and state.seq > until:",
+        test="?",
+    ),
+    Guard(
+        name="event-of-a-newer-version",
+        why="An old worker would misread what a newer one has written, and decide on it.",
+        file=CODEC,
+        snippet="if fields[1] > present:",
+        sabotage="if False:",
+        test="?",
+    ),
+    Guard(
+        name="event-format-looked-at",
+        why="An event of another format that happens to fit would be read without being lifted.",
+        file=CODEC,
+        snippet="if event.v != FORMATS.get(type(event).__name__, 1):",
+        sabotage="if False:",
+        test="?",
+    ),
+)
