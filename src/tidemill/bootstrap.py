@@ -35,7 +35,10 @@ def built_in_types() -> dict[str, Sequence[NodeType]]:
 
 def store_at(url: str) -> Store:
     """The store behind a URL."""
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        scheme = ""
     if scheme == "memory":
         return MemoryStore()
     raise rejected("store_unknown", f"no store is known for {url!r}", hint="use memory://")

@@ -109,12 +109,7 @@ class Tidemill:
 
     def workflow(self, reference: str) -> Workflow:
         """The compiled form of a published workflow: `name`, or `name@3`."""
-        return self._wait(self._compiled(reference))
-
-    async def _compiled(self, reference: str) -> Workflow:
-        catalog, tenant = self._engine.catalog, self._engine._tenant
-        version = await catalog.resolve(tenant, reference)
-        return (await catalog.flow(tenant, version.digest)).workflow
+        return self._wait(self._engine.workflow(reference))
 
     def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
         """Start a workflow and wait for its end; a document is published first.

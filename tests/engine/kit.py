@@ -70,6 +70,11 @@ class Process:
         await self.engine.close()
         self.mill.processes.pop(self.name, None)
 
+    def cached(self, run_id: str) -> State | None:
+        """The run as this process last knew it."""
+        entry = self.engine.runs.get(self.mill.stream(run_id))
+        return None if entry is None else entry.state
+
     async def publish(self, document: Any) -> str:
         published = await self.engine.publish(document)
         return f"{published.name}@{published.version}"

@@ -8,7 +8,7 @@ right after the handler and off the run's serial path; the kernel only checks th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -18,7 +18,8 @@ from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Flow, Program
 from tidemill.engine.routes import Chosen, find_route
-from tidemill.engine.scopes import NOTHING_FETCHED, RUN_READER, Fetched, Upstream, blobs_of, scope_of, text_of
+from tidemill.engine.scopes import NOTHING_FETCHED, RUN_READER, Upstream, blobs_of, scope_of
+from tidemill.engine.values import Fetched, Values, text_of
 from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
@@ -71,7 +72,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_ambient", "_blobs", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_recorder",
-        "_started", "_state", "_worker", "called", "lease", "phase", "task",
+        "_started", "_state", "_values", "_worker", "called", "lease", "phase", "task",
     )  # fmt: skip
 
     def __init__(
@@ -85,12 +86,13 @@ class Attempt:
         lease: Lease,
         handler: Handler,
         blobs: Blobs,
+        values: Values,
         ambient: Ambient,
         worker: str,
         recorder: Recorder,
     ) -> None:
         self._flow, self._lists, self._state, self._node = flow, lists, state, node
-        self._handler, self._blobs, self._ambient = handler, blobs, ambient
+        self._handler, self._blobs, self._values, self._ambient = handler, blobs, values, ambient
         self._worker, self._recorder = worker, recorder
         self.task, self.lease = task, lease
         self._cell = state.peek(task.node)
@@ -103,9 +105,11 @@ class Attempt:
     def start(self) -> Result | Awaitable[Result]:
         """Run as far as possible without waiting."""
         if self._state.blobs:
-            needed = {ref.digest: ref for ref in self._references()}
-            if needed:
+            needed = dict.fromkeys(ref.digest for ref in self._references())
+            known = self._values.known(self.lease.stream.tenant, needed)
+            if known is None:
                 return self._fetch(needed)
+            self._fetched = known
         return self._go()
 
     def _references(self) -> list[BlobRef]:
@@ -122,10 +126,8 @@ class Attempt:
             return [] if (self.task.node, self.task.visit) in self._lists else [items.items]
         return [out for i in range(items.count) if (out := items.at.get(i, QUEUED_ITEM).output) is not None]
 
-    async def _fetch(self, needed: dict[str, BlobRef]) -> Result:
-        tenant = self.lease.stream.tenant
-        bodies = await asyncio.gather(*(self._blobs.get(tenant, digest) for digest in needed))
-        self._fetched = dict(zip(needed, bodies, strict=True))
+    async def _fetch(self, needed: Iterable[str]) -> Result:
+        self._fetched = await self._values.fetch(self.lease.stream.tenant, needed)
         result = self._go()
         return result if isinstance(result, Result) else await result
 
@@ -159,7 +161,8 @@ class Attempt:
         scope = self._scope()
         if self.task.index != NOT_AN_ITEM:
             scope = replace(scope, has_item=True, item=self._items()[self.task.index], index=self.task.index)
-        config = template.render(scope)
+        # Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
+        config = decode_value(encode_value(template.render(scope)))
         problems = compile_schema(self._handler.type.config_schema).problems(config, "")
         if problems:
             raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
@@ -178,7 +181,7 @@ class Attempt:
         program = self._flow.program(self._node)
         if not self._admitted(program):
             return self._result(Skips())
-        config = self._node.config if program.config.is_constant else self._render(program.config)
+        config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
             return self._call_once(context)

@@ -16,7 +16,8 @@ from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.catalog import Catalog, Published, Version
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.rows import RUN, RunRow, read_run_row
-from tidemill.engine.turn import Entry, Turns
+from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.turn import Turns
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, rejected
@@ -26,7 +27,7 @@ from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume, Start
 from tidemill.kernel.document import read_document
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload, RunCancelled, RunCompleted, RunFailed
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import NodeType, Workflow
 from tidemill.stores.contract import Store, Stream
 
 RUN_ID_BYTES_MAX = 200
@@ -53,19 +54,23 @@ class Engine:
         self.types: Mapping[str, Sequence[NodeType]] = types
         self.catalog = Catalog(store, blobs, ambient, types)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
-        self.turns = Turns(store, self.catalog, ambient, owner=owner, lease_ms=lease_ms)
+        self.runs = Runs(store, self.catalog)
+        self.turns = Turns(store, self.runs, ambient, owner=owner, lease_ms=lease_ms)
         self.worker: Worker | None = None
         self.keeper: Keeper | None = None
         if worker is not None:
             self.worker = Worker(
                 store=store,
+                runs=self.runs,
                 turns=self.turns,
                 blobs=blobs,
                 ambient=ambient,
                 handlers={handler.type.key: handler for handler in handlers},
                 options=worker,
             )
-            self.keeper = Keeper(tenant=tenant, store=store, turns=self.turns, ambient=ambient, every_ms=audit_every_ms)
+            self.keeper = Keeper(
+                tenant=tenant, store=store, runs=self.runs, turns=self.turns, ambient=ambient, every_ms=audit_every_ms
+            )
 
     async def open(self) -> Engine:
         """Begin; idempotent through the store."""
@@ -99,6 +104,11 @@ class Engine:
         if isinstance(document, (str, bytes)):
             document = read_document(document, format=None)
         return await self.catalog.publish(self._tenant, document, author=author, message=message)
+
+    async def workflow(self, reference: str) -> Workflow:
+        """The compiled form of a published workflow: `name`, or `name@3`."""
+        version = await self.catalog.resolve(self._tenant, reference)
+        return (await self.catalog.flow(self._tenant, version.digest)).workflow
 
     # Runs
 
@@ -216,7 +226,7 @@ class Engine:
 
     async def _entry(self, run_id: str) -> Entry:
         stream = self._stream(run_id)
-        entry = (await self.turns.refresh([stream])).get(stream)
+        entry = (await self.runs.refresh([stream])).get(stream)
         if entry is None:
             raise rejected("run_unknown", f"there is no run {run_id}")
         return entry

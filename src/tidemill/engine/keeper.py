@@ -14,7 +14,8 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.rows import RUN, RunRow, read_run_row, run_row, run_terms
-from tidemill.engine.turn import Entry, Turns
+from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.turn import Turns
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Repair
@@ -39,8 +40,10 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 class Keeper:
     """Audits the live runs of a store, a page at a time."""
 
-    def __init__(self, *, tenant: str, store: Store, turns: Turns, ambient: Ambient, every_ms: int = AUDIT_EVERY_MS):
-        self._tenant, self._store, self._turns, self._ambient = tenant, store, turns, ambient
+    def __init__(
+        self, *, tenant: str, store: Store, runs: Runs, turns: Turns, ambient: Ambient, every_ms: int = AUDIT_EVERY_MS
+    ):
+        self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
         self._every_ms = every_ms
         self._task: asyncio.Task[None] | None = None
         self.repairs = 0
@@ -76,12 +79,12 @@ class Keeper:
                 return
 
     async def _look_at(self, stream: Stream, shown: RunRow) -> None:
-        entry = (await self._turns.refresh([stream])).get(stream)
+        entry = (await self._runs.refresh([stream])).get(stream)
         if entry is None or not entry.state.live:
             return
         seq = entry.state.seq
         jobs = await self._store.jobs(stream)
-        again = (await self._turns.refresh([stream])).get(stream)
+        again = (await self._runs.refresh([stream])).get(stream)
         self.audited += 1
         if again is None or again.state.seq != seq or not again.state.live:
             return

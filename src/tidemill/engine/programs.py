@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemill.blobs.payloads import encode_value
 from tidemill.expressions.conditions import Condition, compiled
 from tidemill.expressions.templates import Template, compile_template
 from tidemill.kernel.model import Node, Workflow
@@ -14,6 +15,8 @@ class Program:
     """The expressions of one node."""
 
     config: Template
+    constant: bytes | None
+    """The config's text when it has no templates: each attempt gets its own copy of it."""
     when: Condition | None
     over: Template | None
     again: Condition | None
@@ -46,8 +49,10 @@ class Flow:
 
 
 def _compile(node: Node) -> Program:
+    config = compile_template(node.config)
     return Program(
-        config=compile_template(node.config),
+        config=config,
+        constant=encode_value(node.config) if config.is_constant else None,
         when=None if node.when is None else compiled(node.when),
         over=None if node.map is None else compile_template(node.map.over),
         again=None if node.loop is None else compiled(node.loop.condition),

@@ -6,24 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tidemill.blobs.payloads import decode_value
+from tidemill.engine.values import Fetched, shared_value, text_of
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.kernel.events import BlobRef, Payload
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.sight import Output, iteration, upstream, visible
 from tidemill.kernel.state import State
 
-Fetched = Mapping[str, bytes]
-"""Blobs that were loaded beforehand, by digest."""
-
 NOTHING_FETCHED: Fetched = {}
 
 RUN_READER = Node(id="", type="")
 """Who reads when the run's outputs are rendered: it is in no loop and sees every node as it ended."""
-
-
-def text_of(payload: Payload, fetched: Fetched) -> bytes:
-    """The JSON text behind a payload."""
-    return fetched[payload.digest] if isinstance(payload, BlobRef) else payload
 
 
 class SeenNodes(Mapping[str, Seen | Absent]):
@@ -49,7 +42,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
             return Absent(seen)
         cell = self._state.peek(name)
         meta = {"status": cell.status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
-        return Seen(decode_value(text_of(seen.payload, self._fetched)), meta)
+        return Seen(shared_value(seen.payload, self._fetched), meta)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._workflow.by_id)
@@ -91,7 +84,7 @@ def scope_of(workflow: Workflow, state: State, run_id: str, reader: Node, fetche
     """What a node's templates and `when` may refer to."""
     return Scope(
         nodes=SeenNodes(workflow, state, reader, fetched),
-        inputs=decode_value(text_of(state.inputs, fetched)),
+        inputs=shared_value(state.inputs, fetched),
         run=facts_of(run_id, state),
         iteration=iteration(state, reader),
     )

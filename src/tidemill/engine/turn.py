@@ -2,32 +2,29 @@
 
 Callers hand in an `Ask` (a command and the lease it settles) and are answered when it is durable. Asks that
 gather for the same run while a commit is under way are decided together and committed once; commits of many
-runs share one call to the store. A state is cached by version: only the tail that others wrote is loaded, and
-only after a conflict. Losing a race (another version, a lost lease, an unknown outcome) always means the same:
-load the tail, decide again. The handler is never called again for that.
+runs share one call to the store. Losing a race (another version, a lost lease, an unknown outcome) always means
+the same: load the tail, decide again. The handler is never called again for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.catalog import Catalog
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import dead_letter_rows, run_row, run_terms
+from tidemill.engine.runs import Entry, Runs
 from tidemill.errors import Problem, TidemillError, Unavailable
-from tidemill.kernel.codec import decode_event, encode_events
+from tidemill.kernel.codec import encode_events
 from tidemill.kernel.commands import AnyCommand, Result
 from tidemill.kernel.decide import decide_all
-from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import Put
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import State, adopt, decode_state, encode_state
+from tidemill.kernel.state import State, encode_state
 from tidemill.stores.contract import (
     Commit,
     Committed,
@@ -38,7 +35,6 @@ from tidemill.stores.contract import (
     Snapshot,
     Store,
     Stream,
-    Tail,
     VersionConflict,
 )
 
@@ -46,7 +42,6 @@ RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
-CACHED_RUNS_MAX = 4_096
 SNAPSHOT_TAIL_MIN = 500
 ROW_LAG_MS = 1_000
 """How long the row of a run that makes progress may lag behind its log."""
@@ -104,22 +99,6 @@ class Taker(Protocol):
         ...
 
 
-class Entry:
-    """A cached run: its state at some version, and what is derived from it."""
-
-    __slots__ = ("flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
-
-    def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
-        self.state = state
-        self.flow = flow
-        self.since_snapshot = since_snapshot
-        self.lists: dict[tuple[str, int], list[Any]] = {}
-        self.terms: tuple[str, ...] = ()
-        self.terms_of = ""
-        self.row_ms = 0
-        """When this process last wrote the run's row."""
-
-
 class Plan:
     """A commit in the making."""
 
@@ -137,12 +116,9 @@ class Plan:
 class Turns:
     """The turns of one process."""
 
-    def __init__(
-        self, store: Store, catalog: Catalog, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
-    ) -> None:
-        self._store, self._catalog, self._ambient = store, catalog, ambient
+    def __init__(self, store: Store, runs: Runs, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000) -> None:
+        self._store, self._runs, self._ambient = store, runs, ambient
         self._owner, self._lease_ms = owner, lease_ms
-        self._entries: OrderedDict[Stream, Entry] = OrderedDict()
         self._waiting: dict[Stream, list[Ask]] = {}
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -189,56 +165,6 @@ class Turns:
         if answer.error is not None:
             raise answer.error
         return answer
-
-    def cached(self, stream: Stream) -> Entry | None:
-        """The run as this process last knew it."""
-        return self._entries.get(stream)
-
-    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
-        """Bring runs up to date with the store; unknown runs are left out."""
-        found: dict[Stream, Entry] = {}
-        after = {stream: self._version(stream) for stream in streams}
-        for tail in await self._store.load(after):
-            entry = await self._absorb(tail)
-            if entry is not None:
-                found[tail.stream] = entry
-        return found
-
-    def _version(self, stream: Stream) -> int:
-        entry = self._entries.get(stream)
-        return 0 if entry is None else entry.state.seq
-
-    async def _absorb(self, tail: Tail) -> Entry | None:
-        """Fold a tail into the cached state. The cache may have moved on meanwhile; then it stays."""
-        entry = self._entries.get(tail.stream)
-        if tail.version == 0:
-            return entry
-        if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
-            state = State() if tail.snapshot is None else decode_state(tail.snapshot)
-            self._fold(state, tail)
-            entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
-            # Nobody else can have filled the place with a newer version than a fresh load gives.
-            present = self._entries.get(tail.stream)
-            if present is not None and present.state.seq >= state.seq:
-                return present
-            self._remember(tail.stream, entry)
-            return entry
-        entry.since_snapshot += self._fold(entry.state, tail)
-        return entry
-
-    def _fold(self, state: State, tail: Tail) -> int:
-        """Apply the records that a state does not have yet; the rest of a tail is old news."""
-        first = tail.version - len(tail.records)
-        fresh = tail.records[max(0, state.seq - first) :] if state.seq >= first else ()
-        for record in fresh:
-            evolve(state, decode_event(record))
-        return len(fresh)
-
-    def _remember(self, stream: Stream, entry: Entry) -> None:
-        self._entries[stream] = entry
-        self._entries.move_to_end(stream)
-        while len(self._entries) > CACHED_RUNS_MAX:
-            self._entries.popitem(last=False)
 
     async def _take_turns(self) -> None:
         while True:
@@ -292,13 +218,13 @@ class Turns:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
         for stream, asks in batch.items():
-            if stream not in self._entries and asks[0].start is None:
+            if self._runs.get(stream) is None and asks[0].start is None:
                 load[stream] = None
         if load:
-            await self.refresh(load)
+            await self._runs.refresh(load)
         plans: list[Plan] = []
         for stream, asks in batch.items():
-            entry = self._entries.get(stream)
+            entry = self._runs.get(stream)
             if entry is None:
                 flow = next((ask.start for ask in asks if ask.start is not None), None)
                 if flow is None:
@@ -374,16 +300,11 @@ class Turns:
     def _apply(self, plan: Plan, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
         entry, events = plan.entry, plan.decision.events
-        if events:
-            entry.state = adopt(plan.decision.after)
-            entry.since_snapshot += len(events)
+        if events and plan.commit is not None and plan.commit.expected is not None:
+            entry.take_in(plan.decision, plan.commit.expected)
             self.commits += 1
             self.gathered += len(plan.asks) - 1
-        state = entry.state
-        if state.live:
-            self._remember(plan.stream, entry)
-        else:
-            self._entries.pop(plan.stream, None)
+        self._runs.keep(plan.stream, entry)
         for ask, problem in zip(plan.asks, plan.problems, strict=True):
             ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
         if result.kept and self.taker is not None:

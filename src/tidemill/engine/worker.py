@@ -19,8 +19,10 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempt import Attempt, Stale, failed_result, render_outputs
 from tidemill.engine.leases import Heart, HeartThread
+from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.scopes import RUN_READER, blobs_of
-from tidemill.engine.turn import DURABLE, Answer, Ask, Entry, Turns
+from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
+from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.attempts import LOST_IN_A_ROW_MAX, standing
@@ -45,6 +47,8 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 _TASK = msgspec.msgpack.Decoder(Task)
 
+HAND_OVERS_PER_CLAIM = 64
+"""After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
 GIVE_BACK_MS = 1_000
 """How long a job that this worker cannot run rests before somebody may claim it again."""
 
@@ -81,18 +85,22 @@ class Worker:
         self,
         *,
         store: Store,
+        runs: Runs,
         turns: Turns,
         blobs: Blobs,
         ambient: Ambient,
         handlers: Mapping[str, Handler],
         options: WorkerOptions,
     ) -> None:
-        self._store, self._turns, self._blobs, self._ambient = store, turns, blobs, ambient
+        self._store, self._runs, self._turns = store, runs, turns
+        self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._handlers, self._options = handlers, options
         self._queues = frozenset(options.queues) | {SYSTEM_QUEUE}
         self._hands: dict[tuple[Stream, str], Hand] = {}
         self._free = asyncio.Event()
         self._draining = False
+        self._handed_over = 0
+        """Jobs kept since the last claim."""
         self._tasks: list[asyncio.Task[None]] = []
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
         self._thread: HeartThread | None = None
@@ -153,6 +161,7 @@ class Worker:
                         owner=self._options.name,
                     )
                 )
+                self._handed_over = 0
                 if leases:
                     await self._accept(leases)
                     # What instant handlers just handed in should be committed before more is claimed.
@@ -166,7 +175,7 @@ class Worker:
         stale = dict.fromkeys(hand.lease.stream for hand in hands if not self._known(hand))
         if stale:
             try:
-                await self._turns.refresh(stale)
+                await self._runs.refresh(stale)
             except BaseException:
                 # Held without being worked on, a lease would be renewed for ever.
                 for hand in hands:
@@ -182,6 +191,7 @@ class Worker:
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
+        self._handed_over += len(leases)
         for lease in leases:
             self._begin(self._hold(lease))
 
@@ -191,7 +201,7 @@ class Worker:
 
     def _known(self, hand: Hand) -> bool:
         """Whether the cached state is recent enough to know of this job."""
-        entry = self._turns.cached(hand.lease.stream)
+        entry = self._runs.get(hand.lease.stream)
         if entry is None:
             return False
         task = hand.task
@@ -208,7 +218,7 @@ class Worker:
     # One job
 
     def _begin(self, hand: Hand) -> None:
-        entry = self._turns.cached(hand.lease.stream)
+        entry = self._runs.get(hand.lease.stream)
         task = hand.task
         if task.v > JOB_FORMAT:
             self._give_back(hand)
@@ -245,6 +255,7 @@ class Worker:
             lease=lease,
             handler=handler,
             blobs=self._blobs,
+            values=self._values,
             ambient=self._ambient,
             worker=self._options.name,
             recorder=self,
@@ -280,8 +291,8 @@ class Worker:
             return
         reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
         try:
-            refs = {ref.digest for ref in blobs_of(workflow, entry.state, reader)}
-            fetched = {digest: await self._blobs.get(stream.tenant, digest) for digest in refs}
+            refs = dict.fromkeys(ref.digest for ref in blobs_of(workflow, entry.state, reader))
+            fetched = await self._values.fetch(stream.tenant, refs)
         except Unavailable:
             self._give_back(hand)
             return

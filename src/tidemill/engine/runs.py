@@ -1,0 +1,112 @@
+"""The runs this process knows: states by stream, each at some version, brought up to date from the tail.
+
+A cached state is never wrong, only old: whoever decides with it commits against its version and is told when
+somebody else was faster. The cache is bounded, and a run that has ended leaves it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.programs import Flow
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.pen import Decision
+from tidemill.kernel.state import State, adopt, decode_state
+from tidemill.stores.contract import Store, Stream, Tail
+
+CACHED_RUNS_MAX = 4_096
+
+
+class Entry:
+    """A run at some version, and what is derived from it."""
+
+    __slots__ = ("flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
+
+    def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
+        self.state = state
+        self.flow = flow
+        self.since_snapshot = since_snapshot
+        """Events since the newest snapshot."""
+        self.lists: dict[tuple[str, int], list[Any]] = {}
+        """Decoded lists of maps by (node, visit): decoded once, not once per item."""
+        self.terms: tuple[str, ...] = ()
+        self.terms_of = ""
+        """The status that `terms` were made for."""
+        self.row_ms = 0
+        """When this process last wrote the run's row."""
+
+    def take_in(self, decision: Decision, expected: int) -> None:
+        """A decision taken at version `expected` is durable: it becomes the state.
+
+        While it was on its way, a reload may have folded its events, and others behind them, already.
+        """
+        if self.state.seq == expected:
+            self.state = adopt(decision.after)
+            self.since_snapshot += len(decision.events)
+
+
+class Runs:
+    """A bounded cache over the store's streams."""
+
+    def __init__(self, store: Store, catalog: Catalog) -> None:
+        self._store, self._catalog = store, catalog
+        self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+
+    def get(self, stream: Stream) -> Entry | None:
+        """The run as this process last knew it."""
+        return self._entries.get(stream)
+
+    def keep(self, stream: Stream, entry: Entry) -> None:
+        """Remember a run after a commit; one that has ended is of no further interest."""
+        if entry.state.live:
+            self._remember(stream, entry)
+        else:
+            self._entries.pop(stream, None)
+
+    def _remember(self, stream: Stream, entry: Entry) -> None:
+        present = self._entries.get(stream)
+        if present is None or present.state.seq <= entry.state.seq:
+            self._entries[stream] = entry
+        self._entries.move_to_end(stream)
+        while len(self._entries) > CACHED_RUNS_MAX:
+            self._entries.popitem(last=False)
+
+    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+        """Bring runs up to date with the store, in one call; unknown runs are left out."""
+        after = {stream: self._version(stream) for stream in streams}
+        found: dict[Stream, Entry] = {}
+        for tail in await self._store.load(after):
+            entry = await self._absorb(tail)
+            if entry is not None:
+                found[tail.stream] = entry
+        return found
+
+    def _version(self, stream: Stream) -> int:
+        entry = self._entries.get(stream)
+        return 0 if entry is None else entry.state.seq
+
+    async def _absorb(self, tail: Tail) -> Entry | None:
+        entry = self._entries.get(tail.stream)
+        if tail.version == 0:
+            return entry
+        if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
+            state = State() if tail.snapshot is None else decode_state(tail.snapshot)
+            _fold(state, tail)
+            entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
+            self._remember(tail.stream, entry)
+            return entry
+        entry.since_snapshot += _fold(entry.state, tail)
+        return entry
+
+
+def _fold(state: State, tail: Tail) -> int:
+    """Apply the records that a state does not have yet; the rest of a tail is old news."""
+    first = tail.version - len(tail.records)
+    fresh = tail.records[state.seq - first :] if state.seq >= first else ()
+    for record in fresh:
+        evolve(state, decode_event(record))
+    return len(fresh)

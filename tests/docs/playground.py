@@ -1,0 +1,200 @@
+"""Where the blocks of a page are tried, in their order, in a folder of the page's own.
+
+| language | what is done with a block |
+|---|---|
+| python | run in a process of its own; a `text` block right below is its output |
+| yaml, json with `nodes` | validated and run; a `json` block right below is its outputs |
+| other yaml, json | must be marked `.part`; parsed |
+| console | every line after `$ ` is run, what stands below it is its output |
+| sh | not run: each line must be a make target or a module of this repository |
+| text, mermaid | nothing: an output, or a drawing |
+
+`title` writes the block to a file first. `data-input` are the inputs of a document, `data-fails` the code it fails
+with, `data-refused` the codes it is refused with, `data-exit` the exit code of a console's last command. `.no-run`
+keeps a block from being run, and is counted. In an output `…` stands for anything in a line, and for any lines when it
+stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import tidemill
+from tests.docs.pages import ROOT, Block, Page
+from tidemill.bootstrap import built_in_types
+from tidemill.kernel.compile import compile_document
+from tidemill.kernel.document import Format, read_document
+
+SECONDS_MAX = 30
+MARKS = {"no-run", "part"}
+OPTIONS = {"title", "data-input", "data-fails", "data-refused", "data-exit"}
+COMMANDS = {"tidemill", "python", "cat", "echo"}
+SHOWN = {"text", "mermaid", ""}
+TRIED = {"python", "yaml", "json", "console", "sh"}
+
+
+def is_run(block: Block) -> bool:
+    """Whether a block is tried, as opposed to being excused."""
+    return block.language in TRIED - {"sh"} and "no-run" not in block.marks
+
+
+def play(page: Page, folder: Path) -> int:
+    """Try every block of a page and tell how many were tried."""
+    tried = 0
+    for block in page.blocks:
+        assert block.marks <= MARKS and block.options.keys() <= OPTIONS, f"{block.place}: an unknown mark"
+        assert block.language in TRIED | SHOWN, f"{block.place}: nobody knows how to try {block.language}"
+        if block.title:
+            (folder / block.title).write_text(block.body)
+        if is_run(block) and not _is_answer(page, block):
+            tried += 1
+            _try(block, folder)
+    return tried
+
+
+def _is_answer(page: Page, block: Block) -> bool:
+    return block.language == "json" and any(
+        other.answer is not None and other.answer.line == block.line and other.language in ("yaml", "json")
+        for other in page.blocks
+    )
+
+
+def _try(block: Block, folder: Path) -> None:
+    match block.language:
+        case "python":
+            _python(block, folder)
+        case "yaml" | "json":
+            _document(block, folder)
+        case "console":
+            _console(block, folder)
+        case _:
+            raise AssertionError(block)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """A user's shell with this installation in front, and nothing that colours or moves."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "120", "PYTHONPATH": str(folder)}
+
+
+def _python(block: Block, folder: Path) -> None:
+    script = folder / (block.title or f"line_{block.line}.py")
+    script.write_text(block.body)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script.name],
+        cwd=folder,
+        env=_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 0, f"{block.place}: {done.stderr}"
+    if block.answer is not None and block.answer.language == "text":
+        compare(block.answer.place, block.answer.body, done.stdout)
+
+
+def _document(block: Block, folder: Path) -> None:
+    language: Format = "json" if block.language == "json" else "yaml"
+    if "part" in block.marks:
+        wrapped = block.body if language == "json" else f"part:\n{re.sub(r'^', '  ', block.body, flags=re.MULTILINE)}"
+        assert read_document(wrapped, format=language), block.place
+        return
+    if "data-refused" in block.options:
+        with pytest.raises(tidemill.Rejected) as refusal:
+            compile_document(read_document(block.body, format=language), built_in_types())
+        codes = sorted({problem.code for problem in refusal.value.problems})
+        assert ",".join(codes) == block.options["data-refused"], f"{block.place}: {refusal.value}"
+        return
+    document = read_document(block.body, format=language)
+    assert "nodes" in document, f"{block.place}: not a document; a part of one is marked {{.part}}"
+    with _importable(folder), tidemill.open("memory://") as mill:
+        run = mill.run(document, json.loads(block.options.get("data-input", "{}")), timeout_s=SECONDS_MAX)
+    expected = ("FAILED", block.options["data-fails"]) if "data-fails" in block.options else ("COMPLETED", None)
+    assert (run.status, run.error and run.error["code"]) == expected, f"{block.place}: {run.error}"
+    if block.answer is not None and block.answer.language == "json":
+        assert run.outputs == json.loads(block.answer.body), block.answer.place
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let the page's own modules be imported, and forget them afterwards."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if folder in Path(str(getattr(module, "__file__", None) or "")).parents:
+                del sys.modules[name]
+
+
+def _console(block: Block, folder: Path) -> None:
+    commands = list(_commands(block))
+    assert commands, f"{block.place}: no line begins with $"
+    for number, (command, expected) in enumerate(commands):
+        assert command.split()[0] in COMMANDS, f"{block.place}: {command}"
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env=_environment(folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        wanted = int(block.options.get("data-exit", "0")) if number == len(commands) - 1 else 0
+        assert done.returncode == wanted, f"{block.place}: {command}: exit code {done.returncode}\n{done.stdout}"
+        compare(f"{block.place}: {command}", expected, done.stdout)
+
+
+def _commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a console with what it prints; a backslash continues a line."""
+    parts = re.split(r"^\$ ", block.body, flags=re.MULTILINE)
+    assert not parts[0].strip(), f"{block.place}: a console begins with $"
+    for part in parts[1:]:
+        command, _, output = re.sub(r"\\\n\s*", " ", part).partition("\n")
+        yield command, output
+
+
+def compare(place: str, expected: str, actual: str) -> None:
+    """What was printed is what the page shows."""
+    assert re.fullmatch(_pattern(expected), _clean(actual) + "\n"), f"{place}\nexpected:\n{expected}\nactual:\n{actual}"
+
+
+def _pattern(expected: str) -> str:
+    lines = _clean(expected).splitlines()
+    return "".join(
+        r"(?:.*\n)*?" if line.strip() == "…" else ".*?".join(map(re.escape, line.split("…"))) + r"\n" for line in lines
+    )
+
+
+def _clean(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
+def developer_commands(block: Block) -> Iterator[str]:
+    """What is wrong with the commands of an `sh` block."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for line in block.body.splitlines():
+        words = line.split("#")[0].split()
+        match words:
+            case [] | ["pip", "install", *_]:
+                continue
+            case ["make", *given] if given:
+                unknown = [word for word in given if "=" not in word and word not in targets]
+                yield from (f"{block.place}: there is no target {word}" for word in unknown)
+            case [".venv/bin/python", "-m", module, *_]:
+                path = ROOT / module.replace(".", "/")
+                known = module == "pytest" or path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+                yield from [] if known else [f"{block.place}: there is no module {module}"]
+            case _:
+                yield f"{block.place}: neither a make target nor a module: {line}"

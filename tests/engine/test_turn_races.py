@@ -1,0 +1,260 @@
+"""The turn under trouble: lost races, lost leases, lost replies, and a store that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.engine.door import after_s, following, lose_reply, refuse
+from tests.engine.kit import Mill, Process, simulated
+from tests.engine.scripts import Ledger, call
+from tests.kernel.authoring import chain, document, node
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
+from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
+from tidemill.stores.contract import Claim
+
+
+async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:
+    worker = await mill.process(name, functions={"work": ledger.work}, **options)
+    run_id = await worker.start(document(call("a", args={"seconds": 4, "value": 1})))
+    await mill.until(lambda: ledger.running == 1)
+    return worker, run_id
+
+
+@simulated
+async def test_a_conflict_is_decided_again_without_a_second_call(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    worker.door.next("commit", following(lambda: client.engine.pause(run_id, reason="rival")))
+    await mill.until(lambda: worker.door.fired["commit"] == 1)
+    await client.engine.resume(run_id)
+    assert (await client.end(run_id)).status == "COMPLETED"
+    assert worker.engine.turns.races >= 1
+    assert ledger.count("a") == 1
+    assert await mill.of(run_id, ResultDiscarded) == []
+
+
+@simulated
+async def test_deciding_again_is_bounded(mill: Mill) -> None:
+    """A rival that is always faster: the asker is told that the store is unavailable, and nothing of it is written."""
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    rival = await mill.process("rival", work=False)
+
+    async def toggle() -> None:
+        state = await mill.state(run_id)
+        await (rival.engine.resume if state.status == "PAUSED" else rival.engine.pause)(run_id)
+
+    client.door.always("commit", following(toggle))
+    with pytest.raises(Unavailable, match="races"):
+        await client.engine.cancel(run_id)
+    assert client.door.fired["commit"] == RACES_MAX + 1
+    assert (await mill.state(run_id)).live
+    client.door.always("commit", None)
+    await client.engine.cancel(run_id)
+    assert (await mill.state(run_id)).status == "CANCELLED"
+
+
+@simulated
+async def test_a_lost_reply_leaves_one_result(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    worker.door.next("commit", lose_reply)
+    run = await worker.end(run_id)
+    await asyncio.sleep(60)
+    assert worker.door.fired["commit"] == 1
+    assert (run.status, run.outputs) == ("COMPLETED", {"a": 1})
+    assert len(await mill.of(run_id, NodeCompleted)) == 1
+    assert await mill.of(run_id, ResultDiscarded) == []
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_a_lost_reply_in_the_middle_of_a_run_leaves_one_result_each(mill: Mill) -> None:
+    """The successors that the commit kept for the worker were leased to it without its knowing: they expire."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 2}), call("b", "a"), call("c", "a")))
+    await mill.until(lambda: ledger.running == 1)
+    worker.door.next("commit", lose_reply)
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert {event.node for event in await mill.of(run_id, NodeCompleted)} == {"a", "b", "c"}
+    assert len(await mill.of(run_id, NodeCompleted)) == 3
+    assert await mill.of(run_id, ResultDiscarded) == []
+    assert (ledger.count("a"), ledger.count("b"), ledger.count("c")) == (1, 1, 1)
+
+
+@simulated
+async def test_a_request_that_never_arrived_is_sent_again(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    worker.door.next("commit", refuse, refuse, refuse)
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert worker.door.fired["commit"] == 3
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Mill) -> None:
+    client = await mill.process("client", work=False)
+    reference = await client.publish(chain("a"))
+    client.door.next("commit", lose_reply, lose_reply)
+    run_id = await client.start(reference, key="order-7")
+    assert client.door.fired["commit"] >= 1
+    assert (await mill.kinds(run_id)) == ["RunCreated", "NodeScheduled"]
+    assert [row.run_id for row in await mill.rows()] == ["order-7"]
+
+
+@simulated
+async def test_a_long_outage_is_answered_and_the_job_is_given_back(mill: Mill) -> None:
+    ledger = Ledger()
+    worker, run_id = await _worker_in_a_handler(mill, ledger)
+    worker.door.always("commit", refuse)
+    await mill.until(lambda: worker.door.calls["release"] == 1)
+    assert worker.door.fired["commit"] == OUTAGES_MAX + 1
+    (view,) = await mill.jobs(run_id)
+    assert view.lease_expires_at_ms is None or view.token > 1
+    worker.door.always("commit", None)
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    # Nothing was recorded of the call whose result got lost, so it was no attempt.
+    assert run.nodes["a"]["attempts"] == 1
+    assert ledger.count("a") >= 2
+    assert len(await mill.of(run_id, NodeStarted)) == 1
+
+
+@simulated
+async def test_a_client_learns_of_a_long_outage(mill: Mill) -> None:
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    client.door.always("commit", refuse)
+    with pytest.raises(Unavailable):
+        await client.engine.cancel(run_id)
+    assert client.door.fired["commit"] == OUTAGES_MAX + 1
+    assert "RunCancelled" not in await mill.kinds(run_id)
+
+
+@simulated
+async def test_an_outage_while_loading_is_an_outage_too(mill: Mill) -> None:
+    ledger = Ledger()
+    _, run_id = await _worker_in_a_handler(mill, ledger)
+    client = await mill.process("client", work=False)
+    client.door.next("load", refuse, refuse)
+    await client.engine.pause(run_id)
+    assert client.door.fired["load"] == 2
+    assert (await mill.state(run_id)).status == "PAUSED"
+
+
+@simulated
+async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill) -> None:
+    """The first worker cannot renew; the second takes over; what the first one finds out comes too late."""
+    slow, fast = Ledger(), Ledger()
+    first = await mill.process("w1", functions={"work": lambda context: slow.work(context, 17, "old")}, lease_ms=15_000)
+    first.door.always("renew", refuse)
+    run_id = await first.start(document(call("a", retry={"backoff_seconds": 0})))
+    await mill.until(lambda: slow.running == 1)
+    await mill.process("w2", functions={"work": lambda context: fast.work(context, 5, "new")})
+    run = await first.end(run_id)
+    await asyncio.sleep(30)
+    assert first.door.fired["renew"] > 0
+    assert run.outputs == {"a": "new"}
+    (discarded,) = await mill.of(run_id, ResultDiscarded)
+    assert (discarded.worker, discarded.reason, discarded.outcome) == ("w1", "lease_lost", "Done")
+    (completed,) = await mill.of(run_id, NodeCompleted)
+    assert completed.worker == "w2" and discarded.token < completed.token
+    assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
+    assert (await mill.row(run_id)).late_results == 1
+
+
+@simulated
+async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Mill) -> None:
+    """One of two results that gathered has lost its lease: the other one counts all the same."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(
+        document(call("a", args={"seconds": 3, "value": "a"}), call("b", args={"seconds": 3, "value": "b"}))
+    )
+    await mill.until(lambda: ledger.running == 2)
+    (taken,) = [view for view in await mill.jobs(run_id) if view.job.key.startswith("run/a/")]
+    await mill.meddle(run_id, drop=(taken.job.key,))
+    await mill.meddle(run_id, jobs=(taken.job,))
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert [event.node for event in await mill.of(run_id, ResultDiscarded)] == ["a"]
+    assert sorted(event.node for event in await mill.of(run_id, NodeCompleted)) == ["a", "b"]
+    assert (ledger.count("a"), ledger.count("b")) == (2, 1)
+
+
+@simulated
+async def test_beginning_under_a_lost_lease_is_refused(mill: Mill) -> None:
+    """An at-most-once handler is not called by a worker that no longer holds the job."""
+    early, late = Ledger(), Ledger()
+    first = await mill.process("w1", functions={"work": early.work})
+    reference = await first.publish(document(call("a", delivery="at_most_once")))
+    first.door.always("renew", refuse)
+    # The second commit is the one that announces the attempt.
+    first.door.next("commit", lambda call: call(), after_s(20))
+    run_id = await first.start(reference)
+    await mill.until(lambda: first.door.fired["commit"] == 2)
+    second = await mill.process("w2", functions={"work": late.work})
+    run = await second.end(run_id)
+    await asyncio.sleep(60)
+    assert run.status == "COMPLETED"
+    assert (early.count("a"), late.count("a")) == (0, 1)
+    assert [event.worker for event in await mill.of(run_id, NodeStarted)] == ["w2"]
+    assert await mill.of(run_id, DeadLettered) == []
+
+
+@simulated
+async def test_a_refusal_leaves_no_trace(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(chain("a", "b"))
+    before = (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits))
+    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
+        with pytest.raises(Rejected) as refused:
+            await act(run.run_id)
+        assert refused.value.code == "run_ended"
+    for act in (worker.engine.cancel, worker.engine.pause, worker.engine.resume):
+        with pytest.raises(Rejected) as refused:
+            await act("nobody")
+        assert refused.value.code == "run_unknown"
+    assert (await mill.events(run.run_id), await mill.row(run.run_id), len(worker.door.commits)) == before
+    assert [row.run_id for row in await mill.rows()] == [run.run_id]
+
+
+@simulated
+async def test_two_processes_at_one_run_lose_nothing(mill: Mill) -> None:
+    """A wide graph, two workers, every commit a race: each result is committed once."""
+    ledger = Ledger()
+    functions = {"work": ledger.work}
+    first = await mill.process("w1", functions=functions, concurrency=4)
+    second = await mill.process("w2", functions=functions, concurrency=4)
+    wide = [call(f"n{i}", "a", args={"seconds": 0.5 + i % 3}) for i in range(24)]
+    run = await first.run(document(node("a"), *wide, node("z", *(n["id"] for n in wide))))
+    assert run.status == "COMPLETED"
+    assert first.engine.turns.races + second.engine.turns.races > 0
+    assert len(await mill.of(run.run_id, NodeCompleted)) == 26
+    assert len(ledger.calls) == 24
+
+
+@simulated
+async def test_a_claim_that_nobody_heard_of_expires(mill: Mill) -> None:
+    """The jobs of a lost claim reply are leased to nobody: they come back after the lease, as a lost worker's."""
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(call("a")))
+    await mill.store.claim(Claim(queues=("default",), limit=9, lease_ms=15_000, owner="ghost"))
+    worker = await mill.process(functions={"work": ledger.work})
+    began = mill.loop.now
+    run = await worker.end(run_id)
+    assert run.status == "COMPLETED"
+    assert 15 <= mill.loop.now - began <= 17
+    assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
+    assert ledger.calls == [(f"{run_id}/a/1/-1", 2)]

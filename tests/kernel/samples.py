@@ -1,0 +1,119 @@
+"""One event of every type with every field away from its default: what the golden bytes stand for.
+
+`python -m tests.kernel.samples` prints the golden file anew. Bytes that were ever written are a promise: a changed
+line of an existing sample means a new format with an upcast, an appended field means a new sample after the old.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidemill.kernel.codec import encode_event
+from tidemill.kernel.events import (
+    AnyEvent,
+    BlobRef,
+    DeadLettered,
+    Error,
+    LoopContinued,
+    NodeCancelled,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeScheduled,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    ResultDiscarded,
+    Route,
+    RunCancelled,
+    RunCompleted,
+    RunCreated,
+    RunFailed,
+    RunPaused,
+    RunRepaired,
+    RunResumed,
+)
+
+ERROR = Error("boom", "it broke", "ValueError", True, "try again", ("KeyError: x",), "Traceback …", 4)
+BLOB = BlobRef("sha256:00ff", 70_000, "text/plain", "big")
+ROUTE = Route(False, ("b", "c"), 1, "output.x > 3")
+
+FACT: dict[str, Any] = {"at_ms": 1_760_000_000_123, "cause": 7, "actor": "user:ann", "command": "cmd-1"}
+AT: dict[str, Any] = {**FACT, "node": "a", "visit": 2, "index": 3}
+END: dict[str, Any] = {
+    **AT,
+    "taken": ("b",),
+    "dead": ("c", "d"),
+    "dead_escapes": (("e", "f"),),
+    "emitted": 2,
+    "consumed": 1,
+    "counter": 5,
+    "renders": True,
+}
+ATTEMPT: dict[str, Any] = {"attempt": 2, "worker": "w1", "duration_ms": 250, "token": 99}
+
+SAMPLES: tuple[AnyEvent, ...] = (
+    RunCreated(
+        **FACT,
+        workflow="lead-qualification",
+        version=3,
+        digest="sha256:ab",
+        inputs=b'{"customer":"acme"}',
+        entries=("a", "b"),
+        counter=2,
+        submitted_by="user:bob",
+        labels={"customer": "acme"},
+        correlation_id="c-1",
+        trace="00-4bf9-01",
+        tag_used="stable",
+        deadline_at_ms=1_760_000_060_000,
+        parent=("run-0", "child", 1, 2),
+        forked_from=("run-9", 17),
+    ),
+    RunPaused(**FACT, reason="lunch"),
+    RunResumed(**FACT, reason="back"),
+    RunRepaired(**FACT, reason="1 job was missing", restored=("run/a/1/-1",), dropped=("wake/b/1/-1",)),
+    RunCompleted(**FACT, outputs=b'{"tier":"gold"}', consumed=1, counter=4, tolerated=2),
+    RunFailed(**FACT, node="a", visit=2, error=ERROR, consumed=3, counter=4),
+    RunCancelled(**FACT, reason="not needed", consumed=3, counter=4),
+    NodeScheduled(**AT, until=9, held=True, hop=4, resumed=b"null"),
+    NodeStarted(**AT, attempt=2, token=99, worker="w1"),
+    NodeCheckpointed(**AT, attempt=2, value=b'{"page":7}'),
+    NodeExpanded(**AT, count=1_000, items=BLOB, window=50, token=99),
+    NodeWaiting(
+        **AT,
+        **ATTEMPT,
+        on="signal",
+        name="paid",
+        until_ms=1_760_000_001_000,
+        expires_ms=1_760_000_002_000,
+        output=b"[1]",
+        route=ROUTE,
+    ),
+    NodeCompleted(**END, **ATTEMPT, output=BLOB, waited_ms=40, route=ROUTE, size=70_000),
+    NodeFailed(
+        **END,
+        **ATTEMPT,
+        error=ERROR,
+        waited_ms=40,
+        retry_at_ms=1_760_000_003_000,
+        tolerated=True,
+        output=b'{"error":{}}',
+    ),
+    NodeSkipped(**END, reason="when", token=99),
+    NodeCancelled(**END, reason="the run was cancelled"),
+    LoopContinued(**FACT, node="d", entry="a", iteration=2, body=("a", "b", "d"), hop=6),
+    ResultDiscarded(**AT, attempt=2, token=99, outcome="Done", reason="stale", worker="w1"),
+    DeadLettered(**AT, attempts=3, error=ERROR),
+)
+
+
+def golden() -> dict[str, list[str]]:
+    """The present bytes of every sample, in hex, by event type."""
+    return {type(event).__name__: [encode_event(event).hex()] for event in SAMPLES}
+
+
+if __name__ == "__main__":
+    print(json.dumps(golden(), indent=2))
