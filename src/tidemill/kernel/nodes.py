@@ -238,7 +238,7 @@ def compensator(place: Place, key: str, value: Json) -> Json:
         require(inner, read, {**value, "type": value.get("type", value.get("handler"))}, "type")
         return read
     for alien in ("type", "config"):
-        if alien in read:
+        if read.pop(alien, None) is not None:
             inner.problem("conflicting_keys", alien, f"`action` and `{alien}` cannot be given together", "use `type`")
     return {"type": "python", "config": {PYTHON_FUNCTION_FIELD: action}, **read}
 

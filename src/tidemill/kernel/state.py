@@ -3,7 +3,7 @@
 A state is owned by whoever folds it. `decide` never touches the one it is given: it works on a *draft*, which
 shares everything with its base and copies a cell the moment it writes to it, so a decision costs what it
 touches and never the size of the run. For the same reason the containers that can grow with the graph (cells,
-a join's edges, a map's items) are never copied whole: a `Layer` keeps changes in front of its base.
+a join's edges, a map's items) are never copied whole: changes are kept in front of what they change.
 """
 
 from __future__ import annotations
@@ -199,19 +199,22 @@ class State(msgspec.Struct, array_like=True):
     commands: dict[str, int] = {}
     """Ids of commands that were carried out, with the seq of their first event."""
     cells: dict[str, Cell] = {}
+    behind: dict[str, Cell] | None = None
+    """In a draft only: the cells of the state it was drawn from, which it never changes."""
 
     def peek(self, node: str) -> Cell:
         """The node's cell, to read."""
-        return self.cells.get(node) or UNTOUCHED
+        cell = self.cells.get(node)
+        if cell is None and self.behind is not None:
+            cell = self.behind.get(node)
+        return UNTOUCHED if cell is None else cell
 
     def edit(self, node: str) -> Cell:
         """The node's cell, to write; in a draft, a copy of its own."""
-        cells = self.cells
-        if node in cells:
-            return cells[node]
-        known = cells.get(node)
-        cell = Cell() if known is None else _fork(known)
-        cells[node] = cell
+        cell = self.cells.get(node)
+        if cell is None:
+            known = None if self.behind is None else self.behind.get(node)
+            cell = self.cells[node] = Cell() if known is None else _fork(known)
         return cell
 
     @property
@@ -232,7 +235,7 @@ def _twin(value: S) -> S:
 def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
     draft = _twin(state)
-    draft.cells = Layer(state.cells)
+    draft.cells, draft.behind = {}, state.cells
     draft.commands = Layer(state.commands)
     return draft
 
@@ -243,20 +246,21 @@ def adopt(draft: State) -> State:
     The result equals folding the draft's events into that state (a law that tests check), but costs only what
     the draft has changed.
     """
-    draft.cells = _merged(draft.cells)
+    if draft.behind is not None:
+        for cell in draft.cells.values():
+            cell.edges = _merged(cell.edges)
+            if cell.map is not None:
+                cell.map.at = _merged(cell.map.at)
+        draft.behind.update(draft.cells)
+        draft.cells, draft.behind = draft.behind, None
     draft.commands = _merged(draft.commands)
     return draft
 
 
 def _merged(layer: dict[K, V]) -> dict[K, V]:
     """A layer's changes written into what is behind it."""
-    if not isinstance(layer, Layer):
+    if type(layer) is not Layer:
         return layer
-    for own in layer.values():
-        if isinstance(own, Cell):
-            own.edges = _merged(own.edges)
-            if own.map is not None:
-                own.map.at = _merged(own.map.at)
     layer.behind.update(layer)
     return layer.behind
 
