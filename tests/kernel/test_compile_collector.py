@@ -8,9 +8,9 @@ import pytest
 
 from tests.kernel.authoring import TYPES, chain
 from tidemill.errors import Rejected
-from tidemill.kernel.collector import paused_collector
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.document import read_document
+from tidemill.kernel.document.collector import paused_collector
 
 
 def test_the_collector_runs_again_afterwards() -> None:

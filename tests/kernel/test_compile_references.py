@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, said
-from tidemill.kernel.ancestry import at_least
+from tidemill.kernel.compile.ancestry import at_least
 
 LOOP = {"condition": "output.again", "max_iterations": 3}
 

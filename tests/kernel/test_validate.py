@@ -14,7 +14,7 @@ from tests.kernel.authoring import TYPES, chain, compiled, document, node, said
 from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.document import read_document
-from tidemill.kernel.normal import EDGES_MAX, NODES_MAX
+from tidemill.kernel.document.normal import EDGES_MAX, NODES_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = """
@@ -281,7 +281,7 @@ def test_a_tangle_has_no_entry_no_exit_and_unreachable_nodes() -> None:
 
 
 def test_too_many_edges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.kernel.normal.EDGES_MAX", 2)
+    monkeypatch.setattr("tidemill.kernel.document.normal.EDGES_MAX", 2)
     assert EDGES_MAX > 2
     assert said(diamond()) == [("too_many_edges", "")]
 
@@ -293,7 +293,7 @@ def test_an_object_that_contains_itself_ends() -> None:
 
 
 def test_an_object_with_a_part_too_many_times_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.kernel.values.CONTAINERS_MAX", 1000)
+    monkeypatch.setattr("tidemill.kernel.document.values.CONTAINERS_MAX", 1000)
     bomb: list[Any] = []
     for _ in range(50):
         bomb = [bomb, bomb]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.front import format_of
 from tidemill.kernel.document import BYTES_MAX, read_document
-from tidemill.kernel.jsontext import read_json
+from tidemill.kernel.document.jsontext import read_json
 
 STDIN = "-"
 

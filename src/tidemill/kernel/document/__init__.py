@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Literal
 
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.clauses import settle_conditions
-from tidemill.kernel.collector import paused_collector
-from tidemill.kernel.jsontext import read_json
+from tidemill.kernel.document.clauses import settle_conditions
+from tidemill.kernel.document.collector import paused_collector
+from tidemill.kernel.document.jsontext import read_json
+from tidemill.kernel.document.normal import draft_of
+from tidemill.kernel.document.values import has_lone_surrogate
+from tidemill.kernel.document.yamltext import read_yaml
 from tidemill.kernel.model import Json
-from tidemill.kernel.normal import draft_of
-from tidemill.kernel.values import has_lone_surrogate
-from tidemill.kernel.yamltext import read_yaml
 
 BYTES_MAX = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemill.kernel.fields import (
+from tidemill.kernel.document.fields import (
     Table,
     anything,
     choice,
@@ -26,10 +26,10 @@ from tidemill.kernel.fields import (
     whole,
     wrong_type,
 )
-from tidemill.kernel.findings import Findings, Place, pointer, shown
+from tidemill.kernel.document.findings import Findings, Place, pointer, shown
+from tidemill.kernel.document.nodes import TIMEOUTS, read_node, retry
+from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
-from tidemill.kernel.nodes import TIMEOUTS, read_node, retry
-from tidemill.kernel.values import check_values
 
 NODES_MAX = 200_000
 EDGES_MAX = 2_000_000

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.expressions.templates import is_template
-from tidemill.kernel.fields import node_ids
-from tidemill.kernel.findings import Place, shown
+from tidemill.kernel.document.fields import node_ids
+from tidemill.kernel.document.findings import Place, shown
+from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json, NodeType
-from tidemill.kernel.normal import Draft
 
 Types = Mapping[str, Sequence[NodeType]]
 

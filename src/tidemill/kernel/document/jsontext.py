@@ -13,9 +13,9 @@ from itertools import islice
 from math import isfinite
 
 from tidemill.errors import Problem
-from tidemill.kernel.findings import Findings, pointer, shown
+from tidemill.kernel.document.findings import Findings, pointer, shown
+from tidemill.kernel.document.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 from tidemill.kernel.model import Json
-from tidemill.kernel.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 TOKENS_MAX = 5_000_000

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntFlag
 
-from tidemill.kernel.findings import shown
+from tidemill.kernel.document.findings import shown
+from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json
-from tidemill.kernel.normal import Draft
 
 CYCLES_MAX = 20
 CYCLE_SHOWN_MAX = 20

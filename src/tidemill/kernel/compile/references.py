@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from tidemill.kernel.ancestry import ancestor_pairs, certain_pairs
-from tidemill.kernel.clauses import Use
-from tidemill.kernel.findings import Place, shown
-from tidemill.kernel.graph import Edge, Graph, walk
-from tidemill.kernel.loops import Loops
-from tidemill.kernel.normal import Draft
+from tidemill.kernel.compile.ancestry import ancestor_pairs, certain_pairs
+from tidemill.kernel.compile.graph import Edge, Graph, walk
+from tidemill.kernel.compile.loops import Loops
+from tidemill.kernel.document.clauses import Use
+from tidemill.kernel.document.findings import Place, shown
+from tidemill.kernel.document.normal import Draft
 
 EARLY_TARGETS_MAX = 8192
 """Warnings are worth some sweeps over the graph, not any number of them."""

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.expressions.schema import check_schema
-from tidemill.kernel.clauses import Use
-from tidemill.kernel.findings import Place, shown
-from tidemill.kernel.graph import Graph
+from tidemill.kernel.compile.graph import Graph
+from tidemill.kernel.document.clauses import Use
+from tidemill.kernel.document.findings import Place, shown
+from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json, Limits
-from tidemill.kernel.normal import Draft
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")

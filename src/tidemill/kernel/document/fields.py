@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tidemill.kernel.findings import Place, escaped, shown
+from tidemill.kernel.document.findings import Place, escaped, shown
 from tidemill.kernel.model import Json
 
 Reader = Callable[[Place, str, Json], Json]

@@ -12,8 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.kernel.graph import Graph
-from tidemill.kernel.loops import Loops
+from tidemill.kernel.compile.graph import Graph
+from tidemill.kernel.compile.loops import Loops
+from tidemill.kernel.compile.references import Reading
+from tidemill.kernel.document.nodes import UNLIMITED
+from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import (
     Branch,
     Compensator,
@@ -27,9 +30,6 @@ from tidemill.kernel.model import (
     Rule,
     Workflow,
 )
-from tidemill.kernel.nodes import UNLIMITED
-from tidemill.kernel.normal import Draft
-from tidemill.kernel.references import Reading
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10

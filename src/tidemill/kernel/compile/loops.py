@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tidemill.kernel.findings import shown
-from tidemill.kernel.graph import ESCAPING, Edge, Graph, Rule, walk
-from tidemill.kernel.nodes import UNLIMITED
-from tidemill.kernel.normal import Draft
+from tidemill.kernel.compile.graph import ESCAPING, Edge, Graph, Rule, walk
+from tidemill.kernel.document.findings import shown
+from tidemill.kernel.document.nodes import UNLIMITED
+from tidemill.kernel.document.normal import Draft
 
 NESTING_MAX = 32
 

@@ -13,8 +13,8 @@ import msgspec
 
 from tidemill.expressions import conditions
 from tidemill.expressions.references import References
+from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json
-from tidemill.kernel.normal import Draft
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 

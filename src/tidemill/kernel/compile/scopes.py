@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tidemill.expressions.templates import check_template
-from tidemill.kernel.clauses import Use
-from tidemill.kernel.findings import Place, pointer
+from tidemill.kernel.document.clauses import Use
+from tidemill.kernel.document.findings import Place, pointer
+from tidemill.kernel.document.normal import Draft
+from tidemill.kernel.document.values import LEAVES
 from tidemill.kernel.model import Json, NodeType
-from tidemill.kernel.normal import Draft
-from tidemill.kernel.values import LEAVES
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}

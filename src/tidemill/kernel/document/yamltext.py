@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from tidemill.errors import Rejected
-from tidemill.kernel.findings import PROBLEMS_MAX, Findings, pointer, shown
+from tidemill.kernel.document.findings import PROBLEMS_MAX, Findings, pointer, shown
+from tidemill.kernel.document.values import DEPTH_MAX
 from tidemill.kernel.model import Json
-from tidemill.kernel.values import DEPTH_MAX
 
 ALIASED_VALUES_MAX = 1_000_000
 

@@ -7,7 +7,7 @@ is not asked here: ids are only strings, conditions and configurations are only 
 from __future__ import annotations
 
 from tidemill.expressions.references import RESERVED
-from tidemill.kernel.fields import (
+from tidemill.kernel.document.fields import (
     SECONDS_MAX,
     Reader,
     Table,
@@ -30,7 +30,7 @@ from tidemill.kernel.fields import (
     whole,
     wrong_type,
 )
-from tidemill.kernel.findings import Place, shown
+from tidemill.kernel.document.findings import Place, shown
 from tidemill.kernel.model import Json
 
 TYPE_SPELLINGS = {

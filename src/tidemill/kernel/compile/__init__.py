@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidemill.errors import Problem
-from tidemill.kernel import validate
-from tidemill.kernel.assemble import Assembly
-from tidemill.kernel.clauses import Use, settle_conditions
-from tidemill.kernel.collector import paused_collector
-from tidemill.kernel.findings import Place
-from tidemill.kernel.graph import Graph, build_graph, check_graph
-from tidemill.kernel.loops import find_loops
+from tidemill.kernel.compile import validate
+from tidemill.kernel.compile.assemble import Assembly
+from tidemill.kernel.compile.graph import Graph, build_graph, check_graph
+from tidemill.kernel.compile.loops import find_loops
+from tidemill.kernel.compile.nodetypes import Types, TypeTable, find_compensator_types, find_exits, find_types
+from tidemill.kernel.compile.references import Reading, unknown_reference
+from tidemill.kernel.compile.scopes import (
+    EVERYWHERE,
+    IN_JUDGEMENT,
+    check_roots,
+    find_templates,
+    node_uses,
+    template_uses,
+)
+from tidemill.kernel.document.clauses import Use, settle_conditions
+from tidemill.kernel.document.collector import paused_collector
+from tidemill.kernel.document.findings import Place
+from tidemill.kernel.document.normal import Draft, draft_of
 from tidemill.kernel.model import Json, NodeType, Workflow
-from tidemill.kernel.nodetypes import Types, TypeTable, find_compensator_types, find_exits, find_types
-from tidemill.kernel.normal import Draft, draft_of
-from tidemill.kernel.references import Reading, unknown_reference
-from tidemill.kernel.scopes import EVERYWHERE, IN_JUDGEMENT, check_roots, find_templates, node_uses, template_uses
 
 
 class Compiled(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import reduce
 from operator import and_
 
-from tidemill.kernel.graph import Edge, Graph
+from tidemill.kernel.compile.graph import Edge, Graph
 
 TARGETS_PER_SWEEP = 4096
 THRESHOLD_STEPS_MAX = 256
