@@ -76,6 +76,8 @@ class Door:
         self.records_loaded = 0
         self.fired: Counter[str] = Counter()
         self.dead = False
+        self.veto: Callable[[Commit], bool] | None = None
+        """Which commit does not arrive, the first time it is tried."""
         self._once: dict[str, deque[Trouble]] = defaultdict(deque)
         self._always: dict[str, Trouble] = {}
 
@@ -111,6 +113,11 @@ class Door:
         return self.inner.now_ms()
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        if self.veto is not None and any(map(self.veto, commits)):
+            self.veto = None
+            self.fired["veto"] += 1
+            raise Unavailable("this commit did not arrive")
+
         async def call() -> list[CommitResult]:
             results = await self.inner.commit(commits)
             self.commits += [

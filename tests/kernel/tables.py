@@ -4,19 +4,18 @@
     run.start()
     assert run.done("a") == rows("NodeStarted a; NodeCompleted a taken=b,c counter=2; NodeScheduled b; …")
 
-A step answers with its events and its work, one row each. An activation is written `a`, `a#2` (second visit) or
-`a[3]` (item). Fields at their usual value are left out, and times are relative to the moment of the step. After
-every step the laws of 2.12 are checked, and that the store would hold exactly the jobs that the state calls for.
+A step answers with its events and its work, one row each (see `wording`). After every step the laws of 2.12 are
+checked, and that the store would hold exactly the jobs that the state calls for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from tests.kernel.driver import Driver
 from tests.kernel.laws import Laws
+from tests.kernel.wording import Rows, job_row, shown
 from tidemill.errors import Problem
 from tidemill.handlers.plain import FAIL, SLEEP, VALUE
 from tidemill.handlers.python import PYTHON
@@ -44,13 +43,11 @@ from tidemill.kernel.commands import (
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.decide import decide_all
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.jobs import Put
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import Activation, Cell, peek_at
+from tidemill.kernel.state import Activation, Cell, encode_state, peek_at
 
 Json = Any
-Rows = list[str]
 
 TYPES = {each.name: (each,) for each in (VALUE, FAIL, SLEEP, PYTHON)}
 
@@ -168,9 +165,11 @@ class Run:
         return self.do(lost, self.key("run", at))
 
     def wake(self, at: str) -> Rows:
+        """The timer of a wait came due."""
         return self.do(Wake(**self.where(at)), self.key("wake", at))
 
     def expire(self, at: str) -> Rows:
+        """The time-out of a wait came due."""
         return self.do(Expire(**self.where(at)), self.key("expire", at))
 
     def render(self, code: str = "") -> Rows:
@@ -204,8 +203,10 @@ class Run:
     def together(self, *commands: AnyCommand) -> Rows:
         """Results that gathered: decided one after the other, committed once."""
         kernel = self.kernel
+        before = encode_state(kernel.state)
         decision, problems = decide_all(self.flow, kernel.state, commands, kernel.now)
         assert problems == [None] * len(commands)
+        assert encode_state(kernel.state) == before, "decide changed the state it was given"
         for command in commands:
             if isinstance(command, Result):
                 kernel.jobs.pop(f"run/{command.node}/{command.visit}/{command.index}", None)
@@ -236,7 +237,7 @@ class Run:
     @property
     def jobs(self) -> str:
         """What the store holds, sorted."""
-        return "; ".join(sorted(_job(key) for key in self.kernel.jobs))
+        return "; ".join(sorted(job_row(key) for key in self.kernel.jobs))
 
     def nodes(self, names: str = "") -> str:
         """Statuses, as `a=COMPLETED b=QUEUED`."""
@@ -307,99 +308,3 @@ class Run:
         self.laws.check(kernel.state)
         kernel.check_jobs()
         return shown(decision, kernel.now)
-
-
-def shown(decision: Decision, now: int) -> Rows:
-    """A decision in rows: events, then work."""
-    work = decision.work
-    return [
-        *(event_row(event, now) for event in decision.events),
-        *(f"drop {_job(key)}" for key in work.drop),
-        *(f"withdraw {_job(key)}" for key in work.withdraw),
-        *(_put_row(put, now) for put in work.put),
-    ]
-
-
-def _put_row(put: Put, now: int) -> str:
-    return f"put {_job(put.key)}" + (f" at=+{put.ready_at_ms - now}" if put.ready_at_ms else "")
-
-
-def _job(key: str) -> str:
-    kind, name, visit, index = key.split("/")
-    return f"{kind} {_at(name, int(visit), int(index))}" if name else kind
-
-
-def _at(name: str, visit: int, index: int = ev.NOT_AN_ITEM) -> str:
-    return name + (f"#{visit}" if visit != 1 else "") + (f"[{index}]" if index != ev.NOT_AN_ITEM else "")
-
-
-def event_row(event: ev.AnyEvent, now: int = 0) -> str:
-    """One event in words."""
-    kind = type(event).__name__
-    words = [kind]
-    if isinstance(event, ev.NodeEvent):
-        words.append(_at(event.node, event.visit, event.index))
-    words += [word for word in _words(event, now) if word]
-    return " ".join(words)
-
-
-def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
-    match event:
-        case ev.RunCreated():
-            return (f"entries={','.join(event.entries)}", f"counter={event.counter}")
-        case ev.RunCompleted():
-            return (f"tolerated={event.tolerated}" if event.tolerated else "",)
-        case ev.RunFailed():
-            return (f"node={_at(event.node, event.visit)}" if event.node else "", f"code={event.error.code}")
-        case ev.RunRepaired():
-            return (
-                f"restored={','.join(map(_job, event.restored))}" if event.restored else "",
-                f"dropped={','.join(map(_job, event.dropped))}" if event.dropped else "",
-            )
-        case ev.LoopContinued():
-            return (f"{event.node} entry={event.entry}", f"iteration={event.iteration}", f"body={','.join(event.body)}")
-        case ev.NodeScheduled():
-            until = f"until={event.until}" if event.until != ev.NOT_AN_ITEM else ""
-            return (until, "held" if event.held else "", "resumed" if event.resumed is not None else "")
-        case ev.NodeStarted():
-            return (_attempt(event.attempt),)
-        case ev.NodeCheckpointed():
-            return (_attempt(event.attempt), f"value={event.value!r}")
-        case ev.NodeExpanded():
-            return (f"count={event.count}", f"window={event.window}")
-        case ev.NodeWaiting():
-            until = "" if event.until_ms is None else f"until=+{event.until_ms - now}"
-            expires = "" if event.expires_ms is None else f"expires=+{event.expires_ms - now}"
-            return (_attempt(event.attempt), f"on={event.on}", until, expires)
-        case ev.ResultDiscarded():
-            return (f"outcome={event.outcome}", f"reason={event.reason}")
-        case ev.DeadLettered():
-            return (f"code={event.error.code}", f"attempts={event.attempts}")
-        case ev.NodeCompleted():
-            return (_attempt(event.attempt), *_ending(event))
-        case ev.NodeFailed():
-            retry = "" if event.retry_at_ms is None else f"retry=+{event.retry_at_ms - now}"
-            how = "tolerated" if event.tolerated else ""
-            return (_attempt(event.attempt), f"code={event.error.code}", retry, how, *_ending(event))
-        case ev.NodeSkipped() | ev.NodeCancelled():
-            return _ending(event)
-        case _:
-            return ()
-
-
-def _attempt(number: int) -> str:
-    return f"attempt={number}" if number != 1 else ""
-
-
-def _ending(event: ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled) -> Sequence[str]:
-    """Edges and tokens; an item and an attempt that is tried again have none."""
-    if event.index != ev.NOT_AN_ITEM or (isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None):
-        return ()
-    escapes = ",".join(f"{source}>{to}" for source, to in event.dead_escapes)
-    return (
-        f"taken={','.join(event.taken)}" if event.taken else "",
-        f"dead={','.join(event.dead)}" if event.dead else "",
-        f"escapes={escapes}" if escapes else "",
-        f"counter={event.counter}",
-        "renders" if event.renders else "",
-    )

@@ -159,7 +159,9 @@ def test_damage_is_called_damage(what: str) -> None:
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=60) | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(msgspec.msgpack.encode))
+@given(
+    st.binary(max_size=60) | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(msgspec.msgpack.encode)
+)
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     read_or_refused(raw)
 

@@ -21,7 +21,8 @@ START = Start(version=1, digest="sha256:0", inputs=b"{}")
 def test_a_start_creates_the_run_and_gives_each_entry_its_token() -> None:
     run = Run("a b > c", limits={"deadline_seconds": 60})
     assert run.start() == rows(
-        "RunCreated entries=a,b counter=2; NodeScheduled a; NodeScheduled b; put deadline at=+60000; put run a; put run b"
+        "RunCreated entries=a,b counter=2; NodeScheduled a; NodeScheduled b; put deadline at=+60000;"
+        "put run a; put run b"
     )
 
 
@@ -206,6 +207,14 @@ def test_items_of_a_map_are_withdrawn_and_put_back() -> None:
     assert run.pause() == rows("RunPaused; withdraw run a[0]; withdraw run a[1]")
     assert run.done("a[0]", token=5) == rows("NodeCompleted a[0]; NodeScheduled a[2] until=3")
     assert run.resume() == rows("RunResumed; put run a[1]; put run a[2]")
+
+
+def test_a_pause_that_is_committed_with_a_completion_leaves_no_job_behind() -> None:
+    """The store withdraws before it inserts, so what the completion put must not be there any more."""
+    run = Run("a > b")
+    run.start()
+    run.together(Result(node="a", visit=1, token=5, outcome=Done(output=b"1")), Pause())
+    assert (run.status, run.nodes("b"), run.jobs) == ("PAUSED", "b=QUEUED", "")
 
 
 def test_pausing_or_resuming_twice_is_once() -> None:

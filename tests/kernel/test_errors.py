@@ -16,7 +16,7 @@ from tidemill.kernel.visits import error_envelope
 Json = Any
 
 
-# on_error: fail
+# The default: the run fails
 
 
 def test_a_failure_ends_the_run_at_once() -> None:
@@ -117,9 +117,7 @@ def test_results_committed_together_are_decided_one_after_another() -> None:
     """Exactly one visit fails the run; the other was cancelled before its result was looked at."""
     run = Run("a b")
     run.start()
-    failures = [
-        Result(node=name, visit=1, token=9, outcome=Failed(error=Error(f"{name}_failed", ""))) for name in "ab"
-    ]
+    failures = [Result(node=name, visit=1, token=9, outcome=Failed(error=Error(f"{name}_failed", ""))) for name in "ab"]
     shown = run.together(*failures)
     assert shown[-2:] == rows("ResultDiscarded b outcome=Failed reason=run_ended; drop run b")
     assert len(run.of(RunFailed)) == 1
@@ -137,7 +135,7 @@ def test_nothing_that_was_put_stays_when_a_later_result_of_the_same_commit_ends_
     assert (run.status, run.nodes(), run.jobs) == ("FAILED", "a=COMPLETED b=CANCELLED c=FAILED", "")
 
 
-# on_error: continue
+# Going on after an error
 
 
 def test_continue_takes_the_plain_edges_and_evaluates_nothing() -> None:
@@ -167,7 +165,7 @@ def test_continue_only_after_the_attempts_are_used_up() -> None:
     assert run.fail("a", retryable=True)[1] == "NodeFailed a attempt=2 code=boom tolerated taken=b counter=1"
 
 
-# on_error: route
+# Routing an error elsewhere
 
 
 def test_route_takes_the_error_edges_and_kills_all_others() -> None:

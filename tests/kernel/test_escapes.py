@@ -122,7 +122,7 @@ def test_the_escapes_of_a_loop_that_is_skipped_die_too() -> None:
     run.start()
     shown = run.fail("a")
     assert shown[1:4] == rows(
-        "NodeFailed a code=boom tolerated taken=g dead=b counter=1; DeadLettered a code=boom attempts=1; NodeScheduled g"
+        "NodeFailed a code=boom tolerated taken=g dead=b counter=1; DeadLettered a code=boom attempts=1;NodeScheduled g"
     )
     assert "NodeSkipped c dead=z escapes=b>h counter=1" in shown
     assert run.nodes("b c h z") == "b=SKIPPED c=SKIPPED h=SKIPPED z=SKIPPED"

@@ -49,9 +49,7 @@ def test_all_outgoing_edges_of_a_visit_are_decided_before_any_consequence_of_one
 def test_results_committed_together_are_decided_one_after_another_so_one_visit_fails_the_run() -> None:
     run = Run("a b c")
     run.start()
-    run.together(
-        *(Result(node=name, visit=1, token=9, outcome=Failed(error=error(f"{name}_broke"))) for name in "abc")
-    )
+    run.together(*(Result(node=name, visit=1, token=9, outcome=Failed(error=error(f"{name}_broke"))) for name in "abc"))
     assert [event.error.code for event in run.of(RunFailed)] == ["a_broke"]
     assert run.nodes() == "a=FAILED b=CANCELLED c=CANCELLED"
 
@@ -323,11 +321,12 @@ def test_white_space_around_a_single_expression_does_not_matter_and_undefined_is
 def test_conditions_see_inputs_ctx_run_iteration_and_except_in_when_output() -> None:
     every = "inputs.x == 1 && ctx.a.output == 1 && run.id != '' && iteration == 0"
     assert flow("a > b", {"b": {"when": every}}).by_id["b"].when
-    assert flow("a > b; c", {"b": {"branch": {"type": "conditional", "rules": [rule(every + " && output == 1")]}}})
+    judged = flow("a > b; c", {"b": {"branch": {"type": "conditional", "rules": [rule(every + " && output == 1")]}}})
+    assert judged.by_id["b"].branch is not None
     assert refusals("a > b", {"b": {"when": "output == 1"}}) != []
     assert refusals("a > b", {"b": {"when": "item == 1", "map": {"over": [1]}}}) != []
     assert refusals("a > b", {"b": {"config": "{{ item }}"}}) != []
-    assert flow("a > b", {"b": {"config": "{{ item + index }}", "map": {"over": [1]}}})
+    assert flow("a > b", {"b": {"config": "{{ item + index }}", "map": {"over": [1]}}}).by_id["b"].map is not None
     run = Run("a")
     run.start()
     assert iteration(run.kernel.state, run.node("a")) == 0
@@ -351,9 +350,7 @@ def test_default_outputs_hold_every_terminal_node_with_an_output() -> None:
 
 
 def attempt(number: int, **config: Json) -> Any:
-    context = NodeContext(
-        run_id="r", node="a", visit=1, index=-1, attempt=number, config=config, upstream={}
-    )
+    context = NodeContext(run_id="r", node="a", visit=1, index=-1, attempt=number, config=config, upstream={})
     try:
         return fail(context)
     except Fail as failed:

@@ -63,9 +63,7 @@ def test_a_window_slides_with_every_item_that_ends() -> None:
     assert run.expand("a", 4) == rows(
         "NodeExpanded a count=4 window=2; NodeScheduled a[0] until=2; put run a[0]; put run a[1]"
     )
-    assert run.done("a[1]") == rows(
-        "NodeStarted a[1]; NodeCompleted a[1]; NodeScheduled a[2] until=3; put run a[2]"
-    )
+    assert run.done("a[1]") == rows("NodeStarted a[1]; NodeCompleted a[1]; NodeScheduled a[2] until=3; put run a[2]")
     assert run.done("a[2]")[-1] == "put run a[3]"
     assert run.done("a[0]") == rows("NodeStarted a[0]; NodeCompleted a[0]")
     assert run.done("a[3]")[-1] == "put run a"
@@ -80,9 +78,7 @@ def test_an_item_keeps_its_place_in_back_off_and_while_it_waits() -> None:
     assert run.wait("a[0]") == rows(
         "NodeStarted a[0] attempt=2; NodeWaiting a[0] attempt=2 on=timer until=+1000; put wake a[0] at=+1000"
     )
-    assert run.wake("a[0]") == rows(
-        "NodeCompleted a[0] attempt=2; NodeScheduled a[1] until=2; put run a[1]"
-    )
+    assert run.wake("a[0]") == rows("NodeCompleted a[0] attempt=2; NodeScheduled a[1] until=2; put run a[1]")
 
 
 def test_a_window_wider_than_the_list_is_the_list() -> None:
@@ -176,8 +172,7 @@ def test_an_item_whose_handler_skips_is_null_in_the_list() -> None:
 def test_a_list_that_is_too_wide_fails_the_visit() -> None:
     run = mapped(limits={"max_fanout": 3})
     assert run.expand("a", 4)[:2] == rows(
-        "NodeFailed a attempt=0 code=max_fanout_exceeded counter=0;"
-        "DeadLettered a code=max_fanout_exceeded attempts=0"
+        "NodeFailed a attempt=0 code=max_fanout_exceeded counter=0;DeadLettered a code=max_fanout_exceeded attempts=0"
     )
     run = mapped(limits={"max_fanout": 3})
     assert run.expand("a", 3)[0] == "NodeExpanded a count=3 window=3"
@@ -237,9 +232,7 @@ def test_map_then_loop_then_branch() -> None:
     assert run.assemble("a", again=True) == rows(
         "NodeCompleted a counter=1; LoopContinued a entry=a iteration=1 body=a; NodeScheduled a#2; put run a#2"
     )
-    assert run.expand("a", 1) == rows(
-        "NodeExpanded a#2 count=1 window=1; NodeScheduled a#2[0] until=1; put run a#2[0]"
-    )
+    assert run.expand("a", 1) == rows("NodeExpanded a#2 count=1 window=1; NodeScheduled a#2[0] until=1; put run a#2[0]")
     assert run.done("a[0]")[-2:] == rows("NodeScheduled a#2; put run a#2")
     assert run.assemble("a", "c", again=False) == rows(
         "NodeCompleted a#2 taken=c dead=b counter=1; NodeScheduled c; NodeSkipped b counter=1; put run c"
@@ -270,9 +263,7 @@ def test_the_items_of_an_earlier_pass_never_meet_the_next() -> None:
 def test_items_take_slots_behind_nodes_that_were_ready_before() -> None:
     run = Run("a b c", {"a": {"map": {"over": [1]}}}, limits={"max_parallel": 2})
     run.start()
-    assert run.expand("a", 3) == rows(
-        "NodeExpanded a count=3 window=3; NodeScheduled c; put run c"
-    )
+    assert run.expand("a", 3) == rows("NodeExpanded a count=3 window=3; NodeScheduled c; put run c")
     assert run.done("b") == rows("NodeStarted b; NodeCompleted b counter=2; NodeScheduled a[0] until=1; put run a[0]")
     assert run.done("c")[-1] == "put run a[1]"
     assert run.done("a[0]")[-1] == "put run a[2]"

@@ -80,7 +80,9 @@ WAYS_OUT: list[tuple[str, Json, bool, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("more", "again", "branch", "edges"), [case[1:] for case in WAYS_OUT], ids=[c[0] for c in WAYS_OUT])
+@pytest.mark.parametrize(
+    ("more", "again", "branch", "edges"), [case[1:] for case in WAYS_OUT], ids=[c[0] for c in WAYS_OUT]
+)
 def test_the_ways_out_of_a_loop(more: Json, again: bool, branch: str | None, edges: str) -> None:
     run = Run("a > p; q; r", {"a": more})
     run.start()
@@ -96,7 +98,8 @@ def test_passes_used_up_without_a_time_out_path_fail_the_node() -> None:
     run.start()
     run.done("a", again=True)
     assert run.done("a", again=True) == rows(
-        "NodeStarted a#2; NodeFailed a#2 code=loop_exhausted counter=0; DeadLettered a#2 code=loop_exhausted attempts=1;"
+        "NodeStarted a#2; NodeFailed a#2 code=loop_exhausted counter=0;"
+        "DeadLettered a#2 code=loop_exhausted attempts=1;"
         "NodeFailed b attempt=0 code=upstream_failed counter=0; RunFailed node=a#2 code=loop_exhausted"
     )
 

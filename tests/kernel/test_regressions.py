@@ -9,7 +9,8 @@ from itertools import permutations
 
 import pytest
 
-from tests.kernel.tables import Run, error, loop, rows, shown
+from tests.kernel.tables import Run, error, loop, rows
+from tests.kernel.wording import shown
 from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.kernel.decide import decide
 from tidemill.kernel.events import NodeCompleted, NodeScheduled, NodeStarted

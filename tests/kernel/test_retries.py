@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.kernel.tables import Run, rows
 from tidemill.kernel.attempts import LOST_IN_A_ROW_MAX, retry_delay_ms
@@ -59,6 +62,20 @@ def test_the_back_off_follows_its_policy(retry: Retry, failures: int, delay: int
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 900), (0.25, 950), (0.5, 1000), (0.75, 1050), (0.999999, 1099)])
 def test_jitter_spreads_the_delay_evenly_around_it(chance: float, delay: int) -> None:
     assert retry_delay_ms(Retry(), 1, None, chance) == delay
+
+
+@given(
+    st.integers(1, 1_000_000),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0, 1),
+    st.floats(1, 1_000),
+    st.integers(0, 10**6),
+)
+def test_jitter_has_bounds(failures: int, chance: float, jitter: float, multiplier: float, backoff_ms: int) -> None:
+    retry = Retry(jitter=jitter, multiplier=multiplier, backoff_ms=backoff_ms)
+    exact = retry_delay_ms(msgspec.structs.replace(retry, jitter=0.0), failures, None, chance)
+    assert exact <= retry.max_backoff_ms
+    assert exact * (1 - jitter) - 1 <= retry_delay_ms(retry, failures, None, chance) <= (exact + 1) * (1 + jitter)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.3, 0.999])

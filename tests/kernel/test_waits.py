@@ -21,9 +21,7 @@ def one(graph: str = "a > z", **options: Json) -> Run:
 
 def test_a_timer_wakes_and_completes_the_visit_in_the_same_turn() -> None:
     run = one()
-    assert run.wait("a", 5_000) == rows(
-        "NodeStarted a; NodeWaiting a on=timer until=+5000; put wake a at=+5000"
-    )
+    assert run.wait("a", 5_000) == rows("NodeStarted a; NodeWaiting a on=timer until=+5000; put wake a at=+5000")
     assert (run.cell("a").status, run.counter, run.kernel.state.in_flight) == ("WAITING", 1, 0)
     assert run.wake("a") == rows("NodeCompleted a taken=z counter=1; NodeScheduled z; put run z")
     assert run.cell("a").output == b"null"

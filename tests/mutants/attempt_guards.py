@@ -16,7 +16,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if command.id is not None and pen.state.commands.get(command.id) is not None:",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_repeated_pause_does_not_undo_a_later_resume",
     ),
     Guard(
         name="command-id-remembered",
@@ -24,7 +24,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file="kernel/evolve.py",
         snippet="state.commands[command] = state.seq",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_command_is_carried_out_once_per_id[command0]",
     ),
     Guard(
         name="refusal-leaves-no-trace",
@@ -32,7 +32,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="    if problem is None:\n        pen.actor",
         sabotage="    if True:\n        pen.actor",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_a_refused_command_writes_nothing_beside_others",
     ),
     Guard(
         name="run-starts-once",
@@ -40,7 +40,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='"the run was started already") if state.seq else None',
         sabotage='"the run was started already") if state.seq < 0 else None',
-        test="?",
+        test="tests/kernel/test_control.py::test_a_run_is_started_once",
     ),
     Guard(
         name="unknown-node-refused",
@@ -48,7 +48,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if command.node not in pen.flow.by_id:",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_results.py::test_an_unknown_node_is_refused[Result]",
     ),
     Guard(
         name="ended-run-not-paused",
@@ -56,7 +56,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="elif isinstance(command, (Pause, Resume)) and not state.live:",
         sabotage="elif False:",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_run_that_has_ended_by_itself_cannot_be_cancelled[done]",
     ),
     Guard(
         name="ended-run-not-cancelled",
@@ -64,7 +64,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='elif isinstance(command, Cancel) and state.status in ("COMPLETED", "FAILED"):',
         sabotage="elif False:",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_run_that_has_ended_by_itself_cannot_be_cancelled[fail]",
     ),
     Guard(
         name="cancel-absorbed",
@@ -72,7 +72,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="case Cancel():\n            if pen.state.live:",
         sabotage="case Cancel():\n            if True:",
-        test="?",
+        test="tests/kernel/test_control.py::test_cancelling_twice_is_once",
     ),
     Guard(
         name="deadline-absorbed",
@@ -80,7 +80,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="case DeadlineReached():\n            if pen.state.live:",
         sabotage="case DeadlineReached():\n            if True:",
-        test="?",
+        test="tests/kernel/test_control.py::test_nothing_changes_a_run_that_has_ended[complete]",
     ),
     Guard(
         name="begin-refused-when-stale",
@@ -88,7 +88,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='            if status != "current":\n',
         sabotage="            if False:\n",
-        test="?",
+        test="tests/kernel/test_results.py::test_a_worker_is_told_to_stop[stale-Begin]",
     ),
     Guard(
         name="begin-refused-under-another-lease",
@@ -96,7 +96,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='if status == "current" and _announced(',
         sabotage='if status == "never" and _announced(',
-        test="?",
+        test="tests/kernel/test_results.py::test_nobody_begins_an_at_most_once_attempt_under_another_lease",
     ),
     Guard(
         name="timer-of-this-visit",
@@ -104,7 +104,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if cell.visit == timer.visit else None",
         sabotage="if True else None",
-        test="?",
+        test="tests/kernel/test_waits.py::test_a_timer_counts_only_while_its_visit_waits_for_it",
     ),
     Guard(
         name="timer-of-a-waiting-visit",
@@ -112,7 +112,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='if not pen.state.live or act is None or act.status != "WAITING" or act.wait is None:',
         sabotage="if act is None:",
-        test="?",
+        test="tests/kernel/test_waits.py::test_a_timer_counts_only_while_its_visit_waits_for_it",
     ),
     Guard(
         name="outputs-rendered-once",
@@ -120,7 +120,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if not pen.state.rendering:",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_outputs.py::test_a_repeated_rendering_changes_nothing",
     ),
     Guard(
         name="pause-withdraws-jobs",
@@ -128,7 +128,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if put.task.kind in DISPATCHING and not put.ready_at_ms",
         sabotage="if False",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back",
     ),
     Guard(
         name="pause-keeps-back-offs",
@@ -136,7 +136,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if put.task.kind in DISPATCHING and not put.ready_at_ms",
         sabotage="if put.task.kind in DISPATCHING",
-        test="?",
+        test="tests/kernel/test_control.py::test_timers_and_back_offs_stay_while_paused",
     ),
     Guard(
         name="pause-withholds-jobs",
@@ -144,7 +144,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file="kernel/pen.py",
         snippet='if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING:',
         sabotage="if True:",
-        test="?",
+        test="tests/kernel/test_control.py::test_results_of_running_attempts_are_taken_while_paused",
     ),
     Guard(
         name="resume-puts-jobs-back",
@@ -152,7 +152,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="pen.puts.extend(expected_jobs(pen.flow, pen.state))",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back",
     ),
     Guard(
         name="shelve-puts-the-job-back",
@@ -160,7 +160,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="        pen.put(put)\n",
         sabotage="        pass\n",
-        test="?",
+        test="tests/kernel/test_repairs.py::test_a_job_that_is_still_called_for_is_put_back",
     ),
     Guard(
         name="shelve-only-what-is-called-for",
@@ -168,7 +168,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="if act.status not in DISPATCHED or (act is cell and not owns_job(cell)):",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_repairs.py::test_a_job_that_has_become_pointless_is_gone",
     ),
     Guard(
         name="repair-only-what-is-missing",
@@ -176,7 +176,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="dropped = [key for key in repair.surplus if key not in expected]",
         sabotage="dropped = list(repair.surplus)",
-        test="?",
+        test="tests/kernel/test_repairs.py::test_what_the_state_no_longer_agrees_with_is_left_alone",
     ),
     Guard(
         name="repair-restores-what-is-called-for",
@@ -184,7 +184,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet="pen.puts.extend(restored)",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_repairs.py::test_a_missing_job_is_restored_with_an_event_that_says_why",
     ),
     Guard(
         name="outputs-end-drops-deadline",
@@ -192,7 +192,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=DECIDE,
         snippet='pen.drops.append(key_of("deadline"))',
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_outputs.py::test_a_deadline_is_dropped_when_the_outputs_are_there",
     ),
     Guard(
         name="kernel-fence",
@@ -200,7 +200,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet='else "stale"',
         sabotage='else "current"',
-        test="?",
+        test="tests/kernel/test_results.py::test_a_result_under_an_older_lease_is_stale",
     ),
     Guard(
         name="visit-in-identity",
@@ -208,7 +208,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="if cell.visit == visit else None",
         sabotage="if True else None",
-        test="?",
+        test="tests/kernel/test_maps.py::test_the_items_of_an_earlier_pass_never_meet_the_next",
     ),
     Guard(
         name="visit-ends-once",
@@ -216,7 +216,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):",
         sabotage="if act is None or (index == NOT_AN_ITEM and not owns_job(cell) and act.status in DISPATCHED):",
-        test="?",
+        test="tests/kernel/test_results.py::test_the_first_result_committed_wins",
     ),
     Guard(
         name="map-between-expansion-and-assembly",
@@ -224,7 +224,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="or (index == NOT_AN_ITEM and not owns_job(cell)):\n        return",
         sabotage="or False:\n        return",
-        test="?",
+        test="tests/kernel/test_results.py::test_a_result_for_a_map_whose_items_are_running_is_discarded",
     ),
     Guard(
         name="repeated-result-leaves-nothing",
@@ -232,7 +232,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet='if status == "repeated":\n        return',
         sabotage="if False:\n        return",
-        test="?",
+        test="tests/kernel/test_results.py::test_a_result_that_is_written_already_leaves_nothing[Done]",
     ),
     Guard(
         name="late-result-discarded",
@@ -240,7 +240,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet='if status != "current" or result.late:',
         sabotage='if status != "current":',
-        test="?",
+        test="tests/kernel/test_results.py::test_a_result_whose_lease_the_store_calls_lost_is_discarded",
     ),
     Guard(
         name="late-results-bounded",
@@ -248,7 +248,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet=".discarded >= DISCARDS_MAX:",
         sabotage=".discarded < 0:",
-        test="?",
+        test="tests/kernel/test_results.py::test_at_most_ten_discarded_results_are_kept_per_visit",
     ),
     Guard(
         name="attempt-starts-once",
@@ -256,7 +256,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="if act is None or act.running:",
         sabotage="if act is None:",
-        test="?",
+        test="tests/kernel/test_results.py::test_a_start_is_recorded_once",
     ),
     Guard(
         name="unknown-outcome-after-a-loss",
@@ -264,7 +264,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="    if once and called:",
         sabotage="    if False:",
-        test="?",
+        test="tests/kernel/test_retries.py::test_at_most_once_a_loss_after_the_start_is_an_unknown_outcome",
     ),
     Guard(
         name="unknown-outcome-after-a-time-out",
@@ -272,7 +272,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet='if failed.unknown_outcome and node.delivery == "at_most_once":',
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_retries.py::test_at_most_once_a_time_out_is_an_unknown_outcome",
     ),
     Guard(
         name="five-lost-workers-in-a-row",
@@ -280,7 +280,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="elif act.lost + 1 >= LOST_IN_A_ROW_MAX:",
         sabotage="elif False:",
-        test="?",
+        test="tests/kernel/test_retries.py::test_five_lost_in_a_row_fail_the_visit",
     ),
     Guard(
         name="lost-worker-not-counted",
@@ -288,7 +288,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file="kernel/evolve.py",
         snippet="act.lost += 1",
         sabotage="act.lost, act.failures = act.lost + 1, act.failures + 1",
-        test="?",
+        test="tests/kernel/test_retries.py::test_lost_workers_and_failures_are_counted_apart",
     ),
     Guard(
         name="lost-in-a-row",
@@ -296,7 +296,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file="kernel/evolve.py",
         snippet="act.lost, act.failures = 0, act.failures + 1",
         sabotage="act.failures += 1",
-        test="?",
+        test="tests/kernel/test_retries.py::test_any_reported_outcome_ends_the_row[failure]",
     ),
     Guard(
         name="lost-job-requeued",
@@ -304,7 +304,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="pen.put(run_job(node, lost.visit, lost.index))",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_retries.py::test_a_lost_worker_is_an_attempt_that_does_not_count",
     ),
     Guard(
         name="retry-budget",
@@ -312,7 +312,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="act.failures + 1 < node.retry.max_attempts",
         sabotage="act.failures < node.retry.max_attempts",
-        test="?",
+        test="tests/kernel/test_retries.py::test_max_attempts_counts_the_first[2]",
     ),
     Guard(
         name="not-retryable-not-retried",
@@ -320,7 +320,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="elif error.retryable and act.failures",
         sabotage="elif act.failures",
-        test="?",
+        test="tests/kernel/test_retries.py::test_a_failure_that_is_not_retryable_is_not_retried",
     ),
     Guard(
         name="retry-in-the-same-commit",
@@ -328,7 +328,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="pen.puts.append(run_job(node, cell.visit, index, at_ms))",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_retries.py::test_the_retry_job_is_in_the_same_decision_as_the_failure",
     ),
     Guard(
         name="back-off-respected",
@@ -336,7 +336,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="pen.now + delay, facts)",
         sabotage="pen.now, facts)",
-        test="?",
+        test="tests/kernel/test_retries.py::test_a_retryable_failure_is_tried_again_until_the_attempts_are_used_up",
     ),
     Guard(
         name="max-bytes",
@@ -344,7 +344,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="limit is not None and pen.state.size + done.size > limit",
         sabotage="limit is not None and done.size > limit",
-        test="?",
+        test="tests/kernel/test_limits.py::test_outputs_of_the_run_are_counted_in_bytes",
     ),
     Guard(
         name="max-fanout",
@@ -352,7 +352,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="if expands.count > limit:",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_maps.py::test_a_list_that_is_too_wide_fails_the_visit",
     ),
     Guard(
         name="run-end-drops-jobs",
@@ -360,7 +360,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ENDINGS,
         snippet="        _drop_jobs(pen, node, cell)\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_cancel_ends_everything_and_drops_the_jobs",
     ),
     Guard(
         name="run-end-drops-timers",
@@ -368,7 +368,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ENDINGS,
         snippet='elif cell.status == "WAITING":',
         sabotage="elif False:",
-        test="?",
+        test="tests/kernel/test_errors.py::test_what_becomes_of_a_descendant[waiting-CANCELLED]",
     ),
     Guard(
         name="run-end-drops-deadline",
@@ -376,7 +376,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ENDINGS,
         snippet='pen.drops.append(key_of("deadline"))',
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_control.py::test_the_deadline_is_counted_from_the_start_and_dropped_at_the_end",
     ),
     Guard(
         name="run-end-cancels-items",
@@ -384,7 +384,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ENDINGS,
         snippet="        cancel_items(pen, node, reason)\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_control.py::test_a_cancel_ends_everything_and_drops_the_jobs",
     ),
     Guard(
         name="map-failure-cancels-items",
@@ -392,7 +392,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet='cancel_items(pen, node, f"item {index} failed")',
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_maps.py::test_a_failed_item_fails_the_map_and_cancels_the_rest",
     ),
     Guard(
         name="parked-tokens-consumed",
@@ -400,7 +400,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=ENDINGS,
         snippet="reason=reason, consumed=left, counter=0",
         sabotage="reason=reason, counter=0",
-        test="?",
+        test="tests/kernel/test_outputs.py::test_a_cancel_while_rendering_consumes_the_token",
     ),
     Guard(
         name="wait-has-its-time-out",
@@ -408,7 +408,7 @@ ATTEMPT: tuple[Guard, ...] = (
         file=JOBS,
         snippet="and (wait.expires_ms is None or wait.until_ms <= wait.expires_ms)",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_waits.py::test_a_wait_has_one_timer_whichever_comes_first[the time-out is first]",
     ),
     Guard(
         name="ended-run-needs-no-jobs",
@@ -416,6 +416,6 @@ ATTEMPT: tuple[Guard, ...] = (
         file=JOBS,
         snippet="    if not state.live:\n        return\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_repairs.py::test_a_run_that_has_ended_calls_for_nothing[cancel]",
     ),
 )

@@ -16,7 +16,7 @@ PATH: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet="if cell.edges.get(source) is not None:",
         sabotage="if False:",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_edge_that_is_taken_twice_arrives_once",
     ),
     Guard(
         name="repeated-token-absorbed",
@@ -24,7 +24,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="if cell.settled or cell.edges.get(node.id):",
         sabotage="if cell.settled:",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_edge_that_is_taken_twice_arrives_once",
     ),
     Guard(
         name="settled-join-absorbs",
@@ -32,7 +32,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="if cell.settled or cell.edges.get(node.id):",
         sabotage="if cell.edges.get(node.id):",
-        test="?",
+        test="tests/kernel/test_joins.py::test_any_fires_on_the_first_token_and_absorbs_the_rest",
     ),
     Guard(
         name="settled-join-keeps-no-token",
@@ -40,7 +40,7 @@ PATH: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet="if not cell.settled:",
         sabotage="if True:",
-        test="?",
+        test="tests/kernel/test_joins.py::test_a_token_is_absorbed_also_after_the_join_has_ended",
     ),
     Guard(
         name="join-fires-once",
@@ -48,15 +48,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="if cell.settled or not state.live:",
         sabotage="if not state.live:",
-        test="?",
-    ),
-    Guard(
-        name="nothing-follows-the-end",
-        why="Nodes would be made ready by the very decision that failed the run.",
-        file="kernel/endings.py",
-        snippet="pen.agenda.clear()",
-        sabotage="pass",
-        test="?",
+        test="tests/kernel/test_joins.py::test_any_fires_on_the_first_token_and_absorbs_the_rest",
     ),
     Guard(
         name="strict-join-is-strict",
@@ -64,7 +56,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet='("skip" if cell.dead else "fire")',
         sabotage='("fire" if taken else "skip")',
-        test="?",
+        test="tests/kernel/test_joins.py::test_every_interleaving[2-strict]",
     ),
     Guard(
         name="quorum-may-become-impossible",
@@ -72,7 +64,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="taken + undecided < node.quorum",
         sabotage="undecided < 0",
-        test="?",
+        test="tests/kernel/test_joins.py::test_every_interleaving[3-quorum 2]",
     ),
     Guard(
         name="route-checked",
@@ -80,7 +72,7 @@ PATH: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="elif (problem := route_problem(node, result.route)) is not None:",
         sabotage="elif (problem := route_problem(node, result.route)) is not None and not result.route:",
-        test="?",
+        test="tests/kernel/test_branches.py::test_a_route_that_is_not_allowed_is_not_retried_and_on_error_applies",
     ),
     Guard(
         name="route-of-the-rule",
@@ -88,7 +80,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet='return None if route.branch == legal else "the targets',
         sabotage='return None if legal is not None else "the targets',
-        test="?",
+        test="tests/kernel/test_branches.py::test_an_illegal_route_fails_the_visit[targets of another rule]",
     ),
     Guard(
         name="escape-deferred",
@@ -96,7 +88,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet=" and not _deferred(flow, state, node, t, node.id))",
         sabotage=")",
-        test="?",
+        test="tests/kernel/test_escapes.py::test_an_escape_that_is_not_taken_stays_undecided_while_the_loop_may_come_back",
     ),
     Guard(
         name="escape-dies-with-its-loop",
@@ -104,7 +96,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="escapes = () if node.loop is None else",
         sabotage="escapes = () if True else",
-        test="?",
+        test="tests/kernel/test_escapes.py::test_an_escape_dies_with_the_break_of_its_loop",
     ),
     Guard(
         name="escape-waits-for-its-source",
@@ -112,7 +104,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="        and state.peek(source).status in ENDED\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_escapes.py::test_an_escape_waits_for_its_source_when_the_loop_is_over_first",
     ),
     Guard(
         name="taken-escape-stays-taken",
@@ -120,7 +112,7 @@ PATH: tuple[Guard, ...] = (
         file=ROUTING,
         snippet="if not state.peek(t).edges.get(node.id))",
         sabotage="if True)",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_edge_that_was_taken_never_dies",
     ),
     Guard(
         name="loop-waits-for-its-body",
@@ -128,7 +120,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="elif body_busy(pen.flow, pen.state, node):",
         sabotage="elif False:",
-        test="?",
+        test="tests/kernel/test_passes.py::test_a_loop_continues_only_when_no_other_visit_of_its_body_is_in_flight",
     ),
     Guard(
         name="loop-waits-for-all-of-its-body",
@@ -136,7 +128,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet='wait.on != "loop" or body_busy(pen.flow, pen.state, node):',
         sabotage='wait.on != "loop":',
-        test="?",
+        test="tests/kernel/test_passes.py::test_an_outer_loop_waits_for_the_inner_one",
     ),
     Guard(
         name="loop-woken-by-its-body",
@@ -144,7 +136,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="if looping != node.id and state.peek(looping).wait is not None:",
         sabotage="if False:",
-        test="?",
+        test="tests/kernel/test_passes.py::test_a_loop_continues_only_when_no_other_visit_of_its_body_is_in_flight",
     ),
     Guard(
         name="loop-limit",
@@ -152,7 +144,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="cell.passes + 1 >= loop.max_iterations",
         sabotage="cell.passes >= loop.max_iterations",
-        test="?",
+        test="tests/kernel/test_passes.py::test_max_iterations_are_passes_allowed",
     ),
     Guard(
         name="loop-passes-counted",
@@ -160,7 +152,7 @@ PATH: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet="fresh.passes = event.iteration",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_passes.py::test_iterations_count_from_zero_and_only_in_the_loop",
     ),
     Guard(
         name="visit-number-grows",
@@ -168,15 +160,7 @@ PATH: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet="Cell(visit=old.visit + 1,",
         sabotage="Cell(visit=old.visit,",
-        test="?",
-    ),
-    Guard(
-        name="loop-entry-stays-settled",
-        why="A late token from outside would start the entry of a loop a second time within one pass.",
-        file=EVOLVE,
-        snippet="old.edges, old.taken, old.dead, True",
-        sabotage="old.edges, old.taken, old.dead, False",
-        test="?",
+        test="tests/kernel/test_passes.py::test_every_node_of_the_body_gets_its_next_visit",
     ),
     Guard(
         name="no-output-of-an-earlier-pass",
@@ -184,7 +168,7 @@ PATH: tuple[Guard, ...] = (
         file="kernel/sight.py",
         snippet="if looping in reader.loops:\n            break",
         sabotage="if False:\n            break",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this",
     ),
     Guard(
         name="map-window",
@@ -192,7 +176,7 @@ PATH: tuple[Guard, ...] = (
         file="kernel/state.py",
         snippet="min(self.count, self.done + self.window) - self.next",
         sabotage="self.count - self.next",
-        test="?",
+        test="tests/kernel/test_maps.py::test_a_window_slides_with_every_item_that_ends",
     ),
     Guard(
         name="map-tolerate",
@@ -200,7 +184,7 @@ PATH: tuple[Guard, ...] = (
         file=ATTEMPTS,
         snippet="cell.map.failed < node.map.tolerate",
         sabotage="cell.map.failed <= node.map.tolerate",
-        test="?",
+        test="tests/kernel/test_maps.py::test_a_map_fails_at_the_first_failure_beyond_tolerate",
     ),
     Guard(
         name="map-assembled-after-all",
@@ -208,7 +192,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="if cell.map.done == cell.map.count:",
         sabotage="if cell.map.done == cell.map.next:",
-        test="?",
+        test="tests/kernel/test_maps.py::test_an_item_keeps_its_place_in_back_off_and_while_it_waits",
     ),
     Guard(
         name="max-visits",
@@ -216,7 +200,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="state.visits >= limits.max_visits",
         sabotage="state.visits > limits.max_visits",
-        test="?",
+        test="tests/kernel/test_limits.py::test_the_visit_beyond_max_visits_is_not_dispatched",
     ),
     Guard(
         name="max-hops",
@@ -224,7 +208,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="hop > limits.max_hops",
         sabotage="hop > limits.max_hops + 1",
-        test="?",
+        test="tests/kernel/test_limits.py::test_a_path_longer_than_max_hops_fails_the_run",
     ),
     Guard(
         name="max-parallel",
@@ -232,7 +216,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="state.in_flight >= limits.max_parallel",
         sabotage="state.in_flight > limits.max_parallel",
-        test="?",
+        test="tests/kernel/test_limits.py::test_ready_nodes_beyond_max_parallel_stay_pending_and_go_first_come_first_served",
     ),
     Guard(
         name="held-nodes-go-on",
@@ -240,7 +224,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="    if state.first_held:\n        fill_slots(pen)\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_limits.py::test_ready_nodes_beyond_max_parallel_stay_pending_and_go_first_come_first_served",
     ),
     Guard(
         name="held-nodes-wait-for-a-slot",
@@ -248,7 +232,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="while name and (limit is None or state.in_flight < limit):",
         sabotage="while name:",
-        test="?",
+        test="tests/kernel/test_limits.py::test_ready_nodes_beyond_max_parallel_stay_pending_and_go_first_come_first_served",
     ),
     Guard(
         name="outputs-hold-a-token",
@@ -256,7 +240,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="renders = counter == 0 and pen.flow.outputs is not None",
         sabotage="renders = False",
-        test="?",
+        test="tests/kernel/test_outputs.py::test_a_cancel_while_rendering_consumes_the_token",
     ),
     Guard(
         name="tokens-consumed-with-the-result",
@@ -264,7 +248,7 @@ PATH: tuple[Guard, ...] = (
         file=VISITS,
         snippet="consumed = cell.tokens + edges.absorbed",
         sabotage="consumed = min(1, cell.tokens) + edges.absorbed",
-        test="?",
+        test="tests/kernel/test_joins.py::test_a_quorum_consumes_what_made_it_fire",
     ),
     Guard(
         name="laws-are-read",
@@ -272,6 +256,6 @@ PATH: tuple[Guard, ...] = (
         file="kernel/laws.py",
         snippet="        if not holds:\n",
         sabotage="        if not holds and not law:\n",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_a_log_that_breaks_a_law_is_reported",
     ),
 )

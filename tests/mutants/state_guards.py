@@ -15,7 +15,7 @@ KEPT: tuple[Guard, ...] = (
         file="kernel/pen.py",
         snippet="self.state = draft_of(state)",
         sabotage="self.state = state",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(
         name="draft-has-its-own-commands",
@@ -23,7 +23,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="draft.commands = Layer(state.commands)",
         sabotage="draft.commands = state.commands",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(
         name="draft-copies-edges",
@@ -31,7 +31,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="own.edges = cell.edges.copy() if",
         sabotage="own.edges = cell.edges if",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(
         name="draft-layers-wide-joins",
@@ -39,7 +39,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="else Layer(cell.edges)",
         sabotage="else cell.edges",
-        test="?",
+        test="tests/kernel/test_joins.py::test_a_wide_join_fires_once[all-40]",
     ),
     Guard(
         name="draft-copies-maps",
@@ -47,7 +47,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="own.map = _twin(cell.map)",
         sabotage="own.map = cell.map",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(
         name="draft-layers-items",
@@ -55,7 +55,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="own.map.at = Layer(cell.map.at)",
         sabotage="pass",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(
         name="untouched-cell-never-written",
@@ -63,7 +63,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="cell = Cell() if known is None else _fork(known)",
         sabotage="cell = UNTOUCHED if known is None else _fork(known)",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_what_is_shared_is_never_written",
     ),
     Guard(
         name="queued-item-never-written",
@@ -71,7 +71,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="own = _twin(items.at.get(index) or QUEUED_ITEM)",
         sabotage="own = items.at.get(index) or QUEUED_ITEM",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_what_is_shared_is_never_written",
     ),
     Guard(
         name="adopted-edges-are-merged",
@@ -79,7 +79,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="            own.edges = _merged(own.edges)\n",
         sabotage="",
-        test="?",
+        test="tests/kernel/test_joins.py::test_a_wide_join_fires_once[all-40]",
     ),
     Guard(
         name="adopted-items-are-merged",
@@ -87,7 +87,7 @@ KEPT: tuple[Guard, ...] = (
         file=STATE,
         snippet="own.map.at = _merged(own.map.at)",
         sabotage="pass",
-        test="?",
+        test="tests/kernel/test_maps.py::test_a_list_is_expanded_run_and_assembled_in_the_freed_slot",
     ),
     Guard(
         name="result-remembers-its-token",
@@ -95,7 +95,7 @@ KEPT: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet='    act.token = event.token or act.token\n    _over(state, cell, act, event, "COMPLETED")',
         sabotage='    _over(state, cell, act, event, "COMPLETED")',
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_a_repeated_assembly_leaves_nothing",
     ),
     Guard(
         name="replay-stops-where-asked",
@@ -103,7 +103,7 @@ KEPT: tuple[Guard, ...] = (
         file=EVOLVE,
         snippet="if until is not None and state.seq >= until:",
         sabotage="if until is not None and state.seq > until:",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_time_travel_stops_where_asked",
     ),
     Guard(
         name="event-of-a-newer-version",
@@ -111,7 +111,7 @@ KEPT: tuple[Guard, ...] = (
         file=CODEC,
         snippet="if fields[1] > present:",
         sabotage="if False:",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_event_of_a_newer_version_is_refused",
     ),
     Guard(
         name="event-format-looked-at",
@@ -119,6 +119,6 @@ KEPT: tuple[Guard, ...] = (
         file=CODEC,
         snippet="if event.v != FORMATS.get(type(event).__name__, 1):",
         sabotage="if False:",
-        test="?",
+        test="tests/mutants/test_kernel_guards.py::test_an_event_of_an_older_format_is_lifted",
     ),
 )

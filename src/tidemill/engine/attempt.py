@@ -152,8 +152,11 @@ class Attempt:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
     def _admitted(self, program: Program) -> bool:
-        """Whether `when` lets the visit happen; asked once per visit, before its first attempt."""
-        if program.when is None or self.task.index != NOT_AN_ITEM or self._act.attempt:
+        """Whether `when` lets the visit happen; asked once per visit, before its first attempt.
+
+        A worker that was lost may never have asked, so it counts as one that did not.
+        """
+        if program.when is None or self.task.index != NOT_AN_ITEM or self._act.failures or self._act.running:
             return True
         return evaluate(program.when, self._scope()).value
 
@@ -308,6 +311,9 @@ class Attempt:
         return find_route(self._node, self._flow.program(self._node), scope, chosen)
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
+        ambient = self._ambient
+        duration_ms = ambient.monotonic_ms() - self._started
+        queued_since = self._act.since_ms or self._cell.since_ms
         return Result(
             node=self.task.node,
             visit=self.task.visit,
@@ -317,15 +323,10 @@ class Attempt:
             route=route,
             called=self.called,
             worker=self._worker,
-            duration_ms=round(self._ambient.monotonic_ms() - self._started),
-            waited_ms=max(0, self._lease_waited_ms()),
-            chance=self._ambient.chance(),
+            duration_ms=round(duration_ms),
+            waited_ms=max(0, round(ambient.now_ms() - queued_since - duration_ms)),
+            chance=ambient.chance(),
         )
-
-    def _lease_waited_ms(self) -> int:
-        """How long the activation was queued before this attempt."""
-        since = self._act.since_ms or self._cell.since_ms
-        return self._ambient.now_ms() - since - round(self._ambient.monotonic_ms() - self._started)
 
 
 def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:

@@ -69,7 +69,7 @@ class Runs:
 
     def _remember(self, stream: Stream, entry: Entry) -> None:
         present = self._entries.get(stream)
-        if present is None or present.state.seq <= entry.state.seq:
+        if present is None or present.state.seq < entry.state.seq:
             self._entries[stream] = entry
         self._entries.move_to_end(stream)
         while len(self._entries) > CACHED_RUNS_MAX:

@@ -59,32 +59,20 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 DURABLE = Answer()
 
 
-class Ask:
+class Ask(msgspec.Struct):
     """A command on its way to a decision."""
 
-    __slots__ = ("about", "ack", "command", "done", "hold", "lost", "start")
-
-    def __init__(
-        self,
-        command: AnyCommand,
-        done: Callable[[Ask, Answer], None],
-        *,
-        about: Any = None,
-        ack: Lease | None = None,
-        hold: Lease | None = None,
-        start: Flow | None = None,
-    ) -> None:
-        self.command = command
-        self.done = done
-        self.about = about
-        """Whatever the asker wants to find again when it is answered."""
-        self.ack = ack
-        """The lease this command settles: its job is removed in the same commit."""
-        self.hold = hold
-        """The lease that must still be held, and stays so."""
-        self.start = start
-        """The workflow of a run that is to be created."""
-        self.lost = False
+    command: AnyCommand
+    done: Callable[[Ask, Answer], None]
+    """Called once, when the outcome is known."""
+    about: Any = None
+    """Whatever the asker wants to find again when it is answered."""
+    ack: Lease | None = None
+    """The lease this command settles: its job is removed in the same commit."""
+    hold: Lease | None = None
+    """The lease that must still be held, and stays so."""
+    start: Flow | None = None
+    """The workflow of a run that is to be created."""
 
 
 class Taker(Protocol):
@@ -99,18 +87,16 @@ class Taker(Protocol):
         ...
 
 
-class Plan:
+class Plan(msgspec.Struct):
     """A commit in the making."""
 
-    __slots__ = ("asks", "commit", "decision", "entry", "problems", "stream")
-
-    def __init__(
-        self, stream: Stream, entry: Entry, asks: list[Ask], decision: Decision, problems: list[Problem | None]
-    ) -> None:
-        self.stream, self.entry, self.asks = stream, entry, asks
-        self.decision, self.problems = decision, problems
-        self.commit: Commit | None = None
-        """None when there is nothing to write."""
+    stream: Stream
+    entry: Entry
+    asks: list[Ask]
+    decision: Decision
+    problems: list[Problem | None]
+    commit: Commit | None = None
+    """None when there is nothing to write."""
 
 
 class Turns:
@@ -204,8 +190,7 @@ class Turns:
                 if isinstance(result, Committed):
                     self._apply(plan, result)
                 else:
-                    _note_lost(plan, result)
-                    batch[plan.stream] = plan.asks
+                    batch[plan.stream] = _with_standing(plan.asks, result)
                     unsure[plan.stream] = None
             if batch:
                 self.races += 1
@@ -222,6 +207,8 @@ class Turns:
                 load[stream] = None
         if load:
             await self._runs.refresh(load)
+        # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
+        now_ms = self._store.now_ms()
         plans: list[Plan] = []
         for stream, asks in batch.items():
             entry = self._runs.get(stream)
@@ -233,19 +220,16 @@ class Turns:
                         ask.done(ask, Answer(problem=problem))
                     continue
                 entry = Entry(State(), flow)
-            plans.append(self._decide(stream, entry, asks))
+            plans.append(self._decide(stream, entry, asks, now_ms))
         return plans
 
-    def _decide(self, stream: Stream, entry: Entry, asks: list[Ask]) -> Plan:
-        """Turn the asks into one commit. An ask without its lease has nothing to say, except a late result."""
+    def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
+        """Turn the asks into one commit."""
         state = entry.state
-        asks = _with_standing(asks)
-        commands = [ask.command for ask in asks]
-        # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
-        decision, problems = decide_all(entry.flow.workflow, state, commands, self._store.now_ms())
+        decision, problems = decide_all(entry.flow.workflow, state, [ask.command for ask in asks], now_ms)
         plan = Plan(stream, entry, asks, decision, problems)
-        acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None and not ask.lost])
-        holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None and not ask.lost])
+        acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None])
+        holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
             return plan
@@ -321,29 +305,22 @@ def _job(put: Put) -> Job:
     )
 
 
-def _note_lost(plan: Plan, result: VersionConflict | LeasesLost) -> None:
-    """Mark asks whose lease is gone: their results may only be recorded as discarded."""
-    if not isinstance(result, LeasesLost):
-        return
-    gone = set(result.keys)
-    for ask in plan.asks:
-        lease = ask.ack or ask.hold
-        if lease is not None and lease.key in gone:
-            ask.lost = True
-            if isinstance(ask.command, Result):
-                ask.command = msgspec.structs.replace(ask.command, late=True)
-
-
-def _with_standing(asks: list[Ask]) -> list[Ask]:
-    if not any(ask.lost for ask in asks):
+def _with_standing(asks: list[Ask], result: VersionConflict | LeasesLost) -> list[Ask]:
+    """The asks to decide again. One whose lease is gone has nothing to say any more, except that it came too late."""
+    if isinstance(result, VersionConflict):
         return asks
     kept: list[Ask] = []
     for ask in asks:
-        if ask.lost and not isinstance(ask.command, Result):
+        lease = ask.ack or ask.hold
+        if lease is None or lease.key not in result.keys:
+            kept.append(ask)
+        elif isinstance(ask.command, Result):
+            ask.command = msgspec.structs.replace(ask.command, late=True)
+            ask.ack = ask.hold = None
+            kept.append(ask)
+        else:
             problem = Problem(code="lease_lost", message="somebody else holds the job now")
             ask.done(ask, Answer(problem=problem))
-        else:
-            kept.append(ask)
     return kept
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -66,8 +66,7 @@ class WorkerOptions:
     heart_thread: bool = True
 
 
-@dataclass(slots=True)
-class Hand:
+class Hand(msgspec.Struct):
     """A job in hand."""
 
     lease: Lease
@@ -75,7 +74,7 @@ class Hand:
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
     beats: int = 0
-    begun: bool = field(default=False)
+    begun: bool = False
 
 
 class Worker:
@@ -183,7 +182,7 @@ class Worker:
                 raise
         for hand in hands:
             if (hand.lease.stream, hand.lease.key) in self._hands:
-                self._begin(hand)
+                self._begin(hand, known=hand.lease.stream not in stale)
 
     def wants(self, put: Put) -> bool:
         """Whether to keep a job that this worker's own commit inserts."""
@@ -193,7 +192,7 @@ class Worker:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
         self._handed_over += len(leases)
         for lease in leases:
-            self._begin(self._hold(lease))
+            self._begin(self._hold(lease), known=True)
 
     def _hold(self, lease: Lease) -> Hand:
         hand = self._hands[(lease.stream, lease.key)] = Hand(lease, _TASK.decode(lease.body))
@@ -217,7 +216,8 @@ class Worker:
 
     # One job
 
-    def _begin(self, hand: Hand) -> None:
+    def _begin(self, hand: Hand, known: bool) -> None:
+        """Do what a job asks for. `known`: the cached state was found to call for it just now."""
         entry = self._runs.get(hand.lease.stream)
         task = hand.task
         if task.v > JOB_FORMAT:
@@ -225,17 +225,17 @@ class Worker:
         elif entry is None or (task.kind != "deadline" and not entry.state.live):
             self._settle(hand, _shelved(task))
         elif task.kind == "run":
-            self._begin_attempt(hand, entry)
+            self._begin_attempt(hand, entry, known)
         elif task.kind == "outputs":
             hand.running = asyncio.create_task(self._render(hand, entry))
         else:
             self._settle(hand, _timer(task))
 
-    def _begin_attempt(self, hand: Hand, entry: Entry) -> None:
+    def _begin_attempt(self, hand: Hand, entry: Entry, known: bool) -> None:
         task, lease, state = hand.task, hand.lease, entry.state
-        status = standing(state, task.node, task.visit, task.index, lease.token)
         node = entry.flow.workflow.by_id.get(task.node)
-        if status != "current" or node is None or state.status == "PAUSED":
+        current = known or standing(state, task.node, task.visit, task.index, lease.token) == "current"
+        if not current or node is None or state.status == "PAUSED":
             self._settle(hand, _shelved(task))
             return
         if lease.expired or _begun_elsewhere(node, entry.state, task, lease):

@@ -8,22 +8,22 @@ awaitable. An exception becomes a failure; `Fail` is the way to say which one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidemill.kernel.model import NodeType
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(msgspec.Struct, frozen=True, gc=False):
     """The visit has a value. `next_nodes` is an agent's choice, where the branch asks for one."""
 
     value: Any
     next_nodes: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True, gc=False):
     """Wait, without holding a worker, for a timer or for something with a name."""
 
     on: str
@@ -31,8 +31,7 @@ class Pause:
     for_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True, gc=False):
     """The visit turns out not to be needed."""
 
     reason: str
@@ -57,8 +56,7 @@ Ended = Return | Pause | Skip
 Checkpointer = Callable[[Any], Awaitable[None]]
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeContext:
+class NodeContext(msgspec.Struct, kw_only=True):
     """What one attempt is given."""
 
     run_id: str
@@ -72,7 +70,7 @@ class NodeContext:
     """Outputs of the parents whose edges were taken, by id."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
-    checkpoint: Checkpointer | None = field(default=None, repr=False)
+    checkpoint: Checkpointer | None = None
 
     @property
     def effect_key(self) -> str:

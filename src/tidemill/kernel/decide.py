@@ -78,7 +78,7 @@ def decide_all(
 
 
 def _take(pen: Pen, command: AnyCommand) -> Problem | None:
-    if command.id is not None and pen.state.commands.get(command.id) is not None:
+    if command.id is not None and command.id in pen.state.commands:
         return None
     problem = _refusal(pen, command)
     if problem is None:
@@ -91,24 +91,30 @@ def _take(pen: Pen, command: AnyCommand) -> Problem | None:
 def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     """Why a command cannot be carried out, before anything is written."""
     state = pen.state
-    if isinstance(command, Start):
-        return _problem("run_exists", "the run was started already") if state.seq else None
     if not state.seq:
-        return _problem("run_unknown", "there is no such run", "start it first")
+        return None if isinstance(command, Start) else _problem("run_unknown", "there is no such run", "start it first")
     if isinstance(command, ToActivation):
-        if command.node not in pen.flow.by_id:
+        if command.node not in pen.flow.by_id and not isinstance(command, Shelve):
             return _problem("node_unknown", f"the workflow has no node {command.node}")
         if isinstance(command, (Begin, Checkpoint)):
-            status = standing(state, command.node, command.visit, command.index, command.token)
-            if status == "current" and _announced(pen.flow.by_id[command.node], state, command):
-                status = "stale"
-            if status != "current":
-                return _problem("attempt_stale", f"the attempt no longer counts: {status}", "stop working on it")
+            return _stale(pen, command)
+    elif isinstance(command, Start):
+        return _problem("run_exists", "the run was started already")
     elif isinstance(command, (Pause, Resume)) and not state.live:
         return _problem("run_ended", f"the run is {state.status}", "retry or fork it instead")
     elif isinstance(command, Cancel) and state.status in ("COMPLETED", "FAILED"):
         return _problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
     return None
+
+
+def _stale(pen: Pen, command: Begin | Checkpoint) -> Problem | None:
+    """Why an attempt may not go on."""
+    status = standing(pen.state, command.node, command.visit, command.index, command.token)
+    if status == "current" and _announced(pen.flow.by_id[command.node], pen.state, command):
+        status = "stale"
+    if status == "current":
+        return None
+    return _problem("attempt_stale", f"the attempt no longer counts: {status}", "stop working on it")
 
 
 def _announced(node: Node, state: State, command: Begin | Checkpoint) -> bool:
@@ -253,12 +259,15 @@ def _shelve(pen: Pen, shelve: Shelve) -> None:
 
 
 def _called_for(pen: Pen, shelve: Shelve) -> Put | None:
+    """The job as the state wants it, or None when nothing calls for it any more."""
     state = pen.state
     if shelve.kind == "outputs":
-        return system_job("outputs") if state.rendering and state.status == "RUNNING" else None
-    cell, node = state.peek(shelve.node), pen.flow.by_id[shelve.node]
+        return system_job("outputs") if state.rendering else None
+    if shelve.kind == "deadline":
+        return None if state.deadline_ms is None else system_job("deadline", state.deadline_ms)
+    cell, node = state.peek(shelve.node), pen.flow.by_id.get(shelve.node)
     act = peek_at(cell, shelve.index) if cell.visit == shelve.visit else None
-    if act is None:
+    if act is None or node is None:
         return None
     if shelve.kind != "run":
         return wait_job(node.id, cell.visit, shelve.index, act)

@@ -55,8 +55,9 @@ def evolve(state: State, event: AnyEvent) -> State:
     state.seq += 1
     state.last_ms = event.at_ms
     command = event.command
-    if command is not None and command not in state.commands and state.commands.get(command) is None:
-        state.commands[command] = state.seq
+    if command is not None and command not in state.commands:
+        # Commands with an id are few, and a draft shares the dict with the state it was drawn from.
+        state.commands = {**state.commands, command: state.seq}
     _FOLDS[type(event)](state, event)
     return state
 

@@ -197,7 +197,7 @@ class State(msgspec.Struct, array_like=True):
     first_held: str = ""
     last_held: str = ""
     commands: dict[str, int] = {}
-    """Ids of commands that were carried out, with the seq of their first event."""
+    """Ids of commands that were carried out, with the seq of their first event. Replaced, never written to."""
     cells: dict[str, Cell] = {}
     behind: dict[str, Cell] | None = None
     """In a draft only: the cells of the state it was drawn from, which it never changes."""
@@ -236,7 +236,6 @@ def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
     draft = _twin(state)
     draft.cells, draft.behind = {}, state.cells
-    draft.commands = Layer(state.commands)
     return draft
 
 
@@ -253,7 +252,6 @@ def adopt(draft: State) -> State:
                 cell.map.at = _merged(cell.map.at)
         draft.behind.update(draft.cells)
         draft.cells, draft.behind = draft.behind, None
-    draft.commands = _merged(draft.commands)
     return draft
 
 

@@ -125,8 +125,9 @@ class MemoryStore:
 
     def _remove(self, log: _Log, commit: Commit) -> None:
         keys = [key for key, _ in commit.acks]
-        keys += commit.drop
-        keys += [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
+        if commit.drop or commit.withdraw:
+            keys += commit.drop
+            keys += [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
         for key in keys:
             work = log.jobs.pop(key, None)
             if work is not None:

@@ -1,0 +1,316 @@
+"""Values on their way through an attempt: inline or by content, and what is not JSON at all."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+from typing import Any
+
+import pytest
+
+from tests.engine.kit import TENANT, Mill, simulated
+from tests.engine.scripts import Ledger, call
+from tests.kernel.authoring import document, node
+from tidemill.blobs.contract import digest_of
+from tidemill.errors import Unavailable
+from tidemill.kernel.events import (
+    INLINE_BYTES_MAX,
+    BlobRef,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeExpanded,
+    NodeScheduled,
+    NodeStarted,
+    RunCompleted,
+    RunCreated,
+)
+from tidemill.kernel.state import peek_at
+
+BIG = "x" * 70_000
+
+
+@pytest.mark.parametrize(("length", "inline"), [(INLINE_BYTES_MAX - 2, True), (INLINE_BYTES_MAX - 1, False)])
+@simulated
+async def test_an_output_over_64_kib_becomes_a_blob(mill: Mill, length: int, inline: bool) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config="y" * length)))
+    (completed,) = await mill.of(run.run_id, NodeCompleted)
+    assert isinstance(completed.output, bytes) is inline
+    assert run.outputs == {"a": "y" * length}
+    if isinstance(completed.output, BlobRef):
+        body = await mill.blobs.get(TENANT, completed.output.digest)
+        assert (len(body), digest_of(body)) == (length + 2, completed.output.digest)
+        assert completed.output.size == completed.size == length + 2
+
+
+@simulated
+async def test_templates_conditions_and_handlers_read_through_blobs(mill: Mill) -> None:
+    ledger = Ledger()
+
+    def look(context: Any) -> dict[str, Any]:
+        return {"parents": sorted(context.upstream), "size": len(context.upstream["a"]["text"])}
+
+    worker = await mill.process(functions={"work": ledger.quick, "look": look})
+    run = await worker.run(
+        document(
+            node("a", config={"text": BIG, "n": 7}),
+            node("t", "a", config="{{ a.output.text | length }}"),
+            node("c", "a", when="size(ctx.a.output.text) > 10", config="{{ a.n }}"),
+            call("h", "a", function="look"),
+            call("b", "a", branch={"rules": [{"condition": "ctx.a.output.n == 7", "next_nodes": ["z"]}]}),
+            node("z"),
+            outputs={"t": "{{ t.output }}", "c": "{{ c.output }}", "h": "{{ h.output }}", "n": "{{ a.output.n }}"},
+        )
+    )
+    assert run.outputs == {"t": 70_000, "c": 7, "h": {"parents": ["a"], "size": 70_000}, "n": 7}
+    assert run.nodes["z"]["status"] == "COMPLETED"
+
+
+@simulated
+async def test_big_inputs_are_a_blob(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config="{{ inputs.text | length }}", when="inputs.go")), {"text": BIG, "go": True})
+    (created,) = await mill.of(run.run_id, RunCreated)
+    assert isinstance(created.inputs, BlobRef)
+    assert run.outputs == {"a": 70_000}
+
+
+@simulated
+async def test_big_outputs_of_a_run_are_a_blob(mill: Mill) -> None:
+    """Values over 64 KiB never travel in records, those that a run returns included."""
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config=BIG), outputs={"twice": "{{ a.output }}{{ a.output }}"}))
+    assert run.outputs == {"twice": BIG * 2}
+    (completed,) = await mill.of(run.run_id, RunCompleted)
+    assert isinstance(completed.outputs, BlobRef)
+
+
+@simulated
+async def test_outputs_that_name_a_node_by_a_computed_name_see_blobs_too(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(
+        document(node("a", config=BIG), node("b", config=1), outputs={"x": "{{ nodes[inputs.which].output | length }}"}),
+        {"which": "a"},
+    )
+    assert run.outputs == {"x": 70_000}
+
+
+@simulated
+async def test_a_big_map_list_and_big_items(mill: Mill) -> None:
+    worker = await mill.process()
+    items = [f"{i}-" + "z" * 30_000 for i in range(4)]
+    run = await worker.run(
+        document(
+            node("m", config="{{ item ~ item ~ item }}", map={"over": "{{ inputs.items }}"}),
+            node("n", "m", config="{{ m.output[2] | length }}"),
+        ),
+        {"items": items},
+    )
+    (expanded,) = await mill.of(run.run_id, NodeExpanded)
+    assert isinstance(expanded.items, BlobRef)
+    parts = [event.output for event in await mill.of(run.run_id, NodeCompleted, "m")]
+    assert len(parts) == 5 and all(isinstance(part, BlobRef) for part in parts)
+    assert run.nodes["m"]["output"] == [item * 3 for item in items]
+    assert run.outputs == {"n": 3 * len(items[2])}
+
+
+@simulated
+async def test_a_big_checkpoint_is_a_blob(mill: Mill) -> None:
+    async def far(context: Any) -> str:
+        await context.checkpoint({"seen": BIG})
+        return "done"
+
+    worker = await mill.process(functions={"work": far})
+    run = await worker.run(document(call("a")))
+    (checkpointed,) = await mill.of(run.run_id, NodeCheckpointed)
+    assert run.status == "COMPLETED" and isinstance(checkpointed.value, BlobRef)
+
+
+@simulated
+async def test_a_parent_that_ends_while_a_handler_runs_is_not_half_seen(mill: Mill) -> None:
+    """Past an `any` join the slow parent ends during the call, with an output that lives in a blob."""
+    ledger = Ledger()
+
+    async def look(context: Any) -> list[str]:
+        await ledger.work(context, 5)
+        return sorted(name for name in context.upstream if context.upstream[name])
+
+    worker = await mill.process(functions={"work": ledger.work, "look": look})
+    run = await worker.run(
+        document(
+            call("fast", args={"value": 1}),
+            call("slow", args={"seconds": 2, "value": BIG}),
+            call(
+                "c",
+                "fast",
+                "slow",
+                function="look",
+                join="any",
+                branch={"rules": [{"condition": "has(ctx.slow.output) && size(ctx.slow.output) > 9", "next_nodes": ["z"]}], "default": ["y"]},
+            ),
+            node("z"),
+            node("y"),
+        )
+    )
+    assert run.status == "COMPLETED"
+    assert run.nodes["c"]["attempts"] == 1
+    assert run.nodes["c"]["output"] in (["fast"], ["fast", "slow"])
+
+
+class Strange:
+    pass
+
+
+def _selfish() -> list[Any]:
+    inner: list[Any] = []
+    inner.append(inner)
+    return inner
+
+
+def _deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+NOT_JSON: dict[str, Any] = {
+    "nan": lambda: {"x": [1.0, math.nan]},
+    "inf": lambda: math.inf,
+    "minus inf": lambda: {"deep": {"er": -math.inf}},
+    "object": lambda: Strange(),
+    "class": lambda: Strange,
+    "function": lambda: print,
+    "lone surrogate": lambda: {"text": "\ud800"},
+    "surrogate key": lambda: {"\udfff": 1},
+    "complex": lambda: 1j,
+    "self": _selfish,
+    "deep": _deep,
+    "generator": lambda: (x for x in range(3)),
+    "key": lambda: {(1, 2): 3},
+    "exception": lambda: ValueError("returned, not raised"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_JSON)
+@simulated
+async def test_an_output_that_is_not_json_fails_the_node(mill: Mill, what: str) -> None:
+    worker = await mill.process(functions={"work": NOT_JSON[what]})
+    run = await worker.run(document(call("a", retry={"max_attempts": 5}), node("b", "a")))
+    assert run.status == "FAILED"
+    assert run.nodes["a"]["error"]["code"] == "output_not_json"
+    # The same code would return the same thing again.
+    assert run.nodes["a"]["attempts"] == 1
+    assert len(run.nodes["a"]["error"]["message"]) < 3_000
+
+
+JSON: dict[str, tuple[Any, Any]] = {
+    "big integer": (2**200, 2**200),
+    "float": (0.1, 0.1),
+    "null": (None, None),
+    "text": ("null NaN \u2028 \U0001f600", "null NaN \u2028 \U0001f600"),
+    "tuple": ((1, 2), [1, 2]),
+    "date": (datetime.date(2026, 1, 2), "2026-01-02"),
+    "nested null": ({"a": [None, {"b": None}]}, {"a": [None, {"b": None}]}),
+}
+
+
+@pytest.mark.parametrize("what", JSON)
+@simulated
+async def test_an_output_that_is_json_arrives_as_it_is(mill: Mill, what: str) -> None:
+    given, expected = JSON[what]
+    worker = await mill.process(functions={"work": lambda: given})
+    run = await worker.run(document(call("a"), node("b", "a", config=["{{ a.output }}"])))
+    assert run.outputs == {"b": [expected]}
+
+
+@simulated
+async def test_a_blob_that_cannot_be_read_is_waited_for(mill: Mill) -> None:
+    """A missing blob is the environment's fault: no attempt is spent on it, and nobody spins."""
+    worker = await mill.process()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(node("a", config=BIG), node("s", "a", type="sleep", config={"seconds": 5}), node("b", "s", config="{{ a.output | length }}")))
+    await asyncio.sleep(2)
+    (completed,) = await mill.of(run_id, NodeCompleted, "a")
+    assert isinstance(completed.output, BlobRef)
+    worker.kill()
+    hidden = mill.blobs._held.pop((TENANT, completed.output.digest))
+    second = await mill.process("w2")
+    await asyncio.sleep(60)
+    assert (await mill.state(run_id)).status == "RUNNING"
+    assert second.door.calls["release"] <= 70
+    mill.blobs._held[(TENANT, completed.output.digest)] = hidden
+    run = await second.end(run_id)
+    assert (run.status, run.outputs, run.nodes["b"]["attempts"]) == ("COMPLETED", {"b": 70_000}, 1)
+
+
+@simulated
+async def test_outputs_wait_for_a_missing_blob_too(mill: Mill) -> None:
+    worker = await mill.process()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(
+        document(node("a", config=BIG), node("s", "a", type="sleep", config={"seconds": 5}), outputs={"n": "{{ a.output | length }}"})
+    )
+    await asyncio.sleep(2)
+    (completed,) = await mill.of(run_id, NodeCompleted, "a")
+    assert isinstance(completed.output, BlobRef)
+    worker.kill()
+    hidden = mill.blobs._held.pop((TENANT, completed.output.digest))
+    second = await mill.process("w2")
+    await asyncio.sleep(60)
+    with pytest.raises(Unavailable):
+        await second.engine.show(run_id)
+    mill.blobs._held[(TENANT, completed.output.digest)] = hidden
+    run = await second.end(run_id)
+    assert (run.status, run.outputs) == ("COMPLETED", {"n": 70_000})
+
+
+@simulated
+async def test_a_value_stored_before_its_fact(mill: Mill) -> None:
+    """At every moment every reference in the log leads to a blob."""
+    worker = await mill.process()
+    missing: list[str] = []
+    commit = mill.store.commit
+
+    async def checked(commits: Any) -> Any:
+        results = await commit(commits)
+        for event in await mill.events(run_id) if commits[0].stream.kind == "run" else ():
+            for ref in (getattr(event, name) for name in event.__struct_fields__):
+                if isinstance(ref, BlobRef) and (TENANT, ref.digest) not in mill.blobs._held:
+                    missing.append(ref.digest)
+        return results
+
+    run_id = "watched"
+    mill.store.commit = checked  # type: ignore[method-assign]
+    run = await worker.run(document(node("a", config=BIG), node("b", "a", config="{{ a.output }}2")), {"x": BIG}, key=run_id)
+    assert run.status == "COMPLETED" and missing == []
+    assert (await mill.state(run_id)).blobs == 3
+
+
+@simulated
+async def test_an_attempt_may_be_made_by_a_worker_that_saw_nothing_before(mill: Mill) -> None:
+    """Kill after every node: each one is begun by a process that has to load and fetch everything anew."""
+    document_ = document(
+        node("a", config={"big": BIG}),
+        node("m", "a", config="{{ a.big ~ item }}", map={"over": [1, 2]}),
+        node("b", "m", config="{{ m.output[1] | length }}"),
+    )
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document_)
+    for number in range(40):
+        worker = await mill.process(f"w{number}", concurrency=1, lease_ms=1_000)
+        await mill.until(lambda worker=worker: worker.door.calls["commit"] >= 1 or not _live(mill, run_id), within_s=60)  # type: ignore[misc]
+        worker.kill()
+        if (await mill.state(run_id)).status == "COMPLETED":
+            break
+    run = await client.end(run_id)
+    assert run.outputs == {"b": 70_001}
+    assert peek_at((await mill.state(run_id)).peek("m"), 1) is not None
+    assert {event.node for event in await mill.of(run_id, NodeScheduled)} == {"a", "m", "b"}
+    assert len(await mill.of(run_id, NodeStarted)) >= 4
+
+
+def _live(mill: Mill, run_id: str) -> bool:
+    log = mill.store._logs[mill.stream(run_id)]
+    return bool(log.jobs)

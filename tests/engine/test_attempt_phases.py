@@ -1,0 +1,297 @@
+"""An attempt from top to bottom, in each of its phases: call, expand, assemble, route."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.engine.kit import Mill, simulated
+from tests.engine.scripts import Ledger, call
+from tests.kernel.authoring import document, node
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.kernel.events import NodeCompleted, NodeExpanded, NodeScheduled, NodeSkipped, NodeStarted
+from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Claim
+
+
+@simulated
+async def test_templates_are_rendered_just_before_the_call(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(
+        document(
+            node("a", config={"n": 2, "text": "x"}),
+            call(
+                "b",
+                "a",
+                args={
+                    "value": {
+                        "number": "{{ a.output.n }}",
+                        "short": "{{ a.n + 1 }}",
+                        "text": "{{ a.text }}-{{ inputs.who }}",
+                        "run": "{{ run.workflow }}@{{ run.version }}",
+                        "meta": "{{ ctx.a.meta.status }}",
+                    }
+                },
+            ),
+        ),
+        {"who": "ada"},
+    )
+    assert run.outputs == {
+        "b": {"number": 2, "short": 3, "text": "x-ada", "run": "test@1", "meta": "COMPLETED"},
+    }
+
+
+@simulated
+async def test_when_decides_once_before_the_first_attempt(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(
+        document(
+            node("a", config=3),
+            call("no", "a", when="ctx.a.output > 5"),
+            call("yes", "a", when="ctx.a.output < 5"),
+            node("after", "no"),
+        )
+    )
+    assert run.status == "COMPLETED"
+    assert {name: shown["status"] for name, shown in run.nodes.items()} == {
+        "a": "COMPLETED",
+        "no": "SKIPPED",
+        "yes": "COMPLETED",
+        "after": "SKIPPED",
+    }
+    assert (run.nodes["no"]["attempts"], ledger.count("no"), ledger.count("yes")) == (0, 0, 1)
+    assert [event.reason for event in await mill.of(run.run_id, NodeSkipped, "no")] == ["when"]
+
+
+@simulated
+async def test_when_still_decides_after_a_worker_was_lost(mill: Mill) -> None:
+    """A worker that died before it asked `when` must not make the next one call the handler."""
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(call("a", when="inputs.go"), node("b", "a")), {"go": False})
+    assert await mill.store.claim(Claim(queues=("default",), limit=1, lease_ms=1_000, owner="dead"))
+    worker = await mill.process("w2", functions={"work": ledger.quick})
+    run = await worker.end(run_id)
+    assert run.nodes["a"]["status"] == "SKIPPED"
+    assert ledger.calls == []
+
+
+@simulated
+async def test_a_map_expands_calls_and_assembles(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(
+        document(
+            node("a", config=["x", "y", "z"]),
+            call(
+                "m",
+                "a",
+                args={"value": {"item": "{{ item }}", "index": "{{ index }}"}},
+                map={"over": "{{ a.output }}", "max_parallel": 2},
+            ),
+            node("b", "m", config="{{ m.output | length }}"),
+        )
+    )
+    assert run.nodes["m"]["output"] == [{"item": c, "index": i} for i, c in enumerate("xyz")]
+    assert run.outputs == {"b": 3}
+    assert run.nodes["m"]["items"] == {"count": 3, "done": 3, "failed": 0}
+    (expanded,) = await mill.of(run.run_id, NodeExpanded)
+    assert (expanded.count, expanded.items, expanded.window) == (3, b'["x","y","z"]', 2)
+    # Neither the expansion nor the assembly is an attempt.
+    assert [event.index for event in await mill.of(run.run_id, NodeStarted, "m")] == [0, 1, 2]
+    assert sorted(key for key, _ in ledger.calls) == [f"{run.run_id}/m/1/{i}" for i in range(3)]
+
+
+@simulated
+async def test_when_is_asked_once_before_a_map(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    maps = {"map": {"over": [1, 2, 3]}}
+    run = await worker.run(document(call("yes", when="inputs.x > 0", **maps), call("no", when="inputs.x < 0", **maps)), {"x": 1})
+    assert (ledger.count("yes"), ledger.count("no")) == (3, 0)
+    assert run.nodes["no"]["status"] == "SKIPPED"
+    assert await mill.of(run.run_id, NodeExpanded, "no") == []
+
+
+@simulated
+async def test_a_map_over_nothing_completes_at_once(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(
+        document(
+            call("m", map={"over": "{{ inputs.items }}"}, branch={"rules": [{"condition": "size(output) == 0", "next_nodes": ["none"]}], "default": ["some"]}),
+            node("none"),
+            node("some"),
+        ),
+        {"items": []},
+    )
+    assert run.nodes["m"]["output"] == []
+    assert (run.nodes["none"]["status"], run.nodes["some"]["status"]) == ("COMPLETED", "SKIPPED")
+    assert ledger.calls == []
+
+
+@pytest.mark.parametrize("items", ["text", 3, {"a": 1}, None])
+@simulated
+async def test_a_map_over_no_list_fails_as_a_template(mill: Mill, items: Any) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("m", map={"over": "{{ inputs.items }}"})), {"items": items})
+    assert run.status == "FAILED"
+    assert run.nodes["m"]["error"]["code"] == "template_failed"
+    assert run.nodes["m"]["attempts"] == 0
+
+
+@simulated
+async def test_a_tolerated_item_s_entry_is_its_error(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(
+        document(
+            node(
+                "m",
+                type="fail",
+                config={"attempts": "{{ item }}", "value": "fine", "kind": "bad_item"},
+                map={"over": [0, 5, 0], "tolerate": 1},
+            )
+        )
+    )
+    assert run.status == "COMPLETED"
+    first, second, third = run.outputs["m"]
+    assert (first, third) == ("fine", "fine")
+    assert second["error"]["code"] == "bad_item"
+    assert run.nodes["m"]["items"] == {"count": 3, "done": 3, "failed": 1}
+    assert (await mill.row(run.run_id)).dead_letters == 1
+
+
+@simulated
+async def test_a_branch_and_a_loop_are_evaluated_after_the_call(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(
+        document(
+            call(
+                "n",
+                args={"value": "{{ iteration }}"},
+                loop={"condition": "output < 2", "max_iterations": 9, "break_path": []},
+                branch={"rules": [{"condition": "output == 2", "next_nodes": ["two"]}], "default": ["other"]},
+            ),
+            node("two", config="{{ n.output }}"),
+            node("other"),
+        )
+    )
+    assert run.outputs == {"two": 2}
+    assert (run.nodes["n"]["visits"], ledger.count("n")) == (3, 3)
+    routes = [event.route for event in await mill.of(run.run_id, NodeCompleted, "n")]
+    assert [(route.again, route.branch, route.rule) for route in routes if route is not None] == [
+        (True, None, -1),
+        (True, None, -1),
+        (False, ("two",), 0),
+    ]
+
+
+@simulated
+async def test_a_wait_on_a_routed_node_is_followed_by_the_route_phase(mill: Mill) -> None:
+    """The handler is not called again; a worker only evaluates the conditions over what the wait ended with."""
+    worker = await mill.process()
+    run = await worker.run(
+        document(
+            node(
+                "s",
+                type="sleep",
+                config={"seconds": 30},
+                branch={"rules": [{"condition": "output == null", "next_nodes": ["yes"]}], "default": ["no"]},
+            ),
+            node("yes"),
+            node("no"),
+        )
+    )
+    assert (run.nodes["yes"]["status"], run.nodes["no"]["status"]) == ("COMPLETED", "SKIPPED")
+    assert run.nodes["s"]["attempts"] == 1
+    scheduled = await mill.of(run.run_id, NodeScheduled, "s")
+    assert [event.resumed for event in scheduled] == [None, b"null"]
+    assert len(await mill.of(run.run_id, NodeStarted, "s")) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"when": "inputs.x"}, "when"),
+        ({"loop": {"condition": "output.missing > 1", "max_iterations": 3}}, "loop"),
+        ({"branch": {"rules": [{"condition": "output.missing > 1", "next_nodes": ["b"]}]}}, "branch"),
+    ],
+)
+@simulated
+async def test_a_condition_that_has_no_boolean_fails_the_visit(mill: Mill, fields: dict[str, Any], place: str) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config=1, **fields), node("b", "a")), {"x": 1})
+    assert run.status == "FAILED"
+    assert run.nodes["a"]["error"]["code"] == "condition_failed", place
+    # `when` comes before the call, the other two after it.
+    assert run.nodes["a"]["attempts"] == (0 if place == "when" else 1)
+    assert (await mill.row(run.run_id)).error_code == "condition_failed"
+
+
+@simulated
+async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.quick})
+    run = await worker.run(document(node("a", when="false"), node("x"), call("b", "a", "x", args={"value": "{{ a.output.x }}"})))
+    shown = run.nodes["b"]
+    assert (shown["status"], shown["attempts"], shown["error"]["code"]) == ("FAILED", 0, "template_failed")
+    assert "was skipped" in shown["error"]["message"]
+    assert ledger.calls == []
+    assert await mill.of(run.run_id, NodeStarted, "b") == []
+
+
+@simulated
+async def test_a_rendered_config_is_checked_again(mill: Mill) -> None:
+    """The compiler cannot know what a template will give; the type's schema still holds."""
+    worker = await mill.process()
+    run = await worker.run(document(node("s", type="sleep", config={"seconds": "{{ inputs.s }}"})), {"s": "soon"})
+    shown = run.nodes["s"]
+    assert (shown["status"], shown["attempts"], shown["error"]["code"]) == ("FAILED", 0, "config_invalid")
+    assert "seconds" in shown["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "status", "taken"),
+    [
+        (("b",), "COMPLETED", ["b"]),
+        (("b", "c"), "COMPLETED", ["b", "c"]),
+        ((), "COMPLETED", ["d"]),
+        (None, "COMPLETED", ["d"]),
+        ("c", "COMPLETED", ["c"]),
+        (("z",), "FAILED", []),
+        ((1,), "FAILED", []),
+        (5, "FAILED", []),
+    ],
+)
+@pytest.mark.parametrize("in_output", [True, False])
+@simulated
+async def test_an_agent_chooses_within_its_closed_set(
+    mill: Mill, chosen: Any, status: str, taken: list[str], in_output: bool
+) -> None:
+    def agent(context: NodeContext) -> Ended:
+        return Return({"next_nodes": chosen}) if in_output else Return({}, chosen)
+
+    handler = Handler(NodeType(name="agent"), agent)
+    worker = await mill.process(more=[handler])
+    branch = {"type": "agent_driven", "available_next_nodes": ["b", "c"], "default": ["d"]}
+    run = await worker.run(document(node("a", type="agent", branch=branch), node("b"), node("c"), node("d")))
+    assert run.status == status
+    assert [name for name in "bcd" if run.nodes[name]["status"] == "COMPLETED"] == taken
+    if status == "FAILED":
+        assert run.nodes["a"]["error"]["code"] == "route_not_allowed"
+
+
+@simulated
+async def test_every_phase_counts_its_own_work_only(mill: Mill) -> None:
+    """Durations are those of the attempt; waiting in the queue is counted apart."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": partial(ledger.work, seconds=2)}, concurrency=1)
+    run = await worker.run(document(call("a"), call("b")))
+    ended = {event.node: event for event in await mill.of(run.run_id, NodeCompleted)}
+    assert {event.duration_ms for event in ended.values()} == {2_000}
+    assert sorted(event.waited_ms for event in ended.values()) == [0, 2_000]
