@@ -6,7 +6,7 @@ import importlib
 import platform
 import sys
 
-BENCHES = ("bench_kernel", "bench_engine", "bench_compile")
+BENCHES = ("bench_kernel", "bench_engine", "bench_scale", "bench_compile")
 
 
 def main() -> int:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,11 +126,11 @@ def _with_answers(text: str, blocks: list[Block]) -> tuple[Block, ...]:
     """Give each block the one that follows it without a word between."""
     lines = text.splitlines()
     found: list[Block] = []
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, following in zip_longest(blocks, blocks[1:]):
         ends = block.line + block.body.count("\n") + 1
         between = lines[ends : following.line - 1] if following is not None else ["nothing follows"]
         answer = following if not any(line.strip() for line in between) else None
-        found.append(Block(**{**block.__dict__, "answer": answer}))
+        found.append(replace(block, answer=answer))
     return tuple(found)
 
 

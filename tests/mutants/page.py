@@ -19,7 +19,7 @@ either not needed or not tested; both are mistakes.
 This page is made from the list in `tests/mutants` by `python -m tests.mutants --page`.
 """
 
-ROOMS = {"stores": "Store", "kernel": "Kernel", "engine": "Engine", "blobs": "Blobs"}
+ROOMS = {"stores": "Stores", "kernel": "Kernel", "engine": "Engine", "handlers": "Handlers", "blobs": "Blobs"}
 
 
 def page(guards: Sequence[Guard]) -> str:

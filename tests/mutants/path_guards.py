@@ -84,7 +84,7 @@ PATH: tuple[Guard, ...] = (
     ),
     Guard(
         name="escape-deferred",
-        why="An error path out of a loop would be dead after a good pass, and a failure in the next would lead nowhere.",
+        why="An error path out of a loop would die with the first good pass, and a failure in the next lead nowhere.",
         file=ROUTING,
         snippet=" and not _deferred(flow, state, node, t, node.id))",
         sabotage=")",

@@ -113,7 +113,7 @@ def judge(guard: Guard, report: Report) -> Verdict:
     """A mutant is killed by a red test or by a hang; a test that could not run proves nothing."""
     fate: Fate = "BROKEN"
     if report.code == RED:
-        fate = "killed (hang)" if "Timeout" in report.output else "killed"
+        fate = "killed (hang)" if "from pytest-timeout" in report.output else "killed"
     elif report.code == GREEN:
         fate = "SURVIVED"
     elif report.code == -1:

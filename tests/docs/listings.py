@@ -1,0 +1,99 @@
+"""What the code itself says about things that pages list: modules, codes, laws, keys."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.docs.pages import ROOT
+from tidemill.kernel.document import nodes, normal
+from tidemill.kernel.document.fields import Table
+
+SOURCE = ROOT / "src" / "tidemill"
+
+_GIVING_CODES = re.compile(
+    r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|Fault|_say|_problem|_invalid|_shape"
+)
+_A_CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+def modules() -> set[str]:
+    """Every module with something in it, by its path below the package."""
+    return {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if path.read_text().strip()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse((SOURCE / name).read_text(), name) for name in sorted(modules())}
+
+
+def error_codes() -> set[str]:
+    """Every literal that is given as the code of a problem, a refusal or a failure."""
+    found: set[str] = set()
+    for tree in trees().values():
+        constants = dict(_constants(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                found.update(_codes_of_call(node, constants))
+            elif isinstance(node, ast.FunctionDef):
+                found.update(_default_codes(node))
+    return found
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from ((target.id, node.value.value) for target in node.targets if isinstance(target, ast.Name))
+
+
+def _codes_of_call(call: ast.Call, constants: dict[str, str]) -> Iterator[str]:
+    """`problem("code", …)`, `Problem(code="code", …)`, `Error(CODE, …)`, and the default of `get("kind", "code")`."""
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = [word.value for word in call.keywords if word.arg == "code"]
+    if _GIVING_CODES.fullmatch(called):
+        given += call.args[:1]
+    if called == "get" and len(call.args) == 2 and _text(call.args[0], {}) == "kind":
+        given += call.args[1:]
+    for value in given:
+        for choice in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
+            code = _text(choice, constants)
+            if _A_CODE.fullmatch(code):
+                yield code
+
+
+def _text(node: ast.expr, constants: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return constants.get(node.id, "")
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _default_codes(function: ast.FunctionDef) -> Iterator[str]:
+    """The default of a parameter called `code`."""
+    arguments = function.args
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if argument.arg == "code" and default is not None:
+            yield _text(default, {})
+
+
+def law_names() -> set[str]:
+    """The laws that the checker of logs knows by name."""
+    return set(re.findall(r'_law\(\s*"([a-z-]+)"', (SOURCE / "kernel" / "laws.py").read_text()))
+
+
+DOCUMENT_TABLES: tuple[Table, ...] = (
+    normal.DOCUMENT,
+    normal.LIMITS,
+    nodes.NODE,
+    nodes.RETRY,
+    nodes.BRANCH,
+    nodes.LOOP,
+    nodes.MAP,
+    nodes.COMPENSATOR,
+)
+
+
+def document_keys() -> set[str]:
+    """Every key that a document may have, in every spelling."""
+    return {key for table in DOCUMENT_TABLES for key in table.entries}

@@ -1,0 +1,84 @@
+"""The pages hang together: links lead somewhere, the navigation is complete, what the README promises stays short."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import ROOT, Unreadable, page_names, parse, read_page, rows_of
+
+README_LINES_MAX = 170
+
+
+def dead_links(name: str) -> Iterator[str]:
+    page = read_page(name)
+    folder = (ROOT / name).parent
+    for link in page.links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (folder / path).resolve() if path else ROOT / name
+        if not target.exists() or not target.is_relative_to(ROOT):
+            yield f"{name}: {link}"
+        elif anchor and anchor not in read_page(str(target.relative_to(ROOT))).anchors:
+            yield f"{name}: {link} has no such heading"
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_links_lead_somewhere(name: str) -> None:
+    assert list(dead_links(name)) == []
+
+
+def in_navigation(entries: object) -> Iterator[str]:
+    """The pages of a navigation, which nests lists and mappings."""
+    if isinstance(entries, str):
+        yield entries
+    elif isinstance(entries, dict):
+        for value in entries.values():
+            yield from in_navigation(value)
+    elif isinstance(entries, list):
+        for value in entries:
+            yield from in_navigation(value)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text())
+    pages = list(in_navigation(settings["project"]["nav"]))
+    assert sorted(pages) == sorted(name.removeprefix("docs/") for name in page_names() if name.startswith("docs/"))
+
+
+def test_every_decision_is_listed() -> None:
+    links = [row[0] for row in rows_of(read_page("docs/decisions/index.md").text) if row[0]]
+    files = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
+    assert links == [f"[{int(name[:4])}]({name})" for name in files]
+    for name in files:
+        headings = re.findall(r"^#+ .*", (ROOT / "docs/decisions" / name).read_text(), re.MULTILINE)
+        assert headings[0].startswith(f"# {int(name[:4])}. ")
+        assert headings[1:] == ["## Context", "## Decision", "## Consequences"], name
+
+
+def test_the_readme_is_short_and_begins_with_an_example() -> None:
+    page = read_page("README.md")
+    assert len(page.text.splitlines()) <= README_LINES_MAX
+    first = page.blocks[0]
+    assert first.language == "python" and first.answer is not None
+    lines = [line for line in first.body.splitlines() if line.strip()]
+    assert len(lines) <= 10
+
+
+def test_every_page_has_one_title_and_lines_that_fit() -> None:
+    for name in page_names():
+        page = read_page(name)
+        titles = [line for line in page.prose.splitlines() if line.startswith("# ")]
+        assert len(titles) == 1, name
+        long = [line for line in page.prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+        assert long == [], f"{name}: {long}"
+
+
+@pytest.mark.parametrize("text", ["  ```python\n1\n```\n", "```python no-run\n1\n```\n", "```python\n1\n"])
+def test_a_block_that_cannot_be_read_is_loud(text: str) -> None:
+    with pytest.raises(Unreadable):
+        parse("x.md", text)

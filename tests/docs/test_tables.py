@@ -1,0 +1,94 @@
+"""Tables that repeat the code say what the code says, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import get_args
+
+from tests.docs.listings import document_keys, error_codes, law_names, modules
+from tests.docs.pages import Page, codes_of, read_page, rows_of
+from tests.sim.faults import FAULTS
+from tidemill.expressions.environment import environment
+from tidemill.expressions.references import RESERVED
+from tidemill.handlers.contract import NodeContext
+from tidemill.kernel.document.nodes import TYPE_SPELLINGS
+from tidemill.kernel.events import Ending, Event, NodeEvent, NodeEvents, RunEvents
+from tidemill.stores.contract import Commit, Store
+
+
+def column(page: Page, number: int, heading: str = "") -> list[str]:
+    """Everything set as code in one column of the page's tables."""
+    rows = rows_of(page.text, heading)
+    return [code for row in rows if len(row) > number for code in codes_of(row[number])]
+
+
+def test_the_architecture_lists_every_module_once() -> None:
+    listed = Counter(column(read_page("docs/architecture.md"), 0, "## Files"))
+    assert set(listed) == modules()
+    assert max(listed.values()) == 1
+
+
+def test_the_architecture_lists_every_verb_of_a_store() -> None:
+    page = read_page("docs/architecture.md")
+    verbs = {name for name, value in vars(Store).items() if inspect.isfunction(value) and not name.startswith("_")}
+    text = page.text.partition("## The store contract")[2].partition("A `Commit` is")[0]
+    assert {code for row in rows_of(text)[1:] for code in codes_of(row[0])} == verbs
+
+
+def test_the_architecture_lists_every_field_of_a_commit() -> None:
+    text = read_page("docs/architecture.md").text.partition("A `Commit` is")[2].partition("## ")[0]
+    assert {code for row in rows_of(text) for code in codes_of(row[1])} == set(Commit.__struct_fields__)
+
+
+def test_every_error_code_is_listed_once_and_exists() -> None:
+    listed = Counter(column(read_page("docs/reference/errors.md"), 0))
+    assert set(listed) == error_codes()
+    assert max(listed.values()) == 1
+    assert len(listed) > 80
+
+
+def test_every_event_is_listed_with_its_own_fields() -> None:
+    page = read_page("docs/concepts/events.md")
+    kinds = {kind.__name__: kind for kind in (*get_args(RunEvents), *get_args(NodeEvents))}
+    rows = rows_of(page.text, "## Events of a run")[1:] + rows_of(page.text, "## Events of a node")[1:]
+    assert Counter(codes_of(row[0])[0] for row in rows) == Counter(kinds)
+    for name, fields, _ in rows:
+        kind = kinds[name.strip("`")]
+        inherited = next(base for base in (Ending, NodeEvent, Event) if issubclass(kind, base))
+        own = [field for field in kind.__struct_fields__ if field not in inherited.__struct_fields__]
+        assert codes_of(fields) == own, name
+
+
+def test_the_fields_of_all_events_are_listed() -> None:
+    listed = column(read_page("docs/concepts/events.md"), 0, "## What every event has")
+    ending = [field for field in Ending.__struct_fields__ if field not in NodeEvent.__struct_fields__]
+    assert listed == [*Event.__struct_fields__, *ending]
+
+
+def test_every_law_is_listed_once() -> None:
+    listed = Counter(column(read_page("docs/concepts/events.md"), 0, "## Laws"))
+    assert listed == Counter(law_names())
+
+
+def test_every_key_of_a_document_is_explained() -> None:
+    text = " ".join(" ".join(row) for row in rows_of(read_page("docs/concepts/documents.md").text))
+    words = {word for code in codes_of(text) for word in code.replace("{", " ").replace(":", " ").split()}
+    assert document_keys() - words == set()
+    assert set(TYPE_SPELLINGS) - words == set()
+    assert words >= RESERVED
+
+
+def test_every_filter_is_listed_and_exists() -> None:
+    listed = column(read_page("docs/concepts/templates-and-conditions.md"), 1, "## Templates")
+    assert Counter(listed) == Counter(name for name in environment().filters if " " not in name)
+
+
+def test_every_fault_of_the_simulator_is_listed() -> None:
+    assert Counter(column(read_page("docs/testing.md"), 1, "## Simulation")) == Counter(FAULTS)
+
+
+def test_the_context_of_a_function_is_listed() -> None:
+    rows = rows_of(read_page("docs/concepts/node-types.md").text, "## python")
+    listed = {code for row in rows if len(row) == 2 for code in codes_of(row[0])}
+    assert listed >= {*NodeContext.__slots__, "effect_key"}
