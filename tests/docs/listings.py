@@ -32,8 +32,8 @@ def trees() -> dict[str, ast.Module]:
 def error_codes() -> set[str]:
     """Every literal that is given as the code of a problem, a refusal or a failure."""
     found: set[str] = set()
+    constants = {name: text for tree in trees().values() for name, text in _constants(tree)}
     for tree in trees().values():
-        constants = dict(_constants(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 found.update(_codes_of_call(node, constants))

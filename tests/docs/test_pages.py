@@ -69,13 +69,9 @@ def test_the_readme_is_short_and_begins_with_an_example() -> None:
     assert len(lines) <= 10
 
 
-def test_every_page_has_one_title_and_lines_that_fit() -> None:
+def test_every_page_has_one_title() -> None:
     for name in page_names():
-        page = read_page(name)
-        titles = [line for line in page.prose.splitlines() if line.startswith("# ")]
-        assert len(titles) == 1, name
-        long = [line for line in page.prose.splitlines() if len(line) > 120 and not line.startswith("|")]
-        assert long == [], f"{name}: {long}"
+        assert len([line for line in read_page(name).prose.splitlines() if line.startswith("# ")]) == 1, name
 
 
 @pytest.mark.parametrize("text", ["  ```python\n1\n```\n", "```python no-run\n1\n```\n", "```python\n1\n"])

@@ -26,7 +26,7 @@ class Laws:
         """Note events in the order of the log."""
         for event in events:
             self.log.take(event)
-        assert self.log.violations == []
+        assert not self.log.violations, self.log.violations
 
     def check(self, state: State) -> None:
         """The state agrees with the books."""

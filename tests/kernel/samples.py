@@ -101,6 +101,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         retry_at_ms=1_760_000_003_000,
         tolerated=True,
         output=b'{"error":{}}',
+        lost=True,
     ),
     NodeSkipped(**END, reason="when", token=99),
     NodeCancelled(**END, reason="the run was cancelled"),

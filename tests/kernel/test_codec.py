@@ -160,7 +160,8 @@ def test_damage_is_called_damage(what: str) -> None:
 
 @settings(max_examples=300)
 @given(
-    st.binary(max_size=60) | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(msgspec.msgpack.encode)
+    st.binary(max_size=60)
+    | st.recursive(st.integers(-(2**63), 2**64 - 1) | st.text() | st.none(), st.lists).map(msgspec.msgpack.encode)
 )
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     read_or_refused(raw)

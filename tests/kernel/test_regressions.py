@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import msgspec
 import pytest
 
 from tests.kernel.tables import Run, error, loop, rows
@@ -86,7 +87,7 @@ def test_guard_before_effect_when_only_the_reply_was_lost() -> None:
     run = Run("a > b")
     run.start()
     run.done("a", token=5)
-    assert run.do(completion("a", 5)) == []
+    assert run.do(msgspec.structs.replace(completion("a", 5), again=True)) == []
     assert run.jobs == "run b"
     run.done("b")
     assert run.status == "COMPLETED"

@@ -32,29 +32,41 @@ OUTCOMES = [DONE, Failed(error=error(retryable=True)), Waits(on="timer", for_ms=
 def test_a_result_that_is_written_already_leaves_nothing(outcome: Any) -> None:
     run = one()
     run.result("a", outcome, token=5)
-    assert run.do(Result(node="a", visit=1, token=5, outcome=outcome)) == []
+    assert run.do(Result(node="a", visit=1, token=5, outcome=outcome, again=True)) == []
     assert run.of(ResultDiscarded) == []
+
+
+def test_a_second_result_of_the_same_attempt_is_discarded() -> None:
+    """Nobody was unsure about the first one, so this is another result, whatever it says."""
+    run = one()
+    run.done("a", token=5)
+    assert run.do(Result(node="a", visit=1, token=5, outcome=Failed(error=error()))) == rows(
+        "ResultDiscarded a outcome=Failed reason=repeated"
+    )
 
 
 def test_a_repeated_expansion_leaves_nothing() -> None:
     run = one(map={"over": [1]})
     run.expand("a", 2, token=5)
-    assert run.do(Result(node="a", visit=1, token=5, called=False, outcome=Expands(count=2, items=b"[]"))) == []
+    assert (
+        run.do(Result(node="a", visit=1, token=5, called=False, again=True, outcome=Expands(count=2, items=b"[]")))
+        == []
+    )
     run.done("a[0]", token=6)
-    assert run.do(Result(node="a", visit=1, index=0, token=6, outcome=DONE)) == []
+    assert run.do(Result(node="a", visit=1, index=0, token=6, outcome=DONE, again=True)) == []
 
 
 def test_a_repeated_result_leaves_nothing_also_after_the_run_has_ended() -> None:
     run = one("a")
     run.done("a", token=5)
     assert run.status == "COMPLETED"
-    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE)) == []
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
 
 
 def test_a_repeated_result_leaves_nothing_also_when_it_made_the_loop_go_on() -> None:
     run = one("a", loop=loop(3))
     run.done("a", again=True, token=5)
-    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE)) == []
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
 
 
 # Stale and late results
@@ -158,7 +170,7 @@ def test_ten_per_visit_also_when_the_node_has_moved_on() -> None:
     for _ in range(3):
         run.done("a", again=True)
         for _ in range(DISCARDS_MAX):
-            run.kernel.do(Result(node="a", visit=1, token=run.kernel.next_token(), outcome=DONE))
+            run.do(Result(node="a", visit=1, token=run.kernel.next_token(), outcome=DONE))
     of_first = [event for event in run.of(ResultDiscarded) if event.visit == 1]
     assert len(of_first) == DISCARDS_MAX
 

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"no such guard: {', '.join(sorted(unknown))}")
         return 2
-    if len(GUARDS) < 0 * GUARDS_MIN:
+    if len(GUARDS) < GUARDS_MIN:
         print(f"{len(GUARDS)} guards; at least {GUARDS_MIN} are wanted")
         return 1
     return campaign(chosen)

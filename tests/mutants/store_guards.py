@@ -103,7 +103,7 @@ STORE: tuple[Guard, ...] = (
         file=LOG,
         snippet="work = inserted.get(key)\n            if work is not None and",
         sabotage="work = inserted.get(key) or self._logs[commit.stream].jobs.get(key)\n"
-        "            inserted.setdefault(key, work)\n            if work is not None and",
+        "            if work is not None:\n                inserted[key] = work\n            if work is not None and",
         test=LAWS + "test_hand_over_never_takes_a_job_that_was_there",
     ),
     Guard(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
@@ -26,14 +26,13 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.attempts import phase_of
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import QUEUED_ITEM, Activation, Cell, State, peek_at
+from tidemill.kernel.state import QUEUED_ITEM, Activation, State, peek_at
 from tidemill.stores.contract import Lease
-
-Phase = Literal["call", "expand", "assemble", "route"]
 
 Lists = dict[tuple[str, int], list[Any]]
 """Decoded lists of maps by (node, visit): decoded once per worker, not once per item."""
@@ -41,15 +40,6 @@ Lists = dict[tuple[str, int], list[Any]]
 
 class Stale(Exception):
     """The attempt does not count any more, so its handler must not be called."""
-
-
-def phase_of(node: Node, cell: Cell, index: int) -> Phase:
-    """What the job of an activation is for, at this point of its visit."""
-    if index == NOT_AN_ITEM and cell.resumed is not None:
-        return "route"
-    if node.map is None or index != NOT_AN_ITEM:
-        return "call"
-    return "expand" if cell.map is None else "assemble"
 
 
 NO_ITEMS = Expands(count=0, items=b"[]")

@@ -181,6 +181,7 @@ class Turns:
                     return
                 # Nobody knows whether the commit happened: the tail will tell.
                 unsure = dict.fromkeys(batch)
+                _mark_unsure(ask for asks in batch.values() for ask in asks)
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             answers = iter(results)
@@ -322,6 +323,12 @@ def _with_standing(asks: list[Ask], result: VersionConflict | LeasesLost) -> lis
             problem = Problem(code="lease_lost", message="somebody else holds the job now")
             ask.done(ask, Answer(problem=problem))
     return kept
+
+
+def _mark_unsure(asks: Iterable[Ask]) -> None:
+    for ask in asks:
+        if isinstance(ask.command, Result):
+            ask.command = msgspec.structs.replace(ask.command, again=True)
 
 
 def _answer_all(asks: Iterable[Ask], error: Exception) -> None:

@@ -23,14 +23,12 @@ from tidemill.kernel.events import (
     Payload,
     ResultDiscarded,
 )
-from tidemill.kernel.evolve import WORKER_LOST
 from tidemill.kernel.jobs import run_job, wait_job
 from tidemill.kernel.model import Node, Retry
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import owns_job, route_problem
-from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, State, peek_at
+from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, Cell, State, peek_at
 from tidemill.kernel.visits import (
-    NO_FACTS,
     Facts,
     complete_visit,
     dead_letter,
@@ -43,14 +41,27 @@ from tidemill.kernel.visits import (
 
 LOST_IN_A_ROW_MAX = 5
 
+WORKER_LOST = "worker_lost"
+
 Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
+
+Phase = Literal["call", "expand", "assemble", "route"]
+
+
+def phase_of(node: Node, cell: Cell, index: int) -> Phase:
+    """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
+    if index == NOT_AN_ITEM and cell.resumed is not None:
+        return "route"
+    if node.map is None or index != NOT_AN_ITEM:
+        return "call"
+    return "expand" if cell.map is None else "assemble"
 
 
 def standing(state: State, node: str, visit: int, index: int, token: int) -> Standing:
     """How a worker that holds `token` stands towards an activation."""
     cell = state.peek(node)
     act = peek_at(cell, index) if cell.visit == visit else None
-    if act is not None and token == act.token and not act.running:
+    if token == (cell.reported_before if visit == cell.visit - 1 else act.reported if act is not None else 0):
         return "repeated"
     if not state.live:
         return "run_ended"
@@ -62,10 +73,14 @@ def standing(state: State, node: str, visit: int, index: int, token: int) -> Sta
 def take_result(pen: Pen, node: Node, result: Result) -> None:
     """Record what an attempt came to, if it still counts."""
     status = standing(pen.state, result.node, result.visit, result.index, result.token)
-    if status == "repeated":
+    if status == "repeated" and result.again:
         return
     if status != "current" or result.late:
         _discard(pen, result, "lease_lost" if status == "current" else status)
+        return
+    if not _fits(phase_of(node, pen.state.peek(node.id), result.index), result):
+        message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
+        _fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
         return
     if result.called:
         begin(pen, result.node, result.visit, result.index, result.token, result.worker)
@@ -90,6 +105,21 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             skip_visit(pen, node, skips.reason, facts)
         case Expands() as expands:
             _expands(pen, node, result, expands, facts)
+
+
+def _fits(phase: Phase, result: Result) -> bool:
+    """Whether an outcome is one that this phase of a visit can have."""
+    match result.outcome:
+        case Failed():
+            return True
+        case Expands():
+            return phase == "expand"
+        case Done():
+            return phase != "expand"
+        case Waits():
+            return phase == "call"
+        case Skips():
+            return phase in ("call", "expand")
 
 
 def begin(pen: Pen, node: str, visit: int, index: int, token: int, worker: str) -> None:
@@ -138,36 +168,33 @@ def take_lost(pen: Pen, node: Node, lost: Lost) -> None:
         act = peek_at(cell, lost.index)
         if act is None or not pen.state.live or act.status not in DISPATCHED:
             return
-        _one_lost(pen, node, lost.index, act)
-    if pen.state.live:
-        act = peek_at(pen.state.peek(node.id), lost.index)
-        if act is not None and act.status in DISPATCHED:
-            pen.put(run_job(node, lost.visit, lost.index))
+        _one_lost(pen, node, lost.index, act, Facts(token=lost.token))
+    act = peek_at(pen.state.peek(node.id), lost.index)
+    if pen.state.live and act is not None and act.status in DISPATCHED:
+        pen.put(run_job(node, lost.visit, lost.index))
 
 
-def _one_lost(pen: Pen, node: Node, index: int, act: Activation) -> None:
+def _one_lost(pen: Pen, node: Node, index: int, act: Activation, facts: Facts) -> None:
     # NodeStarted is committed before an at-most-once handler is called: without it, it never was.
     once = node.delivery == "at_most_once"
-    called = _calls_handler(node, pen.state, index) and (act.running or not once)
+    called = phase_of(node, pen.state.peek(node.id), index) == "call" and (act.running or not once)
     attempt = act.attempt + 1 if called and not act.running else act.attempt
     if once and called:
         message = "the worker was lost after the attempt had started; nobody knows what it did"
-        _fail_for_good(pen, node, index, Error("unknown_outcome", message), Facts())
+        _fail_for_good(pen, node, index, Error("unknown_outcome", message), facts)
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
-        _fail_for_good(pen, node, index, Error("worker_killer", message), Facts(), attempt=attempt)
+        _fail_for_good(pen, node, index, Error("worker_killer", message), facts, attempt=attempt)
     else:
-        _retry(pen, node, index, attempt, Error(WORKER_LOST, "the worker's lease expired", retryable=True), pen.now)
-
-
-def _calls_handler(node: Node, state: State, index: int) -> bool:
-    """Whether the job calls the handler: expansion, assembly and routing after a wait do not."""
-    cell = state.peek(node.id)
-    return index != NOT_AN_ITEM or (node.map is None and cell.resumed is None)
+        error = Error(WORKER_LOST, "the worker's lease expired", retryable=True)
+        _retry(pen, node, index, attempt, error, pen.now, facts, lost=True)
 
 
 def _discard(pen: Pen, result: Result, reason: str) -> None:
-    if pen.state.peek(result.node).discarded >= DISCARDS_MAX:
+    """Record that a result did not count, a bounded number of times; older visits are beyond recording."""
+    cell = pen.state.peek(result.node)
+    recorded = cell.discarded if result.visit == cell.visit else cell.discarded_before
+    if recorded >= DISCARDS_MAX or result.visit < cell.visit - 1:
         return
     act = peek_at(pen.state.peek(result.node), result.index)
     pen.emit(
@@ -240,10 +267,12 @@ def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chan
         return max(0, retry_after_ms)
     # The exponent is bounded so that a long series of failures cannot overflow a float.
     delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
-    return max(0, int(delay * (1 + retry.jitter * (2 * chance - 1))))
+    return max(0, min(retry.max_backoff_ms, int(delay * (1 + retry.jitter * (2 * chance - 1)))))
 
 
-def _retry(pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts = NO_FACTS) -> None:
+def _retry(
+    pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts, *, lost: bool = False
+) -> None:
     cell = pen.state.peek(node.id)
     pen.emit(
         NodeFailed(
@@ -260,11 +289,11 @@ def _retry(pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: 
             retry_at_ms=at_ms,
             counter=pen.state.counter,
             token=facts.token,
+            lost=lost,
         )
     )
-    if error.code != WORKER_LOST:
-        # A back-off is a timer: it stays in the store while the run is paused.
-        pen.puts.append(run_job(node, cell.visit, index, at_ms))
+    if not lost:
+        pen.put(run_job(node, cell.visit, index, at_ms))
 
 
 def _fail_for_good(

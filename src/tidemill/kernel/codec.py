@@ -24,6 +24,9 @@ UPCASTS: dict[tuple[str, int], Upcast] = {}
 FORMATS: dict[str, int] = {}
 """The present format of event types that have left format 1."""
 
+DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError, RecursionError)
+"""What reading damaged bytes may raise; anything else is a bug."""
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(AnyEvent)
 
@@ -43,18 +46,23 @@ def decode_event(raw: bytes) -> AnyEvent:
     """Read a record of this or an older format."""
     try:
         event: AnyEvent = _DECODER.decode(raw)
-    except msgspec.ValidationError:
-        return _lift(msgspec.msgpack.decode(raw))
-    except msgspec.DecodeError as error:
-        raise rejected("event_unreadable", f"a record is damaged: {error}") from None
+    except DAMAGE:
+        return _lift(_fields(raw))
     if event.v != FORMATS.get(type(event).__name__, 1):
-        return _lift(msgspec.msgpack.decode(raw))
+        return _lift(_fields(raw))
     return event
+
+
+def _fields(raw: bytes) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw)
+    except DAMAGE as error:
+        raise rejected("event_unreadable", f"a record is damaged: {error}") from None
 
 
 def _lift(fields: Any) -> AnyEvent:
     """Bring raw fields to the present format; each step raises `v` by one, so this ends."""
-    if not isinstance(fields, list) or len(fields) < 2 or not isinstance(fields[1], int):
+    if not isinstance(fields, list) or len(fields) < 2 or type(fields[0]) is not str or type(fields[1]) is not int:
         raise rejected("event_unreadable", "a record is not an event")
     tag, present = fields[0], FORMATS.get(fields[0], 1)
     while fields[1] < present:
@@ -66,7 +74,7 @@ def _lift(fields: Any) -> AnyEvent:
         raise rejected("event_newer", f"a {tag} was written by a newer version", hint="upgrade Tidemill")
     try:
         event: AnyEvent = msgspec.convert(fields, AnyEvent)
-    except msgspec.ValidationError as error:
+    except DAMAGE as error:
         raise rejected("event_unreadable", f"a {tag} does not have the expected fields: {error}") from None
     return event
 

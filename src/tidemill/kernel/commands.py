@@ -120,6 +120,8 @@ class Result(ToActivation, frozen=True, kw_only=True):
     """A number in [0, 1) for the jitter of a retry."""
     late: bool = False
     """The store said that the lease is lost: the result may only be recorded as discarded."""
+    again: bool = False
+    """Nobody knows whether this very result was committed already: if it was, nothing is left to say."""
 
 
 class Begin(ToActivation, frozen=True, kw_only=True):

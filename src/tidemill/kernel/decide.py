@@ -12,6 +12,7 @@ from typing import assert_never
 
 from tidemill.errors import Problem
 from tidemill.kernel.attempts import (
+    phase_of,
     standing,
     take_begin,
     take_checkpoint,
@@ -82,7 +83,7 @@ def _take(pen: Pen, command: AnyCommand) -> Problem | None:
         return None
     problem = _refusal(pen, command)
     if problem is None:
-        pen.actor, pen.command, pen.cause = command.actor, command.id, 0
+        pen.take_up(command)
         _carry_out(pen, command)
         settle(pen)
     return problem
@@ -109,8 +110,11 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
 
 def _stale(pen: Pen, command: Begin | Checkpoint) -> Problem | None:
     """Why an attempt may not go on."""
+    node = pen.flow.by_id[command.node]
     status = standing(pen.state, command.node, command.visit, command.index, command.token)
-    if status == "current" and _announced(pen.flow.by_id[command.node], pen.state, command):
+    if status == "current" and phase_of(node, pen.state.peek(command.node), command.index) != "call":
+        return _problem("attempt_stale", "no handler is called at this point of the visit", "stop working on it")
+    if status == "current" and _announced(node, pen.state, command):
         status = "stale"
     if status == "current":
         return None
@@ -193,20 +197,21 @@ def _start(pen: Pen, start: Start) -> None:
 
 
 def _pause(pen: Pen, pause: Pause) -> None:
-    if pen.state.status == "PAUSED":
+    if pen.state.status == "PAUSED" and pause.id is None:
         return
     # Attempts that already run are finished; back-offs are timers and stay.
-    pen.withdrawn.extend(
-        put.key for put in expected_jobs(pen.flow, pen.state) if put.task.kind in DISPATCHING and not put.ready_at_ms
-    )
+    for put in list(expected_jobs(pen.flow, pen.state)):
+        if put.task.kind in DISPATCHING and not put.ready_at_ms:
+            pen.withdraw(put.key)
     pen.emit(RunPaused(at_ms=pen.now, actor=pause.actor, command=pause.id, reason=pause.reason))
 
 
 def _resume(pen: Pen, resume: Resume) -> None:
-    if pen.state.status != "PAUSED":
+    if pen.state.status != "PAUSED" and resume.id is None:
         return
     pen.emit(RunResumed(at_ms=pen.now, actor=resume.actor, command=resume.id, reason=resume.reason))
-    pen.puts.extend(expected_jobs(pen.flow, pen.state))
+    for put in expected_jobs(pen.flow, pen.state):
+        pen.put(put)
 
 
 def _repair(pen: Pen, repair: Repair) -> None:
@@ -214,8 +219,10 @@ def _repair(pen: Pen, repair: Repair) -> None:
     expected = {put.key: put for put in expected_jobs(pen.flow, pen.state)}
     restored = [expected[key] for key in repair.missing if key in expected]
     dropped = [key for key in repair.surplus if key not in expected]
-    pen.puts.extend(restored)
-    pen.drops.extend(dropped)
+    for put in restored:
+        pen.put(put)
+    for key in dropped:
+        pen.drop(key)
     if not pen.state.live or not (restored or dropped):
         # What is left over from a run that has ended is removed without a word: its log is closed.
         return
@@ -245,16 +252,16 @@ def _timer(pen: Pen, timer: Wake | Expire) -> None:
         return
     node = pen.flow.by_id[timer.node]
     pen.cause = pen.state.seq
-    if isinstance(timer, Expire):
+    if isinstance(timer, Expire) and act.wait.on != "loop":
         wait_expired(pen, node, timer.index)
-    elif act.wait.until_ms is not None:
+    elif isinstance(timer, Wake) and act.wait.until_ms is not None:
         wait_over(pen, node, timer.index, NULL)
 
 
 def _shelve(pen: Pen, shelve: Shelve) -> None:
-    """Put a job back that nobody may run now, if the state still calls for it."""
+    """Put a job back that nobody may run now, if the state still calls for it; a paused run waits for its resume."""
     put = _called_for(pen, shelve)
-    if put is not None and pen.state.live:
+    if put is not None and (pen.state.status == "RUNNING" or (pen.state.live and put.task.kind not in DISPATCHING)):
         pen.put(put)
 
 
@@ -294,4 +301,4 @@ def _rendered(pen: Pen, rendered: Rendered) -> None:
         error = Error("outputs_failed", outcome.error.message, outcome.error.type, causes=(outcome.error.code,))
         pen.emit(RunFailed(at_ms=pen.now, cause=pen.state.seq, node="", visit=0, error=error, consumed=1))
     if pen.state.deadline_ms is not None:
-        pen.drops.append(key_of("deadline"))
+        pen.drop(key_of("deadline"))

@@ -29,10 +29,13 @@ def complete_run(pen: Pen) -> None:
     pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated))
 
 
-def fail_run(pen: Pen, node: str, visit: int, error: Error) -> None:
-    """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole."""
+def fail_run(pen: Pen, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
+    """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole.
+
+    `spread` off: the node itself has not failed (a limit kept it from beginning), so nothing failed with it.
+    """
     cause = pen.state.seq
-    _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node else set(), node)
+    _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node and spread else set(), node)
     _close(pen)
     left = pen.state.counter
     pen.emit(RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0))
@@ -51,9 +54,9 @@ def _close(pen: Pen) -> None:
     pen.agenda.clear()
     pen.loops.clear()
     if pen.state.deadline_ms is not None:
-        pen.drops.append(key_of("deadline"))
+        pen.drop(key_of("deadline"))
     if pen.state.rendering:
-        pen.drops.append(key_of("outputs"))
+        pen.drop(key_of("outputs"))
 
 
 def _end_visits(pen: Pen, reason: str, downstream: set[str], source: str) -> None:
@@ -103,10 +106,10 @@ def _cancel(pen: Pen, node: Node, cell: Cell, reason: str) -> None:
 
 def _drop_jobs(pen: Pen, node: Node, cell: Cell) -> None:
     if owns_job(cell):
-        pen.drops.append(key_of("run", node.id, cell.visit))
+        pen.drop(key_of("run", node.id, cell.visit))
     elif cell.status == "WAITING":
-        pen.drops.append(key_of("wake", node.id, cell.visit))
-        pen.drops.append(key_of("expire", node.id, cell.visit))
+        pen.drop(key_of("wake", node.id, cell.visit))
+        pen.drop(key_of("expire", node.id, cell.visit))
 
 
 def cancel_items(pen: Pen, node: Node, reason: str) -> None:
@@ -118,7 +121,8 @@ def cancel_items(pen: Pen, node: Node, reason: str) -> None:
         if item is None or item.status in ENDED:
             continue
         kinds: tuple[JobKind, ...] = ("run",) if item.status in DISPATCHED else ("wake", "expire")
-        pen.drops.extend(key_of(kind, node.id, cell.visit, index) for kind in kinds)
+        for kind in kinds:
+            pen.drop(key_of(kind, node.id, cell.visit, index))
         pen.emit(
             NodeCancelled(
                 at_ms=pen.now,

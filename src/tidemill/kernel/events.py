@@ -226,6 +226,8 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
     output: Payload | None = None
     """The error envelope, where others may read it."""
     token: int = 0
+    lost: bool = False
+    """The worker was lost: tried again without using up the retry policy."""
 
 
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):

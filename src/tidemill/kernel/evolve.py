@@ -47,8 +47,6 @@ from tidemill.kernel.state import (
     edit_at,
 )
 
-WORKER_LOST = "worker_lost"
-
 
 def evolve(state: State, event: AnyEvent) -> State:
     """Apply one fact to a state that the caller owns, and return it."""
@@ -195,7 +193,8 @@ def _node_checkpointed(state: State, event: NodeCheckpointed) -> None:
 def _node_expanded(state: State, event: NodeExpanded) -> None:
     cell = state.edit(event.node)
     cell.map = MapState(count=event.count, items=event.items, window=event.window)
-    cell.token, cell.lost = event.token, 0
+    cell.token = cell.reported = event.token
+    cell.lost = 0
     state.blobs += type(event.items) is BlobRef
     state.in_flight -= 1
     cell.status, cell.since_ms = "RUNNING", event.at_ms
@@ -204,9 +203,12 @@ def _node_expanded(state: State, event: NodeExpanded) -> None:
 
 
 def _node_waiting(state: State, event: NodeWaiting) -> None:
-    act = edit_at(state.edit(event.node), event.index)
-    state.in_flight -= 1
-    act.status, act.running, act.since_ms, act.token = "WAITING", False, event.at_ms, event.token
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    if _counted(cell, act):
+        state.in_flight -= 1
+    act.status, act.running, act.since_ms = "WAITING", False, event.at_ms
+    act.token = act.reported = event.token
     act.duration_ms += event.duration_ms
     act.lost = 0
     act.wait = Wait(
@@ -227,8 +229,14 @@ def _node_completed(state: State, event: NodeCompleted) -> None:
     state.blobs += type(event.output) is BlobRef
     act.output, act.error, act.lost = event.output, None, 0
     act.duration_ms += event.duration_ms
-    act.token = event.token or act.token
+    _note_token(act, event.token)
     _over(state, cell, act, event, "COMPLETED")
+
+
+def _note_token(act: Activation, token: int) -> None:
+    """Remember the fence under which an end was reported; ends that nobody reported have none."""
+    if token:
+        act.token = act.reported = token
 
 
 def _node_failed(state: State, event: NodeFailed) -> None:
@@ -238,9 +246,9 @@ def _node_failed(state: State, event: NodeFailed) -> None:
     act.attempt = event.attempt
     if cell.map is not None and event.attempt > cell.map.attempts:
         cell.map.attempts = cell.attempt = event.attempt
-    act.token = event.token or act.token
+    _note_token(act, event.token)
     act.duration_ms += event.duration_ms
-    if event.error.code == WORKER_LOST:
+    if event.lost:
         act.lost += 1
     else:
         act.lost, act.failures = 0, act.failures + 1
@@ -248,7 +256,8 @@ def _node_failed(state: State, event: NodeFailed) -> None:
         if act.status not in DISPATCHED:
             state.in_flight += 1
         act.status, act.running, act.wait = "QUEUED", False, None
-        act.retry_at_ms, act.since_ms = event.retry_at_ms, event.at_ms
+        # After a lost worker there is no back-off: the job is simply queued again.
+        act.retry_at_ms, act.since_ms = None if event.lost else event.retry_at_ms, event.at_ms
         return
     act.output = event.output
     if event.tolerated:
@@ -261,7 +270,7 @@ def _node_failed(state: State, event: NodeFailed) -> None:
 def _node_skipped(state: State, event: NodeSkipped) -> None:
     cell = state.edit(event.node)
     cell.settled, cell.why = True, event.reason
-    cell.token = event.token or cell.token
+    _note_token(cell, event.token)
     _over(state, cell, cell, event, "SKIPPED")
 
 
@@ -273,9 +282,14 @@ def _node_cancelled(state: State, event: NodeCancelled) -> None:
     _over(state, cell, act, event, "CANCELLED")
 
 
+def _counted(cell: Cell, act: Activation) -> bool:
+    """Whether an activation owns a job: a map between expansion and assembly leaves that to its items."""
+    return act.status in DISPATCHED and not (act is cell and cell.map is not None and act.status == "RUNNING")
+
+
 def _over(state: State, cell: Cell, act: Activation, event: Ending, status: NodeStatus) -> None:
     """End a visit or an item: settle its edges and tokens, and free what it held."""
-    if act.status in DISPATCHED and not (act is cell and cell.map is not None and act.status == "RUNNING"):
+    if _counted(cell, act):
         state.in_flight -= 1
     act.status, act.running, act.wait, act.retry_at_ms = status, False, None, None
     act.since_ms, act.ended_seq = event.at_ms, state.seq
@@ -324,7 +338,7 @@ def _loop_continued(state: State, event: LoopContinued) -> None:
         old = state.edit(node) if node == event.entry else state.peek(node)
         past = dict(old.past) if old.past else {}
         past[event.node] = Past(old.visit, old.status, old.output)
-        fresh = Cell(visit=old.visit + 1, past=past)
+        fresh = Cell(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)
         if node == event.entry:
             # The join of the entry belongs to the loop around this one: it stays as it was, settled.
             fresh.edges, fresh.taken, fresh.dead, fresh.settled = old.edges, old.taken, old.dead, True
@@ -336,7 +350,11 @@ def _loop_continued(state: State, event: LoopContinued) -> None:
 
 def _result_discarded(state: State, event: ResultDiscarded) -> None:
     state.discarded += 1
-    state.edit(event.node).discarded += 1
+    cell = state.edit(event.node)
+    if event.visit == cell.visit:
+        cell.discarded += 1
+    else:
+        cell.discarded_before += 1
 
 
 def _dead_lettered(state: State, event: DeadLettered) -> None:

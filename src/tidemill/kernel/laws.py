@@ -40,7 +40,6 @@ from tidemill.kernel.model import Node, Workflow
 Key = tuple[str, int, int]
 """(node, visit, index)"""
 
-WORKER_LOST = "worker_lost"
 DISCARDS_MAX = 10
 
 
@@ -83,6 +82,10 @@ class LogChecker:
         self.edges: dict[tuple[str, str], bool] = {}
         self.ready: set[str] = set()
         """Nodes whose present visit was made ready."""
+        self.held: set[str] = set()
+        """Of those, the ones that a limit keeps from being dispatched."""
+        self.assembled: set[str] = set()
+        """Maps whose list is being put together."""
         self.ended: dict[str, str] = {}
         """How the present visit of a node ended."""
         self.by_loop: set[str] = set()
@@ -97,7 +100,8 @@ class LogChecker:
     def take(self, event: AnyEvent) -> None:
         """Read the next event."""
         self.seq += 1
-        self._structure(event)
+        if not self._structure(event):
+            return
         match event:
             case RunCreated():
                 self.status, self.counter = "RUNNING", event.counter
@@ -147,17 +151,20 @@ class LogChecker:
         if not holds:
             self.violations.append(Violation(law, self.seq, message))
 
-    def _structure(self, event: AnyEvent) -> None:
+    def _structure(self, event: AnyEvent) -> bool:
+        """Check what holds for every event; False when it is about nothing that exists."""
         self._law("first", (self.seq == 1) is isinstance(event, RunCreated), "RunCreated is the first event, once")
         self._law("cause", event.cause < self.seq, "a cause lies in the past")
         if self.status in ("COMPLETED", "FAILED", "CANCELLED"):
             self._law("terminal", isinstance(event, ResultDiscarded), f"{type(event).__name__} after the end")
         if isinstance(event, NodeEvent):
-            known = event.node in self.workflow.by_id
-            self._law("node", known, f"{event.node} is a node of the workflow")
+            if event.node not in self.workflow.by_id:
+                self._law("node", False, f"{event.node} is a node of the workflow")
+                return False
             if not isinstance(event, (ResultDiscarded, DeadLettered)):
                 present = self.visit[event.node]
                 self._law("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
+        return True
 
     # Becoming ready
 
@@ -167,17 +174,30 @@ class LogChecker:
             self._items_queued(node, event)
             return
         if event.node in self.ready:
-            again = event.resumed is not None or event.node in self.maps or not event.held
+            again = not event.held and (
+                event.node in self.held or event.resumed is not None or self._may_assemble(event.node)
+            )
             self._law("join-once", again, f"{event.node} was made ready twice")
+            self.held.discard(event.node)
             return
         self._law("ended-once", event.node not in self.ended, f"{event.node} had ended")
         self.ready.add(event.node)
+        if event.held:
+            self.held.add(event.node)
         self.visits += 1
         self._law("max-visits", self.visits <= self.workflow.limits.max_visits, "no more visits than allowed")
         fires = node.id in self.by_loop or not node.inbound or self._fires(node)
         self._law("join", fires, f"the join of {event.node} allows it to begin")
         if self.workflow.limits.max_hops is not None:
             self._law("max-hops", event.hop <= self.workflow.limits.max_hops, "no longer path than allowed")
+
+    def _may_assemble(self, name: str) -> bool:
+        """Whether all items of a map have ended and nobody was asked to put them together yet."""
+        expanded = self.maps.get(name)
+        if expanded is None or name in self.assembled or self.item_ends[name] < expanded.count:
+            return False
+        self.assembled.add(name)
+        return True
 
     def _fires(self, node: Node) -> bool:
         decided = [self.edges.get((source, node.id)) for source in node.inbound]
@@ -270,7 +290,7 @@ class LogChecker:
         if not isinstance(event, NodeFailed):
             act.open = False
             return
-        lost = event.error.code == WORKER_LOST
+        lost = event.lost
         of_items = event.index == NOT_AN_ITEM and event.node in self.maps
         if not act.open and event.attempt == act.count + 1 and not of_items:
             # The worker died before anybody wrote down that it had started.
@@ -328,6 +348,8 @@ class LogChecker:
     def _next_visit(self, name: str, event: LoopContinued) -> None:
         self.visit[name] += 1
         self.ready.discard(name)
+        self.held.discard(name)
+        self.assembled.discard(name)
         self.ended.pop(name, None)
         self.maps.pop(name, None)
         self.queued_until.pop(name, None)

@@ -40,28 +40,18 @@ class Pen:
     """Everything one decision needs at hand."""
 
     __slots__ = (
-        "actor",
-        "agenda",
-        "cause",
-        "command",
-        "drops",
-        "events",
-        "flow",
-        "loops",
-        "now",
-        "puts",
+        "_drops", "_puts", "_withdrawn", "actor", "agenda", "cause", "command", "events", "flow", "loops", "now",
         "state",
-        "withdrawn",
-    )
+    )  # fmt: skip
 
     def __init__(self, flow: Workflow, state: State, now_ms: int) -> None:
         self.flow = flow
         self.state = draft_of(state)
         self.now = now_ms
         self.events: list[AnyEvent] = []
-        self.puts: list[Put] = []
-        self.drops: list[str] = []
-        self.withdrawn: list[str] = []
+        self._puts: dict[str, Put] = {}
+        self._drops: list[str] = []
+        self._withdrawn: list[str] = []
         self.agenda: deque[tuple[str, int]] = deque()
         """Nodes whose inbound edges changed, each with the seq of the event that changed them."""
         self.loops: list[str] = []
@@ -72,7 +62,7 @@ class Pen:
 
     def take_up(self, command: AnyCommand) -> None:
         """Begin with the next command."""
-        self.actor, self.command = command.actor, command.id
+        self.actor, self.command, self.cause = command.actor, command.id, 0
 
     def emit(self, event: AnyEvent) -> None:
         """Write a fact down and let the draft know it."""
@@ -81,13 +71,23 @@ class Pen:
 
     def put(self, job: Put) -> None:
         """Ask for a job. A paused run dispatches nothing; resuming asks for everything the state calls for."""
-        if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING:
-            self.puts.append(job)
+        if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING or job.ready_at_ms:
+            self._puts[job.key] = job
+
+    def drop(self, key: str) -> None:
+        """Ask for a job's removal. The store removes before it inserts, so one asked for just now is taken back."""
+        self._puts.pop(key, None)
+        self._drops.append(key)
+
+    def withdraw(self, key: str) -> None:
+        """Ask for the removal of a job that nobody works on."""
+        self._puts.pop(key, None)
+        self._withdrawn.append(key)
 
     def decision(self) -> Decision:
         """What was written."""
         return Decision(
             events=tuple(self.events),
-            work=Work(put=tuple(self.puts), drop=tuple(self.drops), withdraw=tuple(self.withdrawn)),
+            work=Work(put=tuple(self._puts.values()), drop=tuple(self._drops), withdraw=tuple(self._withdrawn)),
             after=self.state,
         )

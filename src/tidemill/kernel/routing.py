@@ -81,9 +81,12 @@ def route_problem(node: Node, route: Route | None) -> str | None:
 def _branch_problem(branch: Branch, route: Route) -> str | None:
     assert route.branch is not None
     if branch.kind == "agent_driven":
-        allowed = set(branch.available) | set(branch.default)
-        strange = [target for target in route.branch if target not in allowed]
-        return f"{', '.join(strange)} is not among the nodes it may choose" if strange else None
+        if route.branch == branch.default:
+            return None
+        strange = [target for target in route.branch if target not in branch.available]
+        if strange:
+            return f"{', '.join(strange)} is not among the nodes it may choose"
+        return None if route.branch else "nothing was chosen, which means the default"
     if route.rule >= len(branch.rules):
         return f"the branch has no rule {route.rule}"
     legal = branch.default if route.rule < 0 else branch.rules[route.rule].next_nodes

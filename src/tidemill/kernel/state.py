@@ -81,7 +81,9 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
     lost: int = 0
     """Lost workers in a row."""
     token: int = 0
-    """Highest fence seen; a result with a lower one is stale, with the same one a repetition."""
+    """Highest fence seen; a result with a lower one is stale."""
+    reported: int = 0
+    """The fence of the attempt whose end was recorded last; a result with the same one is a repetition."""
     retry_at_ms: int | None = None
     wait: Wait | None = None
     output: Payload | None = None
@@ -145,6 +147,10 @@ class Cell(Activation, array_like=True, gc=False):
     """The next node in the queue of those held by a limit."""
     why: str = ""
     """Why it was skipped or cancelled."""
+    reported_before: int = 0
+    """`reported` of the visit before this one."""
+    discarded_before: int = 0
+    """`discarded` of the visit before this one."""
 
 
 UNTOUCHED = Cell()

@@ -82,9 +82,11 @@ def make_ready(pen: Pen, node: Node, cell: Cell) -> None:
     state, limits = pen.state, pen.flow.limits
     hop = cell.hop + 1
     if state.visits >= limits.max_visits:
-        fail_run(pen, node.id, cell.visit, Error("max_visits_exceeded", f"more than {limits.max_visits} visits"))
+        error = Error("max_visits_exceeded", f"more than {limits.max_visits} visits")
+        fail_run(pen, node.id, cell.visit, error, spread=False)
     elif limits.max_hops is not None and hop > limits.max_hops:
-        fail_run(pen, node.id, cell.visit, Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops"))
+        error = Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops")
+        fail_run(pen, node.id, cell.visit, error, spread=False)
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
         _schedule(pen, node, cell, hop, held=True)
     else:
