@@ -51,9 +51,9 @@ def engine_at(
     handlers: Sequence[Handler] = (),
     work: bool = True,
     concurrency: int = 64,
-    queues: Sequence[str] = ("default",),
+    queues: Sequence[str] = (),
 ) -> Engine:
-    """An engine on a store, with a worker in this process unless `work` is off."""
+    """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default."""
     ambient = RealAmbient()
     options = WorkerOptions(
         name=f"{socket.gethostname()}/{os.getpid()}/{ambient.new_id()[-8:]}",

@@ -1,9 +1,8 @@
 """The one error family: whose fault is it, and what now?
 
 `Rejected` is the caller's fault and carries a stable code, the place, a sentence and a hint; it becomes an
-exit code or an HTTP status at the edge. `Conflict` and `LeaseLost` are races between workers and never reach
-a user. `Unavailable` is the environment's fault and is retried. A failed node is none of these: it is data
-in an event. Anything else that is raised is a bug and must be loud.
+exit code or an HTTP status at the edge. `Unavailable` is the environment's fault and is retried. A failed node is
+neither: it is data in an event. Anything else that is raised is a bug and must be loud.
 """
 
 from __future__ import annotations
@@ -47,14 +46,6 @@ class Rejected(TidemillError):
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
     """Build a refusal with a single problem."""
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
-
-
-class Conflict(TidemillError):
-    """Somebody else committed to the stream first; load the tail and decide again."""
-
-
-class LeaseLost(TidemillError):
-    """A job's lease is held by somebody else now, so its result must not be committed."""
 
 
 class Unavailable(TidemillError):

@@ -41,14 +41,16 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     functions: Mapping[str, Function] | None = None,
     handlers: Sequence[Handler] = (),
     concurrency: int = 64,
+    queues: Sequence[str] = (),
     work: bool = True,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
 
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
-    own. Close it, or use it in a `with`.
+    own. At most `concurrency` nodes run at a time, of all queues unless `queues` names some. Close it, or use it
+    in a `with`.
     """
-    engine = engine_at(url, functions=functions, handlers=handlers, concurrency=concurrency, work=work)
+    engine = engine_at(url, functions=functions, handlers=handlers, concurrency=concurrency, queues=queues, work=work)
     front = Tidemill(engine, threads=concurrency)
     try:
         front._wait(front._engine.open())

@@ -74,6 +74,8 @@ class Door:
         """Every commit to a run that was applied, in order."""
         self.loads: list[dict[Stream, int]] = []
         self.records_loaded = 0
+        self.claimed = 0
+        """Claims that were given something."""
         self.fired: Counter[str] = Counter()
         self.dead = False
         self.veto: Callable[[Commit], bool] | None = None
@@ -139,7 +141,9 @@ class Door:
         return await self._pass("load", call)
 
     async def claim(self, request: Claim) -> list[Lease]:
-        return await self._pass("claim", lambda: self.inner.claim(request))
+        leases = await self._pass("claim", lambda: self.inner.claim(request))
+        self.claimed += bool(leases)
+        return leases
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         return await self._pass("renew", lambda: self.inner.renew(leases, lease_ms))

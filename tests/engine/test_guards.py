@@ -231,7 +231,7 @@ async def test_a_claim_that_fails_is_made_again(mill: Mill) -> None:
 
 @simulated
 async def test_a_successor_of_another_queue_is_left_to_others(mill: Mill) -> None:
-    worker = await mill.process()
+    worker = await mill.process(queues=("default",))
     run = await worker.start(document(node("a"), node("b", "a", queue="gpu")))
     await asyncio.sleep(5)
     assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/b/1/-1", 0)]
@@ -268,6 +268,17 @@ async def test_a_worker_takes_no_more_than_it_can_do(mill: Mill) -> None:
     wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(6)]
     assert (await worker.run(document(node("a"), *wide))).status == "COMPLETED"
     assert ledger.most == 2
+
+
+@simulated
+async def test_a_long_chain_lets_others_through(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    names = [f"n{number}" for number in range(200)]
+    long, short = await client.start(chain(*names)), await client.start(chain("a"))
+    await mill.process("w", concurrency=1)
+    await client.end(short)
+    assert (await mill.state(long)).live
+    assert (await client.end(long)).status == "COMPLETED"
 
 
 # Attempts
@@ -535,7 +546,7 @@ async def test_a_job_that_belongs_to_nothing_is_dropped(mill: Mill) -> None:
     run = await client.start(document(node("a", queue="elsewhere")))
     ghost = Job(key="run/a/7/-1", queue="nowhere", body=msgspec.msgpack.encode(["run", "a", 7, -1, 1]))
     await mill.meddle(run, jobs=(ghost,))
-    await mill.process("w", audit_every_ms=1_000)
+    await mill.process("w", audit_every_ms=1_000, queues=("default",))
     await asyncio.sleep(1.5)
     assert [view.job.key for view in await mill.jobs(run)] == ["run/a/1/-1"]
     assert [event.dropped for event in await mill.of(run, RunRepaired)] == [("run/a/7/-1",)]
@@ -555,7 +566,7 @@ async def test_the_audit_of_a_paused_run_spares_running_attempts(mill: Mill) -> 
 
 @simulated
 async def test_a_run_that_waits_for_nothing_with_a_name_is_marked_stuck(mill: Mill) -> None:
-    worker = await mill.process()
+    worker = await mill.process(queues=("default",))
     run = await worker.start(document(node("a", queue="nobody")))
     await asyncio.sleep(55)
     assert await mill.rows("stuck") == []

@@ -184,7 +184,7 @@ async def test_the_result_of_a_lost_lease_is_discarded(mill: Mill, lease_ms: int
 async def test_a_late_result_does_not_disturb_others_in_its_commit(mill: Mill) -> None:
     """One of two results that gathered has lost its lease: the other one counts all the same."""
     ledger = Ledger()
-    worker = await mill.process(functions={"work": ledger.work})
+    worker = await mill.process(functions={"work": ledger.work}, concurrency=2)
     run_id = await worker.start(
         document(call("a", args={"seconds": 3, "value": "a"}), call("b", args={"seconds": 3, "value": "b"}))
     )

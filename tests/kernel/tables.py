@@ -4,7 +4,7 @@
     run.start()
     assert run.done("a") == rows("NodeStarted a; NodeCompleted a taken=b,c counter=2; NodeScheduled b; …")
 
-A step answers with its events and its work, one row each (see `wording`). After every step the laws of 2.12 are
+A step answers with its events and its work, one row each (see `wording`). After every step the laws of the log are
 checked, and that the store would hold exactly the jobs that the state calls for.
 """
 

@@ -1,4 +1,4 @@
-"""The normal form: every spelling of the seeds reads as the one of ours, and normalising twice changes nothing."""
+"""The normal form: every other spelling reads as the one of ours, and normalising twice changes nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""2.14 sentence by sentence: every test quotes the sentence it stands for.
+"""The fine print of a run, rule by rule: every test is named after the rule it stands for.
 
-What operators do (the sentence on `retry`) comes with its own commands. The subjects' own files go deeper.
+The subjects' own files go deeper.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of 2.12 over random documents, outcomes and orders; each is stated here in a few lines of its own."""
+"""The laws of the log over random documents, outcomes and orders; each is stated here in a few lines of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of earlier attempts at this design (pains, section 1), each as a test that would have caught it.
+"""Bugs that engines of this kind are known for, each as a test that would have caught it.
 
 Only what concerns the kernel; leases, stores and signals have theirs elsewhere.
 """

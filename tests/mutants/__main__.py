@@ -79,7 +79,7 @@ def unsound(guards: Sequence[Guard], places: Sequence[Workshop]) -> list[str]:
     """
     tests = list(dict.fromkeys(guard.test for guard in guards))
     with ThreadPoolExecutor(len(places)) as pool:
-        reports: list[Report] = list(pool.map(lambda place: place.test(tests), places))
+        reports: list[Report] = list(pool.map(lambda place: place.play(tests), places))
     for report in reports:
         if report.code:
             return [f"the tests do not pass on the code as it is (exit code {report.code})\n{report.output[-4_000:]}"]
@@ -105,6 +105,7 @@ def try_all(guards: Sequence[Guard], places: Sequence[Workshop], show: Callable[
             free.put(place)
 
     verdicts = []
+    show(f"{'guard':<38} {'mutant':<14} {'time':>7}  test")
     with ThreadPoolExecutor(len(places)) as pool:
         for verdict in pool.map(attempt, enumerate(guards)):
             verdicts.append(verdict)
@@ -115,7 +116,7 @@ def try_all(guards: Sequence[Guard], places: Sequence[Workshop], show: Callable[
 def row(verdict: Verdict) -> str:
     """One line of the table."""
     test = verdict.guard.test.removeprefix("tests/")
-    return f"{verdict.guard.name:<34} {verdict.fate:<14} {verdict.seconds:5.1f} s  {test}"
+    return f"{verdict.guard.name:<38} {verdict.fate:<14} {verdict.seconds:5.1f} s  {test}"
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ KEPT: tuple[Guard, ...] = (
         name="result-remembers-its-token",
         why="A worker that never got the answer to its commit would be recorded as late.",
         file=EVOLVE,
-        snippet='    act.token = event.token or act.token\n    _over(state, cell, act, event, "COMPLETED")',
+        snippet='    _note_token(act, event.token)\n    _over(state, cell, act, event, "COMPLETED")',
         sabotage='    _over(state, cell, act, event, "COMPLETED")',
         test="tests/mutants/test_kernel_guards.py::test_a_repeated_assembly_leaves_nothing",
     ),

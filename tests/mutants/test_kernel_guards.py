@@ -32,7 +32,7 @@ def test_a_refused_command_writes_nothing_beside_others() -> None:
     run = Run("a > b")
     run.start()
     run.begin("a", token=5)
-    commands = [Begin(node="a", visit=1, token=3), Begin(node="b", visit=1, token=6), Pause()]
+    commands: list[AnyCommand] = [Begin(node="a", visit=1, token=3), Begin(node="b", visit=1, token=6), Pause()]
     decision, problems = decide_all(run.flow, run.kernel.state, commands, 2_000)
     assert [problem and problem.code for problem in problems] == ["attempt_stale", "attempt_stale", None]
     assert [type(event) for event in decision.events] == [RunPaused]
@@ -136,7 +136,7 @@ def test_a_repeated_assembly_leaves_nothing() -> None:
     assembly = Result(node="m", visit=1, token=90, outcome=Done(output=b"[1]"), called=False)
     run.do(assembly, "run/m/1/-1")
     assert run.nodes("m z") == "m=COMPLETED z=QUEUED"
-    assert run.do(assembly) == []
+    assert run.do(msgspec.structs.replace(assembly, again=True)) == []
 
 
 def test_time_travel_stops_where_asked() -> None:

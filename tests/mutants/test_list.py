@@ -1,4 +1,4 @@
-"""The list of guards fits the sources, the tests and its page. Whether the tests really notice, `make mutants` shows."""
+"""The list of guards fits the sources, the tests and its page. Whether the tests notice, `make mutants` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workshop tells killed from survived, and a test that could not run from both. It works on a toy of a repository."""
+"""The workshop tells killed from survived, and a test that could not run from both; shown on a toy repository."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.mutants import __main__ as command
 from tests.mutants import inside, workshop
 from tests.mutants.guard import ROOT, Guard, Stale
+from tests.mutants.guards import GUARDS, GUARDS_MIN
 from tests.mutants.workshop import Workshop
 
 SOURCE = '''"""A toy."""
@@ -72,7 +73,7 @@ def guard(test: str, snippet: str = "token == 9", sabotage: str = "token > 0") -
 
 def test_a_mutant_is_killed_by_a_red_test_and_survives_a_green_one(toy: Path, tmp_path: Path) -> None:
     place = Workshop(tmp_path / "copy", toy)
-    report = place.test(["tests/test_toy.py::test_watchful", "tests/test_toy.py::test_idle"])
+    report = place.play(["tests/test_toy.py::test_watchful", "tests/test_toy.py::test_idle"])
     assert (report.code, sorted(report.passed)) == (
         0,
         ["tests/test_toy.py::test_idle", "tests/test_toy.py::test_watchful"],
@@ -80,7 +81,7 @@ def test_a_mutant_is_killed_by_a_red_test_and_survives_a_green_one(toy: Path, tm
     assert place.try_guard(guard("test_toy.py::test_watchful"), 0).fate == "killed"
     assert place.try_guard(guard("test_toy.py::test_idle"), 1).fate == "SURVIVED"
     # The copy is sound again, and so is what Python has compiled of it.
-    assert place.test(["tests/test_toy.py::test_watchful"]).code == 0
+    assert place.play(["tests/test_toy.py::test_watchful"]).code == 0
     assert (toy / "src/tidemill/toy.py").read_text() == SOURCE
 
 
@@ -104,7 +105,7 @@ def test_code_from_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("snippet", "words"), [("token == 8", "0 times"), ("token", "5 times"), ("return token == 9", "not Python")]
+    ("snippet", "words"), [("token == 8", "0 times"), ("token", "4 times"), ("return token == 9", "not Python")]
 )
 def test_a_guard_that_no_longer_fits_is_stale(snippet: str, words: str) -> None:
     with pytest.raises(Stale, match=words):
@@ -139,6 +140,6 @@ def test_a_short_list_or_an_unknown_name_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert command.main(["no-such-guard"]) == 2
-    monkeypatch.setattr(command, "GUARDS", command.GUARDS[: command.GUARDS_MIN - 1])
+    monkeypatch.setattr(command, "GUARDS", GUARDS[: GUARDS_MIN - 1])
     assert command.main([]) == 1
     assert "at least 40 are wanted" in capsys.readouterr().out

@@ -73,13 +73,13 @@ class Workshop:
         # Compiled modules are recognised by date and size: this date occurs nowhere else.
         os.utime(path, (number + 1, number + 1))
         try:
-            report = self.test([guard.test], compiled=False)
+            report = self.play([guard.test], compiled=False)
         finally:
             path.write_text(sound)
             os.utime(path, ns=(date.st_atime_ns, date.st_mtime_ns))
         return judge(guard, report)
 
-    def test(self, tests: list[str], *, compiled: bool = True) -> Report:
+    def play(self, tests: list[str], *, compiled: bool = True) -> Report:
         """Run tests in this copy, which must import the package from it."""
         results = self.folder / "results.json"
         results.unlink(missing_ok=True)

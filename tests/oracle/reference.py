@@ -1,9 +1,9 @@
-"""A slow and obvious model of what a run does, written from `2-semantics.md` and the IR alone.
+"""A slow and obvious model of what a run does, written from the rules and the IR alone.
 
 It shares no code with the kernel: everything is a plain dict, and whatever can be recomputed is recomputed.
 Nothing here renders, calls or times anything; the caller says how each activation ended and asks what follows.
 
-Decisions of the lead: D1 on break `break_path`, plain edges and the branch's targets are taken, on exhaustion only
+Decided from the start: D1 on break `break_path`, plain edges and the branch's targets are taken, on exhaustion only
 `timeout_path`. D2 `attempts` counts handler calls. D3 a failed map carries the failing item's code. D4 a limit fails
 the run with its code and names the visit not dispatched; every unfinished visit is CANCELLED. D5 an error edge that
 leaves several loops is undecided until all of them are over and the current visit of its source has ended.

@@ -1,4 +1,4 @@
-"""Tables for the reference itself: each sentence of 2.3 to 2.8 and 2.14 that it models has a case here."""
+"""Tables for the reference itself: each rule that it models has a case here."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ FAULTS = (
     "time.skew",
     "time.frozen",
 )
-"""Names of reliability.md 1.5, as far as they concern process, queue, store and time."""
+"""Everything that can go wrong with a process, the queue, the store and time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Duel:
 
     async def do_claim(self) -> None:
         bounds = {cap: self.dice.randint(0, 2) for cap in self.some(CAPS)}
-        queues = self.some(QUEUES) or ("fast",)
+        queues = self.some(QUEUES)
         limit = self.dice.choice([1, 1, 2, 5, 50])
         lease_ms = self.lease_ms()
         request = c.Claim(queues=queues, limit=limit, lease_ms=lease_ms, owner=f"w{limit}", caps=bounds)
@@ -205,7 +205,9 @@ class Duel:
         self.seen["claimed"] += bool(leases)
         self.seen["taken over"] += any(lease.expired == 1 for lease in leases)
         self.seen["taken over twice"] += any(lease.expired > 1 for lease in leases)
-        waiting = [line for line in await self.reference.backlog() if line.queue in queues and line.ready]
+        waiting = [
+            line for line in await self.reference.backlog() if (not queues or line.queue in queues) and line.ready
+        ]
         self.seen["held back by a cap"] += bool(waiting) and len(leases) < limit
 
     async def do_renew(self) -> None:

@@ -38,6 +38,10 @@ class ClaimLaws:
         assert keys(await sut.claim(9, queues=("y",))) == ["b"]
         assert keys(await sut.claim(9, queues=("none", "z", "x", "z"))) == ["a", "c"]
 
+    async def test_who_names_no_queue_is_served_from_all(self, sut: StoreUnderTest) -> None:
+        await sut.put(job("a", queue="x"), job("b", queue="y", priority=9))
+        assert keys(await sut.claim(9, queues=())) == ["b", "a"]
+
     async def test_several_queues_are_one_line(self, sut: StoreUnderTest) -> None:
         await sut.put(job("a", queue="x"), job("b", queue="y"), job("c", queue="x"), job("d", queue="y", priority=9))
         assert keys(await sut.claim(9, queues=("y", "x"))) == ["d", "a", "b", "c"]

@@ -131,7 +131,8 @@ class NaiveStore:
         now = self.clock()
         alive = [cap for other in self.tasks if other.alive(now) for cap in other.job.caps]
         room = all(alive.count(cap) < request.caps[cap] for cap in task.job.caps if cap in request.caps)
-        return task.job.queue in request.queues and task.ready_at <= now and not task.alive(now) and room
+        named = not request.queues or task.job.queue in request.queues
+        return named and task.ready_at <= now and not task.alive(now) and room
 
     def turn(self, task: Task) -> tuple[int, str, int, int, int]:
         tenant = task.stream.tenant

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.answers import asked_for
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Flow, Program
 from tidemill.engine.routes import Chosen, find_route
-from tidemill.engine.scopes import NOTHING_FETCHED, RUN_READER, Upstream, blobs_of, scope_of
+from tidemill.engine.scopes import NOTHING_FETCHED, Upstream, blobs_of, scope_of
 from tidemill.engine.values import Fetched, Values, text_of
 from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
@@ -27,7 +28,7 @@ from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.attempts import phase_of
-from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
+from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
@@ -193,7 +194,7 @@ class Attempt:
             ended = self._handler.call(context)
             if not isinstance(ended, (Return, Pause, Skip)):
                 return self._await(ended)
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             return self._result(failed_by(error))
@@ -227,9 +228,13 @@ class Attempt:
             if limit.expired() and timeout_ms is not None:
                 return self._result(timed_out(timeout_ms))
             return self._result(failed_by(error))
-        except (KeyboardInterrupt, asyncio.CancelledError):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
+            # A handler may fail by a cancellation of its own making; one that was meant for it is passed on.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             return self._result(failed_by(error))
         result = self._ended(ended)
         return result if isinstance(result, Result) else await result
@@ -242,10 +247,11 @@ class Attempt:
                 except NotJson as error:
                     return self._result(failed_by(error))
                 return self._finish(text, chosen)
-            case Pause(on, name, for_ms):
-                return self._result(Waits(on=on, name=name, for_ms=for_ms))
-            case Skip(reason):
-                return self._result(Skips(reason=reason))
+            case Pause() | Skip():
+                try:
+                    return self._result(asked_for(ended))
+                except Exception as error:
+                    return self._result(failed_by(error))
 
     # Maps
 
@@ -330,12 +336,3 @@ def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -
         called=False,
         worker=worker,
     )
-
-
-def render_outputs(flow: Flow, state: State, run_id: str, fetched: Fetched) -> Done | Failed:
-    """The run's last step: its outputs, as its document declares them."""
-    try:
-        text = encode_value(flow.outputs.render(scope_of(flow.workflow, state, run_id, RUN_READER, fetched)))
-    except (ExpressionError, ValueError) as error:
-        return failed_by(error)
-    return Done(output=text, size=len(text))

@@ -14,9 +14,11 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.programs import Flow
 from tidemill.errors import Problem, Unavailable, rejected
 from tidemill.kernel.compile import compile_document
+from tidemill.kernel.document import normalise
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream
 
@@ -62,7 +64,7 @@ class Catalog:
 
     async def publish(self, tenant: str, document: Any, *, author: str = "", message: str = "") -> Published:
         """Compile a document and make it the newest version of its workflow, unless it already is one."""
-        compiled = compile_document(document, self._types)
+        compiled = compile_document(await self._with_configs(tenant, document), self._types)
         workflow = compiled.workflow
         body = encode_workflow(workflow)
         digest = await self._blobs.put(tenant, body)
@@ -89,6 +91,33 @@ class Catalog:
                     name=version.name, version=version.version, digest=digest, created=True, warnings=compiled.warnings
                 )
         raise Unavailable(f"workflow {workflow.name} is being published by too many at once")
+
+    async def _with_configs(self, tenant: str, document: Any) -> Any:
+        """Fill in configurations that the document refers to by content; a version holds all it needs to run."""
+        try:
+            if b"config_ref" not in encode_value(document):
+                return document
+        except NotJson:
+            return document
+        normal, problems = normalise(document)
+        if problems:
+            return document
+        for number, node in enumerate(normal["nodes"]):
+            digest = node.pop("config_ref", None)
+            if digest is not None:
+                node["config"] = await self._config(tenant, digest, f"/nodes/{number}/config_ref", node["id"])
+        return normal
+
+    async def _config(self, tenant: str, digest: str, path: str, node: str) -> Any:
+        try:
+            return decode_value(await self._blobs.get(tenant, digest))
+        except (Unavailable, ValueError) as error:
+            raise rejected(
+                "config_ref_unreadable",
+                f"node {node} refers to a configuration that cannot be read: {error}",
+                path=path,
+                hint="store the blob first, or write the configuration into the document",
+            ) from None
 
     async def _append(self, tenant: str, version: Version) -> bool:
         record = msgspec.msgpack.encode(version)

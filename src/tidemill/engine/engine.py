@@ -228,7 +228,7 @@ class Engine:
         stream = self._stream(run_id)
         entry = (await self.runs.refresh([stream])).get(stream)
         if entry is None:
-            raise rejected("run_unknown", f"there is no run {run_id}")
+            raise self.runs.damage(stream) or rejected("run_unknown", f"there is no run {run_id}")
         return entry
 
     def _stream(self, run_id: str) -> Stream:

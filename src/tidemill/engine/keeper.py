@@ -104,9 +104,11 @@ class Keeper:
         named = held or named_wait(workflow, state, now)
         stuck = quiet_ms >= STUCK_AFTER_MS and not named
         idle = quiet_ms >= IDLE_AFTER_MS
-        if (shown.stuck, shown.idle, shown.events) == (stuck, idle, state.seq):
+        waits = waiting_for(workflow, state)
+        if not waits and not held:
+            waits = tuple(sorted({f"a worker on queue {view.job.queue}" for view in jobs}))
+        if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
             return
-        waits = waiting_for(workflow, state) or tuple(sorted({f"a worker on queue {view.job.queue}" for view in jobs}))
         row = run_row(
             stream,
             state,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.engine.failures import clipped
 from tidemill.engine.programs import Program
 from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
@@ -14,6 +15,9 @@ from tidemill.expressions.scope import Scope
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.events import Error, Route
 from tidemill.kernel.model import Branch, Node
+
+NAMED_MAX = 5
+"""Wrong choices that an error names."""
 
 Chosen = tuple[str, ...] | None
 """What a handler itself chose to go on with, where an agent-driven branch lets it."""
@@ -50,4 +54,8 @@ def _by_agent(branch: Branch, again: bool | None, output: Any, chosen: Chosen) -
         return Route(again, branch.default, -1, "nothing was chosen")
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids"))
+    strange = [name for name in names if name not in branch.available and name not in branch.default]
+    if strange:
+        said = clipped(", ".join(strange[:NAMED_MAX]), 500)
+        return Failed(error=Error("route_not_allowed", f"{said} is not among the nodes it may choose"))
     return Route(again, tuple(names), -1, "chosen by the node")

@@ -12,6 +12,7 @@ from typing import Any
 
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.programs import Flow
+from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.pen import Decision
@@ -55,10 +56,16 @@ class Runs:
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
         self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+        self._damaged: dict[Stream, TidemillError] = {}
+        """Runs that cannot be read: damaged, or written by a newer version."""
 
     def get(self, stream: Stream) -> Entry | None:
         """The run as this process last knew it."""
         return self._entries.get(stream)
+
+    def damage(self, stream: Stream) -> TidemillError | None:
+        """Why a run could not be read when that was last tried."""
+        return self._damaged.get(stream)
 
     def keep(self, stream: Stream, entry: Entry) -> None:
         """Remember a run after a commit; one that has ended is of no further interest."""
@@ -76,11 +83,18 @@ class Runs:
             self._entries.popitem(last=False)
 
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
-        """Bring runs up to date with the store, in one call; unknown runs are left out."""
+        """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
         after = {stream: self._version(stream) for stream in streams}
         found: dict[Stream, Entry] = {}
         for tail in await self._store.load(after):
-            entry = await self._absorb(tail)
+            self._damaged.pop(tail.stream, None)
+            try:
+                entry = await self._absorb(tail)
+            except TidemillError as error:
+                # One run that cannot be read must not keep the others from going on.
+                self._entries.pop(tail.stream, None)
+                self._damaged[tail.stream] = error
+                continue
             if entry is not None:
                 found[tail.stream] = entry
         return found

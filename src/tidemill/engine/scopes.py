@@ -10,6 +10,7 @@ from tidemill.engine.values import Fetched, shared_value, text_of
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.kernel.events import BlobRef, Payload
 from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.routing import ancestors
 from tidemill.kernel.sight import Output, iteration, upstream, visible
 from tidemill.kernel.state import State
 
@@ -22,11 +23,12 @@ RUN_READER = Node(id="", type="")
 class SeenNodes(Mapping[str, Seen | Absent]):
     """The nodes as one reader sees them."""
 
-    __slots__ = ("_fetched", "_known", "_reader", "_state", "_workflow")
+    __slots__ = ("_ancestors", "_fetched", "_known", "_reader", "_state", "_workflow")
 
     def __init__(self, workflow: Workflow, state: State, reader: Node, fetched: Fetched) -> None:
         self._workflow, self._state, self._reader, self._fetched = workflow, state, reader, fetched
         self._known: dict[str, Seen | Absent] = {}
+        self._ancestors: set[str] | None = None
 
     def __getitem__(self, name: str) -> Seen | Absent:
         known = self._known.get(name)
@@ -37,18 +39,41 @@ class SeenNodes(Mapping[str, Seen | Absent]):
         return known
 
     def _look(self, name: str) -> Seen | Absent:
+        if self._hidden(name):
+            return Absent("is not an ancestor")
         seen = visible(self._workflow, self._state, self._reader, name)
         if isinstance(seen, str):
             return Absent(seen)
+        if not fetched_before(seen.payload, self._fetched):
+            return Absent("has not ended")
         cell = self._state.peek(name)
-        meta = {"status": cell.status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
+        meta: dict[str, Any] = {"status": seen.status}
+        if seen.visit == cell.visit:
+            meta |= {"attempts": cell.attempt, "duration_ms": cell.duration_ms}
         return Seen(shared_value(seen.payload, self._fetched), meta)
+
+    def _hidden(self, name: str) -> bool:
+        """Whether a computed reference points at a node that the reader does not follow. Static ones were checked."""
+        reader = self._reader
+        if not reader.reads_all or name in reader.reads or name in reader.reads_past:
+            return False
+        if self._ancestors is None:
+            self._ancestors = ancestors(self._workflow, reader.id)
+        return name not in self._ancestors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._workflow.by_id)
 
     def __len__(self) -> int:
         return len(self._workflow.by_id)
+
+
+def fetched_before(payload: Payload, fetched: Fetched) -> bool:
+    """Whether a value can be read.
+
+    A large one of a node that ended after the attempt began, past a join that did not wait for it, was not loaded.
+    """
+    return not isinstance(payload, BlobRef) or payload.digest in fetched
 
 
 class Upstream(Mapping[str, Any]):
@@ -62,7 +87,8 @@ class Upstream(Mapping[str, Any]):
 
     def _payloads(self) -> dict[str, Payload]:
         if self._found is None:
-            self._found = upstream(self._workflow, self._state, self._node)
+            found = upstream(self._workflow, self._state, self._node)
+            self._found = {name: value for name, value in found.items() if fetched_before(value, self._fetched)}
         return self._found
 
     def __getitem__(self, name: str) -> Any:

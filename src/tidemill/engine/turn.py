@@ -18,6 +18,7 @@ from tidemill.ambient import Ambient
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import dead_letter_rows, run_row, run_terms
 from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.views import waiting_for
 from tidemill.errors import Problem, TidemillError, Unavailable
 from tidemill.kernel.codec import encode_events
 from tidemill.kernel.commands import AnyCommand, Result
@@ -45,6 +46,8 @@ OUTAGES_MAX = 6
 SNAPSHOT_TAIL_MIN = 500
 ROW_LAG_MS = 1_000
 """How long the row of a run that makes progress may lag behind its log."""
+NODES_LOOKED_AT_MAX = 1_000
+"""What a larger run waits for is found by the keeper, off the way of its progress."""
 
 _encode_task = msgspec.msgpack.Encoder().encode
 
@@ -204,15 +207,19 @@ class Turns:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
         for stream, asks in batch.items():
-            if self._runs.get(stream) is None and asks[0].start is None:
+            if self._runs.get(stream) is None and not any(ask.start is not None for ask in asks):
                 load[stream] = None
         if load:
             await self._runs.refresh(load)
+            self._say_again(unsure)
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
         plans: list[Plan] = []
         for stream, asks in batch.items():
-            entry = self._runs.get(stream)
+            entry, damage = self._runs.get(stream), self._runs.damage(stream)
+            if damage is not None:
+                _answer_all(asks, damage)
+                continue
             if entry is None:
                 flow = next((ask.start for ask in asks if ask.start is not None), None)
                 if flow is None:
@@ -221,8 +228,19 @@ class Turns:
                         ask.done(ask, Answer(problem=problem))
                     continue
                 entry = Entry(State(), flow)
-            plans.append(self._decide(stream, entry, asks, now_ms))
+            try:
+                plans.append(self._decide(stream, entry, asks, now_ms))
+            except Exception as error:
+                # One run's trouble is not that of the others whose commits would have shared the call.
+                _answer_all(asks, error)
         return plans
+
+    def _say_again(self, unsure: Iterable[Stream]) -> None:
+        """The row that went with a commit in doubt may not have been written."""
+        for stream in unsure:
+            entry = self._runs.get(stream)
+            if entry is not None:
+                entry.terms_of = ""
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
         """Turn the asks into one commit."""
@@ -263,7 +281,6 @@ class Turns:
         state = entry.state
         if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, len(state.cells) // 4):
             return None
-        entry.since_snapshot = 0
         return Snapshot(version=state.seq, body=encode_state(state))
 
     def _rows(self, plan: Plan) -> tuple[Row, ...]:
@@ -280,12 +297,16 @@ class Turns:
         if entry.terms_of != after.status:
             entry.terms, entry.terms_of = run_terms(after), after.status
         letters = dead_letter_rows(plan.stream, after, plan.decision.events) if after.dead_letters else ()
-        return (run_row(plan.stream, after, entry.terms), *letters)
+        quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
+        waits = waiting_for(entry.flow.workflow, after) if quiet else ()
+        return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *letters)
 
     def _apply(self, plan: Plan, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
         entry, events = plan.entry, plan.decision.events
         if events and plan.commit is not None and plan.commit.expected is not None:
+            if plan.commit.snapshot is not None:
+                entry.since_snapshot = 0
             entry.take_in(plan.decision, plan.commit.expected)
             self.commits += 1
             self.gathered += len(plan.asks) - 1

@@ -97,9 +97,10 @@ async def _outputs(
 
 
 def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
-    """In a few words, everything a run waits for."""
+    """In a few words, what a run waits for that has a name; works on drafts too."""
     found: list[str] = []
-    for name, cell in state.cells.items():
+    for node in workflow.nodes:
+        name, cell = node.id, state.peek(node.id)
         if cell.status == "WAITING" and cell.wait is not None:
             found.append(f"{cell.wait.on} ({name})")
         elif cell.held and cell.map is None:

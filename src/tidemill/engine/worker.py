@@ -17,35 +17,29 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempt import Attempt, Stale, failed_result, render_outputs
+from tidemill.engine.attempt import Attempt, Stale, failed_result
 from tidemill.engine.leases import Heart, HeartThread
+from tidemill.engine.outputs import outputs_of
 from tidemill.engine.runs import Entry, Runs
-from tidemill.engine.scopes import RUN_READER, blobs_of
+from tidemill.engine.tasks import shelved, task_of, timer_of
 from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.attempts import LOST_IN_A_ROW_MAX, standing
+from tidemill.kernel.attempts import standing
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
     Checkpoint,
-    DeadlineReached,
-    Expire,
-    Failed,
     Lost,
     Rendered,
     Result,
-    Shelve,
-    Wake,
 )
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
 from tidemill.kernel.jobs import JOB_FORMAT, SYSTEM_QUEUE, Put, Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Claim, Lease, Store, Stream
-
-_TASK = msgspec.msgpack.Decoder(Task)
 
 HAND_OVERS_PER_CLAIM = 64
 """After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
@@ -58,7 +52,8 @@ class WorkerOptions:
     """How a worker works."""
 
     name: str
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] = ()
+    """Which queues to serve; none named means all of them."""
     concurrency: int = 64
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
@@ -94,13 +89,14 @@ class Worker:
         self._store, self._runs, self._turns = store, runs, turns
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._handlers, self._options = handlers, options
-        self._queues = frozenset(options.queues) | {SYSTEM_QUEUE}
+        self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[tuple[Stream, str], Hand] = {}
         self._free = asyncio.Event()
         self._draining = False
         self._handed_over = 0
         """Jobs kept since the last claim."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._returns: set[asyncio.Task[None]] = set()
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
         self._thread: HeartThread | None = None
         self.finished = 0
@@ -120,7 +116,8 @@ class Worker:
     async def close(self) -> None:
         """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
         self._draining = True
-        self._tasks[0].cancel()
+        for task in self._tasks[:1]:
+            task.cancel()
         waited = 0.0
         while self._hands and waited < self._options.grace_ms:
             await self._ambient.sleep(5)
@@ -136,7 +133,8 @@ class Worker:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
         if left:
-            await self._store.release(left)
+            await self._release(left)
+        await asyncio.gather(*self._returns)
 
     def _leases(self) -> Sequence[Lease]:
         return [hand.lease for hand in list(self._hands.values())]
@@ -163,8 +161,8 @@ class Worker:
                 self._handed_over = 0
                 if leases:
                     await self._accept(leases)
-                    # What instant handlers just handed in should be committed before more is claimed.
-                    await asyncio.sleep(0)
+                # What instant handlers just handed in should be committed before more is claimed.
+                await asyncio.sleep(0)
             except Unavailable:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
 
@@ -176,17 +174,24 @@ class Worker:
             try:
                 await self._runs.refresh(stale)
             except BaseException:
-                # Held without being worked on, a lease would be renewed for ever.
+                # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
+                # as a lost worker's.
                 for hand in hands:
-                    self._let_go(hand)
+                    self._give_back(hand, 0 if self._draining else GIVE_BACK_MS)
                 raise
         for hand in hands:
             if (hand.lease.stream, hand.lease.key) in self._hands:
                 self._begin(hand, known=hand.lease.stream not in stale)
 
     def wants(self, put: Put) -> bool:
-        """Whether to keep a job that this worker's own commit inserts."""
-        return put.task.kind == "run" and not put.ready_at_ms and put.queue in self._queues and not self._draining
+        """Whether to keep a job that this worker's own commit inserts: only while others get their turn too."""
+        return (
+            put.task.kind == "run"
+            and not put.ready_at_ms
+            and (not self._queues or put.queue in self._queues)
+            and self._handed_over < HAND_OVERS_PER_CLAIM
+            and not self._draining
+        )
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
@@ -195,7 +200,12 @@ class Worker:
             self._begin(self._hold(lease), known=True)
 
     def _hold(self, lease: Lease) -> Hand:
-        hand = self._hands[(lease.stream, lease.key)] = Hand(lease, _TASK.decode(lease.body))
+        place = (lease.stream, lease.key)
+        earlier = self._hands.get(place)
+        if earlier is not None and earlier.running is not None:
+            # The job was taken from this worker and given to it again: what runs under the old lease is void.
+            earlier.running.cancel()
+        hand = self._hands[place] = Hand(lease, task_of(lease))
         return hand
 
     def _known(self, hand: Hand) -> bool:
@@ -209,7 +219,9 @@ class Worker:
         return standing(entry.state, task.node, task.visit, task.index, hand.lease.token) == "current"
 
     def _let_go(self, hand: Hand) -> None:
-        if self._hands.pop((hand.lease.stream, hand.lease.key), None) is not None:
+        place = (hand.lease.stream, hand.lease.key)
+        if self._hands.get(place) is hand:
+            del self._hands[place]
             self.finished += 1
             if not self._free.is_set():
                 self._free.set()
@@ -223,20 +235,20 @@ class Worker:
         if task.v > JOB_FORMAT:
             self._give_back(hand)
         elif entry is None or (task.kind != "deadline" and not entry.state.live):
-            self._settle(hand, _shelved(task))
+            self._settle(hand, shelved(task))
         elif task.kind == "run":
             self._begin_attempt(hand, entry, known)
         elif task.kind == "outputs":
             hand.running = asyncio.create_task(self._render(hand, entry))
         else:
-            self._settle(hand, _timer(task))
+            self._settle(hand, timer_of(task))
 
     def _begin_attempt(self, hand: Hand, entry: Entry, known: bool) -> None:
         task, lease, state = hand.task, hand.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)
         current = known or standing(state, task.node, task.visit, task.index, lease.token) == "current"
         if not current or node is None or state.status == "PAUSED":
-            self._settle(hand, _shelved(task))
+            self._settle(hand, shelved(task))
             return
         if lease.expired or _begun_elsewhere(node, entry.state, task, lease):
             times = max(1, lease.expired)
@@ -260,7 +272,10 @@ class Worker:
             worker=self._options.name,
             recorder=self,
         )
-        result = attempt.start()
+        try:
+            result = attempt.start()
+        except Exception as error:
+            result = failed_result(task, lease, error, self._options.name)
         if isinstance(result, Result):
             self._settle(hand, result)
         else:
@@ -277,26 +292,23 @@ class Worker:
             self._give_back(hand)
             return
         except Stale:
-            self._settle(hand, _shelved(hand.task))
+            self._settle(hand, shelved(hand.task))
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
         self._settle(hand, result)
 
     async def _render(self, hand: Hand, entry: Entry) -> None:
-        workflow, stream = entry.flow.workflow, hand.lease.stream
-        if hand.lease.expired >= LOST_IN_A_ROW_MAX:
-            error = Error("worker_killer", f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it")
-            self._settle(hand, Rendered(outcome=Failed(error=error)))
-            return
-        reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
+        """Render the run's outputs; like an attempt, it leaves nothing behind when it is cancelled."""
         try:
-            refs = dict.fromkeys(ref.digest for ref in blobs_of(workflow, entry.state, reader))
-            fetched = await self._values.fetch(stream.tenant, refs)
+            outcome = await outputs_of(entry, hand.lease, self._values, self._blobs)
+        except asyncio.CancelledError:
+            self._let_go(hand)
+            raise
         except Unavailable:
             self._give_back(hand)
             return
-        self._settle(hand, Rendered(outcome=render_outputs(entry.flow, entry.state, stream.key, fetched)))
+        self._settle(hand, Rendered(outcome=outcome))
 
     def _settle(self, hand: Hand, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
@@ -306,15 +318,17 @@ class Worker:
         hand: Hand = ask.about
         self._let_go(hand)
         if answer is not DURABLE:
-            asyncio.get_running_loop().create_task(self._release(hand.lease))
+            self._give_back(hand)
 
-    def _give_back(self, hand: Hand) -> None:
+    def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
         self._let_go(hand)
-        asyncio.get_running_loop().create_task(self._release(hand.lease, GIVE_BACK_MS))
+        task = asyncio.get_running_loop().create_task(self._release([hand.lease], delay_ms))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
 
-    async def _release(self, lease: Lease, delay_ms: int = 0) -> None:
+    async def _release(self, leases: Sequence[Lease], delay_ms: int = 0) -> None:
         try:
-            await self._store.release([lease], delay_ms=delay_ms)
+            await self._store.release(leases, delay_ms=delay_ms)
         except Unavailable:
             # The lease expires by itself.
             return
@@ -374,14 +388,3 @@ def _begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool
 
 def _ignore(ask: Ask, answer: Answer) -> None:
     """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
-
-
-def _shelved(task: Task) -> Shelve:
-    return Shelve(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
-
-
-def _timer(task: Task) -> AnyCommand:
-    if task.kind == "deadline":
-        return DeadlineReached()
-    kind = Wake if task.kind == "wake" else Expire
-    return kind(node=task.node, visit=task.visit, index=task.index)

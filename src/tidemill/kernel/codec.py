@@ -80,7 +80,7 @@ def _lift(fields: Any) -> AnyEvent:
 
 
 def plain(event: AnyEvent, seq: int) -> dict[str, Any]:
-    """An event as a readable mapping: defaults left out, payloads as JSON text."""
+    """An event as a readable mapping: defaults left out, payloads decoded."""
     shown: dict[str, Any] = {"seq": seq, "type": type(event).__name__}
     for name, default in zip(event.__struct_fields__, _defaults(type(event)), strict=True):
         value = getattr(event, name)
@@ -96,7 +96,7 @@ def _defaults(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
 
 def _readable(value: Any) -> Any:
     if isinstance(value, bytes):
-        return msgspec.Raw(value) if value else None
+        return msgspec.json.decode(value) if value else None
     if isinstance(value, msgspec.Struct):
         return {name: _readable(getattr(value, name)) for name in value.__struct_fields__}
     return value

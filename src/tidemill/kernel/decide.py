@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+import msgspec
+
 from tidemill.errors import Problem
 from tidemill.kernel.attempts import (
     phase_of,
@@ -102,7 +104,7 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     elif isinstance(command, Start):
         return _problem("run_exists", "the run was started already")
     elif isinstance(command, (Pause, Resume)) and not state.live:
-        return _problem("run_ended", f"the run is {state.status}", "retry or fork it instead")
+        return _problem("run_ended", f"the run is {state.status}", "start a new run")
     elif isinstance(command, Cancel) and state.status in ("COMPLETED", "FAILED"):
         return _problem("run_ended", f"the run is {state.status}", "there is nothing left to cancel")
     return None
@@ -168,26 +170,24 @@ def _carry_out(pen: Pen, command: AnyCommand) -> None:
 def _start(pen: Pen, start: Start) -> None:
     flow = pen.flow
     deadline = None if flow.limits.deadline_ms is None else pen.now + flow.limits.deadline_ms
-    pen.emit(
-        RunCreated(
-            at_ms=pen.now,
-            actor=start.actor,
-            command=start.id,
-            workflow=flow.name,
-            version=start.version,
-            digest=start.digest,
-            inputs=start.inputs,
-            entries=flow.entries,
-            counter=len(flow.entries),
-            submitted_by=start.submitted_by,
-            labels=start.labels,
-            correlation_id=start.correlation_id,
-            trace=start.trace,
-            tag_used=start.tag_used,
-            deadline_at_ms=deadline,
-            parent=start.parent,
-        )
+    created = RunCreated(
+        at_ms=pen.now,
+        actor=start.actor,
+        command=start.id,
+        workflow=flow.name,
+        version=start.version,
+        digest=start.digest,
+        inputs=start.inputs,
+        entries=flow.entries,
+        counter=len(flow.entries),
+        submitted_by=start.submitted_by,
+        labels=start.labels,
+        correlation_id=start.correlation_id,
+        trace=start.trace,
+        tag_used=start.tag_used,
+        deadline_at_ms=deadline,
     )
+    pen.emit(created if start.parent is None else msgspec.structs.replace(created, parent=start.parent))
     if deadline is not None:
         pen.put(system_job("deadline", deadline))
     pen.cause = pen.state.seq

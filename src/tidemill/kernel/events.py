@@ -1,7 +1,7 @@
 """The facts of a run: one closed set, tagged and versioned.
 
 An event is written once and read for ever, so its bytes are a promise: fields are positional, new ones are
-appended with a default, and anything else is a new format `v` with an upcast in `upcast.py`. The run and the
+appended with a default, and anything else is a new format `v` with an upcast in `codec.py`. The run and the
 seq are not stored inside: they are the stream's name and the record's place in it. Values (outputs, inputs)
 travel as JSON text or as a reference to a blob, never as decoded objects, so folding a log decodes nothing.
 """

@@ -1,8 +1,8 @@
 """The laws every log obeys, checked from the outside: a second, independent reading of a run's events.
 
 The checker takes events one by one and keeps its own plain books; it does not use `evolve`, so a mistake there
-cannot hide itself. The simulator runs it after every commit, operators run it over a store, and the keeper
-runs it over samples. A violation is a bug in Tidemill or damage to the store, never a user's mistake.
+cannot hide itself. The simulator runs it after every commit. A violation is a bug in Tidemill or damage to the
+store, never a user's mistake.
 """
 
 from __future__ import annotations

@@ -173,6 +173,18 @@ def descendants(flow: Workflow, node: str) -> set[str]:
     return seen
 
 
+def ancestors(flow: Workflow, node: str) -> set[str]:
+    """Everything a node can be reached from over any edge, loop-backs excluded."""
+    seen: set[str] = set()
+    agenda = [node]
+    while agenda:
+        for source in flow.by_id[agenda.pop()].inbound:
+            if source not in seen:
+                seen.add(source)
+                agenda.append(source)
+    return seen
+
+
 def owns_job(cell: Cell) -> bool:
     """Whether a node's own activation (not its items) has a job: a map between expansion and assembly has none."""
     return cell.status in DISPATCHED and not (cell.map is not None and cell.status == "RUNNING")

@@ -1,6 +1,6 @@
 """What can be asked of a state: what a node sees, the path taken, the tokens in flight.
 
-All of it is derived; nothing here is stored. The rules of visibility (2.14) are worth a file because three
+All of it is derived; nothing here is stored. The rules of visibility are worth a file because three
 readers need the same answer: the worker that renders inputs, the page that shows them, and the checker.
 """
 
@@ -15,10 +15,11 @@ from tidemill.kernel.state import ENDED, Cell, State
 
 
 class Output(NamedTuple):
-    """The output a reader sees, and of which visit it is."""
+    """The output a reader sees, of which visit it is, and how that visit ended."""
 
     payload: Payload
     visit: int
+    status: str
 
 
 def visible(flow: Workflow, state: State, reader: Node, target: str) -> Output | str:
@@ -49,7 +50,7 @@ def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: st
 
 def _shown(status: str, output: Payload | None, visit: int) -> Output | str:
     if output is not None and status in ("COMPLETED", "FAILED"):
-        return Output(output, visit)
+        return Output(output, visit, status)
     return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
 
 

@@ -152,6 +152,7 @@ class Claim(Value, frozen=True, kw_only=True):
     """
 
     queues: tuple[str, ...]
+    """Which queues to take from; none named means every queue there is."""
     limit: int
     lease_ms: int
     wait_ms: int = 0

@@ -34,7 +34,7 @@ from tidemill.stores.contract import (
     Tail,
     VersionConflict,
 )
-from tidemill.stores.memory_jobs import Bell, Bells, Jobs, Work
+from tidemill.stores.memory_jobs import EVERY_QUEUE, Bell, Bells, Jobs, Work
 from tidemill.stores.memory_rows import Table
 
 LIVE_FRAMES_MAX = 256
@@ -187,7 +187,7 @@ class MemoryStore:
 
     async def _claim_within(self, request: Claim, until: int) -> list[Lease]:
         """Sleep until a queue or a cap rings, something falls due, or time is up; look again each time."""
-        topics: list[Hashable] = [*request.queues, *(("cap", cap) for cap in request.caps)]
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *(("cap", cap) for cap in request.caps)]
         while True:
             with self._lock:
                 now = self._clock()

@@ -24,6 +24,10 @@ SWEEP_AT = 1024
 """Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
 
 
+EVERY_QUEUE = ("every", "queue")
+"""What those wait for who take from any queue."""
+
+
 class Bell:
     """One sleeping task, which any thread may wake."""
 
@@ -240,7 +244,7 @@ class Jobs:
             heapify(self._later)
             self._sweep_at = 2 * len(self._later) + SWEEP_AT
         if self._later[0] is item:
-            self._bells.ring(work.job.queue)
+            self._ring(work.job.queue)
 
     def _put_ready(self, work: Work) -> None:
         job = work.job
@@ -252,7 +256,11 @@ class Jobs:
         heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
         if lane.heap[0][3] == stamp:
             heappush(self._queues.setdefault(job.queue, []), self._list(lane))
-        self._bells.ring(job.queue)
+        self._ring(job.queue)
+
+    def _ring(self, queue: str) -> None:
+        self._bells.ring(queue)
+        self._bells.ring(EVERY_QUEUE)
 
     def _turn(self, lane: _Lane) -> _Turn:
         tenant, best = lane.name[1], lane.heap[0]
@@ -265,7 +273,9 @@ class Jobs:
     def _next(self, queues: Sequence[str]) -> _Listing | None:
         if len(queues) == 1:
             return self._best(queues[0])
-        return min((best for queue in queues if (best := self._best(queue)) is not None), default=None)
+        return min(
+            (best for queue in queues or list(self._queues) if (best := self._best(queue)) is not None), default=None
+        )
 
     def _best(self, queue: str) -> _Listing | None:
         """The lane whose turn it is in a queue. Turns only move back while listed: one that did is listed anew."""

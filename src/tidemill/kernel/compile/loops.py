@@ -109,7 +109,7 @@ def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
 
 def _too_deep(draft: Draft, number: int) -> None:
     message = f"loops are nested more than {NESTING_MAX} levels deep"
-    draft.place(number).problem("loops_too_deep", "loop", message, "move inner loops into a child workflow")
+    draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
 
 
 def _not_an_ancestor(draft: Draft, number: int, entry: int) -> None:

@@ -1,4 +1,4 @@
-"""One node of a document in its normal form: every key it may have, in our spelling and in those of the seeds.
+"""One node of a document in its normal form: every key it may have, in our spelling and in the others that are read.
 
 The tables below are the reference of what an author may write inside a node. What a field means for the graph
 is not asked here: ids are only strings, conditions and configurations are only JSON.
@@ -75,7 +75,7 @@ def condition(place: Place, key: str, value: Json) -> Json:
 
 
 def config_ref(place: Place, key: str, value: Json) -> Json:
-    """A blob's digest: plain, with the seeds' scheme, or inside their object beside a type."""
+    """A blob's digest: plain, with a scheme, or inside an object beside a type."""
     if isinstance(value, dict):
         read = read_table(place.inside(key), value, table_of(type_url=text, cas_ref=text))
         require(place.inside(key), read, value, "cas_ref")
@@ -101,7 +101,7 @@ _attempts = whole(1, 1_000_000)
 
 
 def retry(place: Place, key: str, value: Json) -> Json:
-    """A bare number, as the seeds write it, is the number of attempts."""
+    """A bare number is the number of attempts."""
     if isinstance(value, int):
         attempts = _attempts(place, key, value)
         return None if attempts is None else {"max_attempts": attempts}
@@ -120,7 +120,7 @@ def wait_for_all(place: Place, key: str, value: Json) -> Json:
 
 
 def seed_limits(place: Place, key: str, value: Json) -> Json:
-    """The seeds bound a single node: its deadline is our time-out; a hop limit exists only for a whole run."""
+    """Limits of a single node: its deadline is its time-out; a hop limit exists only for a whole run."""
     read = mapping_of(table_of(deadline_s=seconds, max_hops=whole(1)))(place, key, value)
     if read and "max_hops" in read:
         hint = "set `limits.max_hops` of the workflow"
@@ -135,7 +135,7 @@ def on_error(place: Place, key: str, value: Json) -> Json:
 
 
 def switchable(reader: Reader) -> Reader:
-    """A construct that the seeds switch on and off with `enabled`; off is the same as absent."""
+    """A construct that can be switched on and off with `enabled`; off is the same as absent."""
 
     def read(place: Place, key: str, value: Json) -> Json:
         if not isinstance(value, dict) or "enabled" not in value:
@@ -308,7 +308,7 @@ def _with_entry(loop: dict[str, Json], node_id: str) -> dict[str, Json]:
 
 
 def _settle_configs(place: Place, raw: dict[str, Json], node: dict[str, Json]) -> None:
-    """The seeds give some nodes a stored configuration and an inline one; only the inline one means something."""
+    """Some nodes have a stored configuration and an inline one; only the inline one means something."""
     if raw.get("config") is not None:
         place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
     else:
@@ -318,7 +318,7 @@ def _settle_configs(place: Place, raw: dict[str, Json], node: dict[str, Json]) -
 
 
 def _human_config(place: Place, config: dict[str, Json]) -> dict[str, Json]:
-    """The seeds' words for a person's decision, in ours."""
+    """Other words for a person's decision, in ours."""
     renamed = dict(config)
     if "approval_ui_url" in renamed:
         renamed["approval_url"] = renamed.pop("approval_ui_url")
