@@ -31,7 +31,7 @@ from tidemill.kernel.events import (
     RunRepaired,
 )
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Claim, Job, Lease, VersionConflict
+from tidemill.stores.contract import Claim, Commit, Job, Lease, VersionConflict
 
 LEASE_MS = 3_000
 
@@ -326,6 +326,61 @@ async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
 
 
 @simulated
+async def test_a_job_that_cannot_be_read_is_left_alone(mill: Mill) -> None:
+    """A kind of job that this version has never heard of must not end the worker."""
+    worker = await mill.process("w")
+    run = await worker.start(document(node("a", type="sleep", config={"seconds": 10})))
+    newer = Job(key="signal/a/1/-1", queue="system", body=msgspec.msgpack.encode(["signal", "a", 1, -1, 99]))
+    await mill.meddle(run, jobs=(newer,))
+    await asyncio.sleep(2)
+    assert newer.key in [view.job.key for view in await mill.jobs(run)]
+    await mill.meddle(run, drop=(newer.key,))
+    async with asyncio.timeout(60):
+        assert (await worker.end(run)).status == "COMPLETED"
+
+
+@simulated
+async def test_a_run_that_cannot_be_read_stops_nobody(mill: Mill) -> None:
+    worker = await mill.process("w")
+    job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
+    record = msgspec.msgpack.encode(["RunCreated", 99])
+    await mill.store.commit([Commit(stream=mill.stream("x"), expected=0, records=(record,), jobs=(job,))])
+    await asyncio.sleep(2)
+    async with asyncio.timeout(60):
+        assert (await worker.run(chain("a"))).status == "COMPLETED"
+
+
+@simulated
+async def test_a_job_of_no_run_is_no_hot_loop(mill: Mill) -> None:
+    worker = await mill.process("w")
+    job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
+    await mill.meddle("nobody", jobs=(job,))
+    for _ in range(2_000):
+        await asyncio.sleep(0)
+    assert 0 < worker.door.calls["claim"] < 50
+
+
+@simulated
+async def test_the_end_of_an_old_attempt_leaves_the_new_one_its_lease(mill: Mill) -> None:
+    """The worker was stopped for longer than its lease and was given its own job again; its handler is stubborn."""
+    calls: list[int] = []
+
+    async def work(context: NodeContext) -> None:
+        calls.append(context.attempt)
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            await asyncio.sleep(8)
+
+    worker = await mill.process(functions={"work": work}, lease_ms=LEASE_MS)
+    run = await worker.start(document(call("a")))
+    await mill.until(lambda: calls == [1])
+    worker.door.next("renew", refuse, refuse, refuse)
+    assert (await worker.end(run)).status == "COMPLETED"
+    assert calls == [1, 2]
+
+
+@simulated
 async def test_a_node_type_a_worker_does_not_have_is_left_alone(mill: Mill) -> None:
     rare = Handler(NodeType(name="rare"), lambda context: Return(1))
     client = await mill.process("c", work=False, more=[rare])
@@ -355,18 +410,23 @@ async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: M
     worker = await mill.process("w", functions={"work": ledger.work})
     reference = await worker.publish(document(call("a", delivery="at_most_once")))
 
+    stolen: list[Lease] = []
+
     async def steal() -> None:
         (view,) = await mill.jobs(run)
         await mill.meddle(run, drop=(view.job.key,))
         await mill.meddle(run, jobs=(view.job,))
+        stolen.append(await claimed(mill, lease_ms=600_000))
 
     run = "stolen"
     # The first commit starts the run, the second announces the attempt.
     worker.door.next("commit", lambda call: call(), following(steal))
     await worker.start(reference, key=run)
+    await asyncio.sleep(5)
+    assert (len(stolen), ledger.calls, await mill.of(run, NodeStarted)) == (1, [], [])
+    await mill.store.release(stolen)
     assert (await worker.end(run)).status == "COMPLETED"
-    assert worker.door.fired["commit"] == 2
-    assert (ledger.count("a"), len(await mill.of(run, NodeStarted))) == (1, 1)
+    assert ledger.count("a") == 1
 
 
 @simulated
@@ -550,6 +610,19 @@ async def test_a_job_that_belongs_to_nothing_is_dropped(mill: Mill) -> None:
     await asyncio.sleep(1.5)
     assert [view.job.key for view in await mill.jobs(run)] == ["run/a/1/-1"]
     assert [event.dropped for event in await mill.of(run, RunRepaired)] == [("run/a/7/-1",)]
+
+
+@simulated
+async def test_the_audit_leaves_newer_jobs_alone(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(document(node("a", queue="elsewhere")))
+    newer = Job(key="signal/a/1/-1", queue="elsewhere", body=msgspec.msgpack.encode(["signal", "a", 1, -1, 99]))
+    await mill.meddle(run, jobs=(newer,))
+    worker = await mill.process("w", audit_every_ms=1_000, queues=("default",))
+    await asyncio.sleep(3.5)
+    assert worker.door.calls["jobs"] >= 3
+    assert newer.key in [view.job.key for view in await mill.jobs(run)]
+    assert await mill.of(run, RunRepaired) == []
 
 
 @simulated

@@ -111,7 +111,9 @@ ATTEMPT: tuple[Guard, ...] = (
         why="A time-out that is claimed late would fail a visit that has gone on long ago.",
         file=DECIDE,
         snippet='if not pen.state.live or act is None or act.status != "WAITING" or act.wait is None:',
-        sabotage="if act is None or (isinstance(timer, Wake) and act.wait is None):",
+        sabotage="if act is not None and act.wait is None and isinstance(timer, Expire):\n"
+        "        wait_expired(pen, pen.flow.by_id[timer.node], timer.index)\n"
+        "    if act is None or act.wait is None:",
         test="tests/kernel/test_waits.py::test_a_timer_counts_only_while_its_visit_waits_for_it",
     ),
     Guard(

@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
+import msgspec
+
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for
 from tidemill.engine.failures import failed_by, timed_out
-from tidemill.engine.programs import Flow, Program
+from tidemill.engine.programs import Program
 from tidemill.engine.routes import Chosen, find_route
+from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import NOTHING_FETCHED, Upstream, blobs_of, scope_of
 from tidemill.engine.values import Fetched, Values, text_of
 from tidemill.expressions.conditions import evaluate
@@ -32,11 +35,8 @@ from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Ski
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import QUEUED_ITEM, Activation, State, peek_at
+from tidemill.kernel.state import QUEUED_ITEM, Activation, peek_at
 from tidemill.stores.contract import Lease
-
-Lists = dict[tuple[str, int], list[Any]]
-"""Decoded lists of maps by (node, visit): decoded once per worker, not once per item."""
 
 
 class Stale(Exception):
@@ -58,38 +58,32 @@ class Recorder(Protocol):
         ...
 
 
+class Tools(msgspec.Struct, frozen=True):
+    """What every attempt of a worker uses."""
+
+    ambient: Ambient
+    blobs: Blobs
+    values: Values
+    recorder: Recorder
+    worker: str
+
+
 class Attempt:
     """Everything that one try needs."""
 
     __slots__ = (
-        "_act", "_ambient", "_blobs", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_recorder",
-        "_started", "_state", "_values", "_worker", "called", "lease", "phase", "task",
+        "_act", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_started", "_state", "_tools",
+        "called", "lease", "phase", "task",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        flow: Flow,
-        lists: Lists,
-        state: State,
-        node: Node,
-        task: Task,
-        lease: Lease,
-        handler: Handler,
-        blobs: Blobs,
-        values: Values,
-        ambient: Ambient,
-        worker: str,
-        recorder: Recorder,
-    ) -> None:
-        self._flow, self._lists, self._state, self._node = flow, lists, state, node
-        self._handler, self._blobs, self._values, self._ambient = handler, blobs, values, ambient
-        self._worker, self._recorder = worker, recorder
+    def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
+        self._tools, self._node, self._handler = tools, node, handler
+        self._flow, self._lists, self._state = entry.flow, entry.lists, entry.state
         self.task, self.lease = task, lease
-        self._cell = state.peek(task.node)
-        self._act: Activation = peek_at(self._cell, task.index) or QUEUED_ITEM
-        self.phase = phase_of(node, self._cell, task.index)
-        self._started = ambient.monotonic_ms()
+        self._cell = cell = entry.state.peek(task.node)
+        self._act: Activation = peek_at(cell, task.index) or QUEUED_ITEM
+        self.phase = phase_of(node, cell, task.index)
+        self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
 
@@ -97,7 +91,7 @@ class Attempt:
         """Run as far as possible without waiting."""
         if self._state.blobs:
             needed = dict.fromkeys(ref.digest for ref in self._references())
-            known = self._values.known(self.lease.stream.tenant, needed)
+            known = self._tools.values.known(self.lease.stream.tenant, needed)
             if known is None:
                 return self._fetch(needed)
             self._fetched = known
@@ -118,7 +112,7 @@ class Attempt:
         return [out for i in range(items.count) if (out := items.at.get(i, QUEUED_ITEM).output) is not None]
 
     async def _fetch(self, needed: Iterable[str]) -> Result:
-        self._fetched = await self._values.fetch(self.lease.stream.tenant, needed)
+        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
         result = self._go()
         return result if isinstance(result, Result) else await result
 
@@ -183,7 +177,7 @@ class Attempt:
 
     async def _call_once(self, context: NodeContext) -> Result:
         """Let the log know before the handler does anything; a stale attempt does nothing at all."""
-        if not await self._recorder.record_start(self):
+        if not await self._tools.recorder.record_start(self):
             raise Stale
         result = self._run(context)
         return result if isinstance(result, Result) else await result
@@ -216,7 +210,7 @@ class Attempt:
         )
 
     async def _checkpoint(self, value: Any) -> None:
-        await self._recorder.record_checkpoint(self, value)
+        await self._tools.recorder.record_checkpoint(self, value)
 
     async def _await(self, pending: Awaitable[Ended]) -> Result:
         timeout_ms = self._node.timeout_ms
@@ -297,7 +291,7 @@ class Attempt:
         return self._result(Done(output=await self._store(text), size=len(text)), route)
 
     async def _store(self, text: bytes) -> BlobRef:
-        return BlobRef(await self._blobs.put(self.lease.stream.tenant, text), len(text))
+        return BlobRef(await self._tools.blobs.put(self.lease.stream.tenant, text), len(text))
 
     def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
         """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
@@ -307,7 +301,7 @@ class Attempt:
         return find_route(self._node, self._flow.program(self._node), scope, chosen)
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
-        ambient = self._ambient
+        ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._cell.since_ms
         return Result(
@@ -318,7 +312,7 @@ class Attempt:
             outcome=outcome,
             route=route,
             called=self.called,
-            worker=self._worker,
+            worker=self._tools.worker,
             duration_ms=round(duration_ms),
             waited_ms=max(0, round(ambient.now_ms() - queued_since - duration_ms)),
             chance=ambient.chance(),

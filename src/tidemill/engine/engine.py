@@ -7,14 +7,16 @@ Everything is async; `tidemill.open` offers the same verbs to callers that are n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.catalog import Catalog, Published, Version
 from tidemill.engine.keeper import Keeper
+from tidemill.engine.requests import check_labels, check_run_id, check_words
 from tidemill.engine.rows import RUN, RunRow, read_run_row
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.turn import Turns
@@ -24,13 +26,11 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
-from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume, Start
+from tidemill.kernel.commands import Cancel, Pause, Resume, Start
 from tidemill.kernel.document import read_document
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import NodeType, Workflow
-from tidemill.stores.contract import Store, Stream
-
-RUN_ID_BYTES_MAX = 200
+from tidemill.stores.contract import Frame, Store, Stream
 
 
 class Engine:
@@ -126,18 +126,20 @@ class Engine:
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         """
+        marks = check_labels(labels or {})
+        check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         version = await self.catalog.resolve(self._tenant, workflow)
         flow = await self.catalog.flow(self._tenant, version.digest)
         payload = await self._inputs(inputs, flow.workflow.inputs)
         run_id = key if key is not None else self._ambient.new_id()
-        _check_run_id(run_id)
+        check_run_id(run_id)
         stream = self._stream(run_id)
         command = Start(
             id=f"start:{run_id}",
             version=version.version,
             digest=version.digest,
             inputs=payload,
-            labels=dict(labels or {}),
+            labels=marks,
             submitted_by=submitted_by,
             actor=submitted_by or None,
             correlation_id=correlation_id,
@@ -182,9 +184,8 @@ class Engine:
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
         async with asyncio.timeout(timeout_s):
-            async for event in self.follow(run_id):
-                if event["type"] in _TERMINAL:
-                    break
+            async for _ in self.follow(run_id):
+                pass
         return await self.show(run_id)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
@@ -192,13 +193,17 @@ class Engine:
         entry = await self._entry(run_id)
         if not entry.state.live and after >= entry.state.seq:
             return
-        async for frame in self._store.follow(self._stream(run_id), after):
-            if not frame.version:
-                continue
-            shown = plain(decode_event(frame.body), frame.version)
-            yield shown
-            if shown["type"] in _TERMINAL:
-                return
+        # Behind the end of a run there may be late results that were discarded, and nothing after them.
+        last = None if entry.state.live else entry.state.seq
+        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
+        async with aclosing(frames):
+            async for frame in frames:
+                if not frame.version:
+                    continue
+                shown = plain(decode_event(frame.body), frame.version)
+                yield shown
+                if shown["type"] in _TERMINAL or frame.version == last:
+                    return
 
     async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
@@ -219,7 +224,8 @@ class Engine:
         """Go on after a pause."""
         await self._command(run_id, Resume(reason=reason, actor=actor or None))
 
-    async def _command(self, run_id: str, command: AnyCommand) -> None:
+    async def _command(self, run_id: str, command: Cancel | Pause | Resume) -> None:
+        check_words(reason=command.reason, actor=command.actor or "")
         answer = await self.turns.command(self._stream(run_id), command)
         if answer.problem is not None:
             raise Rejected(answer.problem)
@@ -236,12 +242,3 @@ class Engine:
 
 
 _TERMINAL = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__}
-
-
-def _check_run_id(run_id: str) -> None:
-    if not run_id or len(run_id.encode("utf-8", "replace")) > RUN_ID_BYTES_MAX or not run_id.isprintable():
-        raise rejected(
-            "run_key_invalid",
-            "a run's key is 1 to 200 bytes of printable text",
-            hint="use an id of your own request, e.g. an order number",
-        )

@@ -15,11 +15,12 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.rows import RUN, RunRow, read_run_row, run_row, run_terms
 from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.tasks import task_of
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Repair
-from tidemill.kernel.jobs import expected_jobs
+from tidemill.kernel.jobs import JOB_FORMAT, expected_jobs
 from tidemill.stores.contract import Commit, JobView, Store, Stream
 
 STUCK_AFTER_MS = 60_000
@@ -92,7 +93,8 @@ class Keeper:
         if found.missing or found.surplus:
             self.repairs += 1
             reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
-            await self._turns.command(stream, Repair(missing=found.missing, surplus=found.surplus, reason=reason))
+            repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=seq)
+            await self._turns.command(stream, repair)
         else:
             await self._mark(stream, again, jobs, shown)
 
@@ -121,11 +123,11 @@ class Keeper:
 
 
 def compare(entry: Entry, jobs: list[JobView]) -> Audit:
-    """The jobs a state calls for beside those that are there."""
+    """The jobs a state calls for beside those that are there; what a newer version has put there is left alone."""
     expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
     present = {view.job.key for view in jobs}
     missing = expected - present
-    surplus = present - expected
+    surplus = {view.job.key for view in jobs if view.job.key not in expected and task_of(view.job.body).v <= JOB_FORMAT}
     if entry.state.status == "PAUSED":
         # While a run is paused, a running attempt keeps its job and a back-off that came due was put aside.
         leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}

@@ -6,15 +6,14 @@ import msgspec
 
 from tidemill.kernel.commands import AnyCommand, DeadlineReached, Expire, Shelve, Wake
 from tidemill.kernel.jobs import JOB_FORMAT, Task
-from tidemill.stores.contract import Lease
 
 _TASK = msgspec.msgpack.Decoder(Task)
 
 
-def task_of(lease: Lease) -> Task:
+def task_of(body: bytes) -> Task:
     """What a job asks for; one that cannot be read was written by a newer version, so it is for somebody else."""
     try:
-        return _TASK.decode(lease.body)
+        return _TASK.decode(body)
     except msgspec.MsgspecError:
         return Task("run", v=JOB_FORMAT + 1)
 

@@ -216,7 +216,8 @@ class Turns:
         now_ms = self._store.now_ms()
         plans: list[Plan] = []
         for stream, asks in batch.items():
-            entry, damage = self._runs.get(stream), self._runs.damage(stream)
+            entry = self._runs.get(stream)
+            damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
                 _answer_all(asks, damage)
                 continue
@@ -279,7 +280,7 @@ class Turns:
     def _snapshot(self, entry: Entry) -> Snapshot | None:
         """The state before this commit, when folding the tail has become dearer than storing it."""
         state = entry.state
-        if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, len(state.cells) // 4):
+        if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, (len(state.cells) + state.items) // 4):
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 

@@ -17,7 +17,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempt import Attempt, Stale, failed_result
+from tidemill.engine.attempt import Attempt, Stale, Tools, failed_result
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
 from tidemill.engine.runs import Entry, Runs
@@ -41,7 +41,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
-HAND_OVERS_PER_CLAIM = 64
+HAND_OVERS_PER_CLAIM = 256
 """After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
 GIVE_BACK_MS = 1_000
 """How long a job that this worker cannot run rests before somebody may claim it again."""
@@ -88,6 +88,7 @@ class Worker:
     ) -> None:
         self._store, self._runs, self._turns = store, runs, turns
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
+        self._tools = Tools(ambient, blobs, self._values, self, options.name)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[tuple[Stream, str], Hand] = {}
@@ -205,7 +206,7 @@ class Worker:
         if earlier is not None and earlier.running is not None:
             # The job was taken from this worker and given to it again: what runs under the old lease is void.
             earlier.running.cancel()
-        hand = self._hands[place] = Hand(lease, task_of(lease))
+        hand = self._hands[place] = Hand(lease, task_of(lease.body))
         return hand
 
     def _known(self, hand: Hand) -> bool:
@@ -258,20 +259,7 @@ class Worker:
         if handler is None:
             self._give_back(hand)
             return
-        attempt = hand.attempt = Attempt(
-            flow=entry.flow,
-            lists=entry.lists,
-            state=state,
-            node=node,
-            task=task,
-            lease=lease,
-            handler=handler,
-            blobs=self._blobs,
-            values=self._values,
-            ambient=self._ambient,
-            worker=self._options.name,
-            recorder=self,
-        )
+        attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
         try:
             result = attempt.start()
         except Exception as error:

@@ -54,6 +54,8 @@ class Repair(Command, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     reason: str = ""
+    seq: int = 0
+    """The version that was compared; when the run has moved on, nothing can be said. 0 is any."""
 
 
 class ToActivation(Command, frozen=True, kw_only=True):

@@ -216,6 +216,8 @@ def _resume(pen: Pen, resume: Resume) -> None:
 
 def _repair(pen: Pen, repair: Repair) -> None:
     """Put right what the audit found, as far as the state still agrees with it."""
+    if repair.seq and repair.seq != pen.state.seq:
+        return
     expected = {put.key: put for put in expected_jobs(pen.flow, pen.state)}
     restored = [expected[key] for key in repair.missing if key in expected]
     dropped = [key for key in repair.surplus if key not in expected]

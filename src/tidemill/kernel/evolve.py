@@ -143,6 +143,7 @@ def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
     items = cell.map
     assert items is not None, "items are queued after NodeExpanded"
     state.in_flight += event.until - items.next
+    state.items += event.until - items.next
     items.next = event.until
     if not items.room:
         _unhold(state, event.node, cell)
@@ -336,6 +337,7 @@ def _loop_continued(state: State, event: LoopContinued) -> None:
     """Give every node of the body its next visit; what had ended is remembered for those who look back."""
     for node in event.body:
         old = state.edit(node) if node == event.entry else state.peek(node)
+        state.items -= 0 if old.map is None else old.map.next
         past = dict(old.past) if old.past else {}
         past[event.node] = Past(old.visit, old.status, old.output)
         fresh = Cell(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)

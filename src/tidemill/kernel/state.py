@@ -192,6 +192,8 @@ class State(msgspec.Struct, array_like=True):
     visits: int = 0
     in_flight: int = 0
     """Activations that own a job: QUEUED or RUNNING."""
+    items: int = 0
+    """Items that maps have queued in their present visits: together with the cells, how large this state is."""
     size: int = 0
     """Bytes of all outputs."""
     blobs: int = 0

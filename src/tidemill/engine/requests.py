@@ -1,0 +1,50 @@
+"""What callers may say beside a document and its inputs: keys, labels, names and reasons.
+
+All of it goes into the log as it is and is read for ever, so it is checked at the door: text, valid Unicode,
+bounded. A refusal names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.errors import rejected
+
+RUN_ID_BYTES_MAX = 200
+WORDS_MAX = 2_000
+LABELS_MAX = 100
+LABEL_LENGTH_MAX = 200
+
+
+def check_run_id(run_id: Any) -> None:
+    """Refuse what cannot name a run."""
+    if not isinstance(run_id, str) or not run_id.isprintable() or not 0 < len(run_id.encode()) <= RUN_ID_BYTES_MAX:
+        raise rejected(
+            "run_key_invalid",
+            "a run's key is 1 to 200 bytes of printable text",
+            hint="use an id of your own request, e.g. an order number",
+        )
+
+
+def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
+    """Refuse names and reasons that cannot be stored, each under the field it was given for."""
+    for field, words in said.items():
+        if not _is_text(words, limit):
+            raise rejected("text_invalid", f"{field} is not text of at most {limit} characters", path=f"/{field}")
+
+
+def check_labels(labels: Any) -> dict[str, str]:
+    """A run's labels, or a refusal: a bounded mapping from text to text."""
+    if not isinstance(labels, Mapping) or len(labels) > LABELS_MAX:
+        raise rejected("labels_invalid", f"labels are a mapping of at most {LABELS_MAX} entries", path="/labels")
+    for entry in (*labels.keys(), *labels.values()):
+        if not _is_text(entry, LABEL_LENGTH_MAX):
+            message = f"a label's key and value are text of at most {LABEL_LENGTH_MAX} characters"
+            raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")
+    return dict(labels)
+
+
+def _is_text(said: Any, limit: int) -> bool:
+    # Half of a surrogate pair is a str in Python, but no text that could be stored.
+    return type(said) is str and len(said) <= limit and not any("\ud800" <= letter <= "\udfff" for letter in said)
