@@ -46,5 +46,7 @@ def check_labels(labels: Any) -> dict[str, str]:
 
 
 def _is_text(said: Any, limit: int) -> bool:
+    if type(said) is not str or len(said) > limit:
+        return False
     # Half of a surrogate pair is a str in Python, but no text that could be stored.
-    return type(said) is str and len(said) <= limit and not any("\ud800" <= letter <= "\udfff" for letter in said)
+    return said.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in said)
