@@ -6,6 +6,7 @@ from tests.mutants.guard import Guard
 
 DECIDE = "kernel/decide.py"
 ATTEMPTS = "kernel/attempts.py"
+STANDING = "kernel/standing.py"
 ENDINGS = "kernel/endings.py"
 JOBS = "kernel/jobs.py"
 
@@ -199,7 +200,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="kernel-fence",
         why="The result of an earlier attempt would be taken for that of the present one.",
-        file=ATTEMPTS,
+        file=STANDING,
         snippet='else "stale"',
         sabotage='else "current"',
         test="tests/kernel/test_results.py::test_a_result_under_an_older_lease_is_stale",
@@ -207,7 +208,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="visit-in-identity",
         why="A result of an earlier pass would complete the present one: the loop would lose a pass.",
-        file=ATTEMPTS,
+        file=STANDING,
         snippet="if cell.visit == visit else None",
         sabotage="if True else None",
         test="tests/kernel/test_maps.py::test_the_items_of_an_earlier_pass_never_meet_the_next",
@@ -215,7 +216,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="visit-ends-once",
         why="A second result under a newer lease would decide the edges of a visit that has ended.",
-        file=ATTEMPTS,
+        file=STANDING,
         snippet="if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):",
         sabotage="if act is None or (index == NOT_AN_ITEM and not owns_job(cell) and act.status in DISPATCHED):",
         test="tests/kernel/test_results.py::test_the_first_result_committed_wins",
@@ -223,7 +224,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="map-between-expansion-and-assembly",
         why="A result for the map itself, while its items run, would complete it without them.",
-        file=ATTEMPTS,
+        file=STANDING,
         snippet="or (index == NOT_AN_ITEM and not owns_job(cell)):\n        return",
         sabotage="or False:\n        return",
         test="tests/kernel/test_results.py::test_a_result_for_a_map_whose_items_are_running_is_discarded",
@@ -424,7 +425,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="outcome-fits-the-visit",
         why="A worker that misread a job could complete a map before its items have run.",
         file=ATTEMPTS,
-        snippet="if not _fits(phase_of(node, pen.state.peek(node.id), result.index), result):",
+        snippet="if not fits(phase_of(node, pen.state.peek(node.id), result.index), result):",
         sabotage="if False:",
         test="tests/kernel/test_results.py::test_an_outcome_that_does_not_fit_the_activation_is_not_taken",
     ),
@@ -455,7 +456,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="result-of-the-pass-before",
         why="A lost answer to the result that made a loop go on would be recorded as a late result.",
-        file=ATTEMPTS,
+        file=STANDING,
         snippet="cell.reported_before if visit == cell.visit - 1 else",
         sabotage="0 if visit == cell.visit - 1 else",
         test="tests/kernel/test_results.py::test_a_repeated_result_leaves_nothing_also_when_it_made_the_loop_go_on",

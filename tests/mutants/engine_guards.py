@@ -266,8 +266,8 @@ ENGINE: tuple[Guard, ...] = (
         name="at-most-once-only-if-announced",
         why="A worker that was told that its attempt no longer counts would call the handler all the same.",
         file=ATTEMPT,
-        snippet="if not await self._recorder.record_start(self):",
-        sabotage="if await self._recorder.record_start(self) is None:",
+        snippet="if not await self._tools.recorder.record_start(self):",
+        sabotage="if await self._tools.recorder.record_start(self) is None:",
         test=TESTS + "test_at_most_once_is_not_called_when_it_could_not_be_announced",
     ),
     Guard(

@@ -444,6 +444,8 @@ async def _until_answered(ask: Any) -> Any:
 def live(seed: int) -> World:
     """Live through one seed in a loop of its own."""
     loop = SimLoop()
+    # Killed processes leave tasks behind that will never run again; asyncio need not remark on it.
+    loop.set_exception_handler(lambda loop, context: None)
     asyncio.set_event_loop(loop)
     try:
         world = World(seed, loop)

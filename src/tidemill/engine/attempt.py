@@ -30,11 +30,11 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
-from tidemill.kernel.attempts import phase_of
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
+from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import QUEUED_ITEM, Activation, peek_at
 from tidemill.stores.contract import Lease
 

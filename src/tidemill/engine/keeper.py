@@ -108,7 +108,9 @@ class Keeper:
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
         if not waits and not held:
-            waits = tuple(sorted({f"a worker on queue {view.job.queue}" for view in jobs}))
+            waits = tuple(
+                sorted({f"a worker on queue {view.job.queue}" for view in jobs if view.job.ready_at_ms <= now})
+            )
         if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
             return
         row = run_row(

@@ -9,7 +9,7 @@ the same: load the tail, decide again. The handler is never called again for tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -43,6 +43,7 @@ RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
+CLOSED = "the engine is closed; whether it still happened, the run will tell"
 SNAPSHOT_TAIL_MIN = 500
 ROW_LAG_MS = 1_000
 """How long the row of a run that makes progress may lag behind its log."""
@@ -111,6 +112,7 @@ class Turns:
         self._waiting: dict[Stream, list[Ask]] = {}
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self.taker: Taker | None = None
         self.races = 0
         """Decisions that had to be taken again."""
@@ -120,18 +122,25 @@ class Turns:
 
     def open(self) -> None:
         """Begin to take turns."""
+        self._closed = False
         if self._task is None:
             self._task = asyncio.create_task(self._take_turns(), name="tidemill-turns")
 
     async def close(self) -> None:
-        """Stop; asks that were not answered stay unknown to their callers."""
+        """Stop; whoever was not answered yet is told that nobody will."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        left, self._waiting = self._waiting, {}
+        _answer_all(_asks_of(left), Unavailable(CLOSED))
 
     def ask(self, stream: Stream, ask: Ask) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
+        if self._closed:
+            ask.done(ask, Answer(error=Unavailable(CLOSED)))
+            return
         waiting = self._waiting.get(stream)
         if waiting is None:
             self._waiting[stream] = [ask]
@@ -163,9 +172,10 @@ class Turns:
             try:
                 await self._work_off(batch)
             except asyncio.CancelledError:
+                _answer_all(_asks_of(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                _answer_all((ask for asks in batch.values() for ask in asks), error)
+                _answer_all(_asks_of(batch), error)
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
 
@@ -180,11 +190,11 @@ class Turns:
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:
-                    _answer_all((ask for asks in batch.values() for ask in asks), error)
+                    _answer_all(_asks_of(batch), error)
                     return
                 # Nobody knows whether the commit happened: the tail will tell.
                 unsure = dict.fromkeys(batch)
-                _mark_unsure(ask for asks in batch.values() for ask in asks)
+                _mark_unsure(_asks_of(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             answers = iter(results)
@@ -200,7 +210,7 @@ class Turns:
                 self.races += 1
                 races += 1
                 if races > RACES_MAX:
-                    _answer_all((a for asks in batch.values() for a in asks), Unavailable("too many lost races"))
+                    _answer_all(_asks_of(batch), Unavailable("too many lost races"))
                     return
 
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
@@ -351,6 +361,10 @@ def _mark_unsure(asks: Iterable[Ask]) -> None:
     for ask in asks:
         if isinstance(ask.command, Result):
             ask.command = msgspec.structs.replace(ask.command, again=True)
+
+
+def _asks_of(batch: Mapping[Stream, list[Ask]]) -> Iterator[Ask]:
+    return (ask for asks in batch.values() for ask in asks)
 
 
 def _answer_all(asks: Iterable[Ask], error: Exception) -> None:

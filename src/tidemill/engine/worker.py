@@ -26,7 +26,6 @@ from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.attempts import standing
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
@@ -38,6 +37,7 @@ from tidemill.kernel.commands import (
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
 from tidemill.kernel.jobs import JOB_FORMAT, SYSTEM_QUEUE, Put, Task
 from tidemill.kernel.model import Node
+from tidemill.kernel.standing import standing
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
@@ -273,9 +273,6 @@ class Worker:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
         try:
             result = await pending
-        except asyncio.CancelledError:
-            self._let_go(hand)
-            raise
         except Unavailable:
             self._give_back(hand)
             return
@@ -284,6 +281,9 @@ class Worker:
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
+        except BaseException:
+            self._let_go(hand)
+            raise
         self._settle(hand, result)
 
     async def _render(self, hand: Hand, entry: Entry) -> None:

@@ -54,14 +54,29 @@ def python_handler(functions: Mapping[str, Function]) -> Handler:
         if inspect.iscoroutinefunction(function):
             return _awaited(function(**args))
         if config.get("isolation") == "inline":
-            return _ended(function(**args))
-        return _awaited(asyncio.to_thread(function, **args))
+            result = function(**args)
+            return _awaited(result) if inspect.isawaitable(result) else _ended(result)
+        return _in_thread(function, args)
 
     return Handler(PYTHON, call)
 
 
 async def _awaited(result: Awaitable[Any]) -> Ended:
     return _ended(await result)
+
+
+async def _in_thread(function: Function, args: dict[str, Any]) -> Ended:
+    """Call a function that may block. What it returns may still want to be awaited, e.g. behind a decorator."""
+    result = await asyncio.to_thread(_called, function, args)
+    return _ended(await result if inspect.isawaitable(result) else result)
+
+
+def _called(function: Function, args: dict[str, Any]) -> Any:
+    try:
+        return function(**args)
+    except (StopIteration, GeneratorExit) as error:
+        # These mean something to those who wait for a future, so they cannot travel through one.
+        raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error
 
 
 def _ended(result: Any) -> Ended:

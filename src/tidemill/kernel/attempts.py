@@ -7,8 +7,6 @@ what is already written.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
 from tidemill.kernel.endings import cancel_items
 from tidemill.kernel.events import (
@@ -26,8 +24,9 @@ from tidemill.kernel.events import (
 from tidemill.kernel.jobs import run_job, wait_job
 from tidemill.kernel.model import Node, Retry
 from tidemill.kernel.pen import Pen
-from tidemill.kernel.routing import owns_job, route_problem
-from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, Cell, State, peek_at
+from tidemill.kernel.routing import route_problem
+from tidemill.kernel.standing import fits, phase_of, standing
+from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, peek_at
 from tidemill.kernel.visits import (
     Facts,
     complete_visit,
@@ -43,32 +42,6 @@ LOST_IN_A_ROW_MAX = 5
 
 WORKER_LOST = "worker_lost"
 
-Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
-
-Phase = Literal["call", "expand", "assemble", "route"]
-
-
-def phase_of(node: Node, cell: Cell, index: int) -> Phase:
-    """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
-    if index == NOT_AN_ITEM and cell.resumed is not None:
-        return "route"
-    if node.map is None or index != NOT_AN_ITEM:
-        return "call"
-    return "expand" if cell.map is None else "assemble"
-
-
-def standing(state: State, node: str, visit: int, index: int, token: int) -> Standing:
-    """How a worker that holds `token` stands towards an activation."""
-    cell = state.peek(node)
-    act = peek_at(cell, index) if cell.visit == visit else None
-    if token == (cell.reported_before if visit == cell.visit - 1 else act.reported if act is not None else 0):
-        return "repeated"
-    if not state.live:
-        return "run_ended"
-    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):
-        return "visit_ended"
-    return "current" if token > act.token or (act.running and token == act.token) else "stale"
-
 
 def take_result(pen: Pen, node: Node, result: Result) -> None:
     """Record what an attempt came to, if it still counts."""
@@ -78,7 +51,7 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
     if status != "current" or result.late:
         _discard(pen, result, "lease_lost" if status == "current" else status)
         return
-    if not _fits(phase_of(node, pen.state.peek(node.id), result.index), result):
+    if not fits(phase_of(node, pen.state.peek(node.id), result.index), result):
         message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
         _fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
         return
@@ -105,21 +78,6 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             skip_visit(pen, node, skips.reason, facts)
         case Expands() as expands:
             _expands(pen, node, result, expands, facts)
-
-
-def _fits(phase: Phase, result: Result) -> bool:
-    """Whether an outcome is one that this phase of a visit can have."""
-    match result.outcome:
-        case Failed():
-            return True
-        case Expands():
-            return phase == "expand"
-        case Done():
-            return phase != "expand"
-        case Waits():
-            return phase == "call"
-        case Skips():
-            return phase in ("call", "expand")
 
 
 def begin(pen: Pen, node: str, visit: int, index: int, token: int, worker: str) -> None:

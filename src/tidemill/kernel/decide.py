@@ -14,8 +14,6 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.kernel.attempts import (
-    phase_of,
-    standing,
     take_begin,
     take_checkpoint,
     take_lost,
@@ -56,6 +54,7 @@ from tidemill.kernel.jobs import DISPATCHING, Put, expected_jobs, key_of, run_jo
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.pen import Decision, Pen
 from tidemill.kernel.routing import owns_job
+from tidemill.kernel.standing import phase_of, standing
 from tidemill.kernel.state import DISPATCHED, State, peek_at
 from tidemill.kernel.visits import make_ready, settle
 
