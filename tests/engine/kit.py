@@ -63,6 +63,7 @@ class Process:
         """Nothing of it runs any more, and nothing is cleaned up."""
         self.door.dead = True
         self.mill.processes.pop(self.name, None)
+        self.mill.buried.add(self.name)
         for task in list(self.tasks):
             task.cancel()
 
@@ -99,6 +100,8 @@ class Mill:
         self.store = MemoryStore(clock=self.now_ms, sleep=self._sleep)
         self.blobs = MemoryBlobs()
         self.processes: dict[str, Process] = {}
+        self.buried: set[str] = set()
+        """Names of killed processes: what still stirs in them is cancelled at once."""
         self.unjudged: set[str] = set()
         """Runs whose log a test has damaged."""
 
@@ -130,6 +133,7 @@ class Mill:
             audit_every_ms=audit_every_ms,
         )
         process = self.processes[name] = Process(self, name, door, ambient, engine)
+        self.buried.discard(name)
         return process
 
     async def process(self, name: str = "w1", **options: Any) -> Process:
@@ -209,6 +213,8 @@ class Mill:
         if process is not None:
             process.tasks[task] = None
             task.add_done_callback(lambda done: process.tasks.pop(done, None))
+        elif _PROCESS.get() in self.buried:
+            loop.call_soon(task.cancel)
         return task
 
 

@@ -109,7 +109,9 @@ async def test_retries_wait_longer_each_time_within_the_jitter(mill: Mill) -> No
 
     worker = await mill.process(functions={"work": fail})
     run = await worker.run(
-        document(call("a", retry={"max_attempts": 4, "backoff_seconds": 10, "multiplier": 3, "max_backoff_seconds": 60}))
+        document(
+            call("a", retry={"max_attempts": 4, "backoff_seconds": 10, "multiplier": 3, "max_backoff_seconds": 60})
+        )
     )
     assert run.status == "FAILED"
     assert run.nodes["a"]["attempts"] == 4

@@ -70,7 +70,9 @@ async def test_templates_conditions_and_handlers_read_through_blobs(mill: Mill) 
 @simulated
 async def test_big_inputs_are_a_blob(mill: Mill) -> None:
     worker = await mill.process()
-    run = await worker.run(document(node("a", config="{{ inputs.text | length }}", when="inputs.go")), {"text": BIG, "go": True})
+    run = await worker.run(
+        document(node("a", config="{{ inputs.text | length }}", when="inputs.go")), {"text": BIG, "go": True}
+    )
     (created,) = await mill.of(run.run_id, RunCreated)
     assert isinstance(created.inputs, BlobRef)
     assert run.outputs == {"a": 70_000}
@@ -90,7 +92,9 @@ async def test_big_outputs_of_a_run_are_a_blob(mill: Mill) -> None:
 async def test_outputs_that_name_a_node_by_a_computed_name_see_blobs_too(mill: Mill) -> None:
     worker = await mill.process()
     run = await worker.run(
-        document(node("a", config=BIG), node("b", config=1), outputs={"x": "{{ nodes[inputs.which].output | length }}"}),
+        document(
+            node("a", config=BIG), node("b", config=1), outputs={"x": "{{ nodes[inputs.which].output | length }}"}
+        ),
         {"which": "a"},
     )
     assert run.outputs == {"x": 70_000}
@@ -147,7 +151,10 @@ async def test_a_parent_that_ends_while_a_handler_runs_is_not_half_seen(mill: Mi
                 "slow",
                 function="look",
                 join="any",
-                branch={"rules": [{"condition": "has(ctx.slow.output) && size(ctx.slow.output) > 9", "next_nodes": ["z"]}], "default": ["y"]},
+                branch={
+                    "rules": [{"condition": "has(ctx.slow.output) && size(ctx.slow.output) > 9", "next_nodes": ["z"]}],
+                    "default": ["y"],
+                },
             ),
             node("z"),
             node("y"),
@@ -230,7 +237,13 @@ async def test_a_blob_that_cannot_be_read_is_waited_for(mill: Mill) -> None:
     """A missing blob is the environment's fault: no attempt is spent on it, and nobody spins."""
     worker = await mill.process()
     client = await mill.process("client", work=False)
-    run_id = await client.start(document(node("a", config=BIG), node("s", "a", type="sleep", config={"seconds": 5}), node("b", "s", config="{{ a.output | length }}")))
+    run_id = await client.start(
+        document(
+            node("a", config=BIG),
+            node("s", "a", type="sleep", config={"seconds": 5}),
+            node("b", "s", config="{{ a.output | length }}"),
+        )
+    )
     await asyncio.sleep(2)
     (completed,) = await mill.of(run_id, NodeCompleted, "a")
     assert isinstance(completed.output, BlobRef)
@@ -250,7 +263,11 @@ async def test_outputs_wait_for_a_missing_blob_too(mill: Mill) -> None:
     worker = await mill.process()
     client = await mill.process("client", work=False)
     run_id = await client.start(
-        document(node("a", config=BIG), node("s", "a", type="sleep", config={"seconds": 5}), outputs={"n": "{{ a.output | length }}"})
+        document(
+            node("a", config=BIG),
+            node("s", "a", type="sleep", config={"seconds": 5}),
+            outputs={"n": "{{ a.output | length }}"},
+        )
     )
     await asyncio.sleep(2)
     (completed,) = await mill.of(run_id, NodeCompleted, "a")
@@ -283,7 +300,9 @@ async def test_a_value_stored_before_its_fact(mill: Mill) -> None:
 
     run_id = "watched"
     mill.store.commit = checked  # type: ignore[method-assign]
-    run = await worker.run(document(node("a", config=BIG), node("b", "a", config="{{ a.output }}2")), {"x": BIG}, key=run_id)
+    run = await worker.run(
+        document(node("a", config=BIG), node("b", "a", config="{{ a.output }}2")), {"x": BIG}, key=run_id
+    )
     assert run.status == "COMPLETED" and missing == []
     assert (await mill.state(run_id)).blobs == 3
 

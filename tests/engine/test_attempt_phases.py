@@ -111,7 +111,9 @@ async def test_when_is_asked_once_before_a_map(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
     maps = {"map": {"over": [1, 2, 3]}}
-    run = await worker.run(document(call("yes", when="inputs.x > 0", **maps), call("no", when="inputs.x < 0", **maps)), {"x": 1})
+    run = await worker.run(
+        document(call("yes", when="inputs.x > 0", **maps), call("no", when="inputs.x < 0", **maps)), {"x": 1}
+    )
     assert (ledger.count("yes"), ledger.count("no")) == (3, 0)
     assert run.nodes["no"]["status"] == "SKIPPED"
     assert await mill.of(run.run_id, NodeExpanded, "no") == []
@@ -123,7 +125,11 @@ async def test_a_map_over_nothing_completes_at_once(mill: Mill) -> None:
     worker = await mill.process(functions={"work": ledger.quick})
     run = await worker.run(
         document(
-            call("m", map={"over": "{{ inputs.items }}"}, branch={"rules": [{"condition": "size(output) == 0", "next_nodes": ["none"]}], "default": ["some"]}),
+            call(
+                "m",
+                map={"over": "{{ inputs.items }}"},
+                branch={"rules": [{"condition": "size(output) == 0", "next_nodes": ["none"]}], "default": ["some"]},
+            ),
             node("none"),
             node("some"),
         ),
@@ -237,7 +243,9 @@ async def test_a_condition_that_has_no_boolean_fails_the_visit(mill: Mill, field
 async def test_a_template_that_fails_leaves_attempts_at_zero(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
-    run = await worker.run(document(node("a", when="false"), node("x"), call("b", "a", "x", args={"value": "{{ a.output.x }}"})))
+    run = await worker.run(
+        document(node("a", when="false"), node("x"), call("b", "a", "x", args={"value": "{{ a.output.x }}"}))
+    )
     shown = run.nodes["b"]
     assert (shown["status"], shown["attempts"], shown["error"]["code"]) == ("FAILED", 0, "template_failed")
     assert "was skipped" in shown["error"]["message"]

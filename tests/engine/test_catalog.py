@@ -19,7 +19,9 @@ async def test_equal_content_is_the_same_version(mill: Mill) -> None:
     client = await mill.process(work=False)
     first = await client.engine.publish(chain("a", "b"))
     again = await client.engine.publish(chain("a", "b"))
-    text = await client.engine.publish("name: test\nnodes:\n  - {id: a, type: value}\n  - {id: b, type: value, dependencies: [a]}\n")
+    text = await client.engine.publish(
+        "name: test\nnodes:\n  - {id: a, type: value}\n  - {id: b, type: value, dependencies: [a]}\n"
+    )
     assert (first.version, first.created) == (1, True)
     assert [(other.version, other.created, other.digest) for other in (again, text)] == [(1, False, first.digest)] * 2
     assert len(await client.engine.catalog.versions(TENANT, "test")) == 1
@@ -112,7 +114,9 @@ async def test_publishing_again_after_a_lost_reply_answers_the_same_version(mill
 async def test_a_version_keeps_its_document_in_the_normal_form(mill: Mill) -> None:
     client = await mill.process(work=False)
     await client.engine.publish(
-        {"name": "seeds", "nodes": [{"node_id": "a", "handler": "decision", "config": 1}]}, author="ada", message="first"
+        {"name": "seeds", "nodes": [{"node_id": "a", "handler": "decision", "config": 1}]},
+        author="ada",
+        message="first",
     )
     (version,) = await client.engine.catalog.versions(TENANT, "seeds")
     assert (version.author, version.message, version.at_ms) == ("ada", "first", 1_000_000)

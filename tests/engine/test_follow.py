@@ -41,7 +41,9 @@ async def test_following_from_a_seq(mill: Mill) -> None:
     await mill.until(lambda: ledger.running == 1)
     whole = await _followed(worker, run_id)
     for after in range(len(whole) + 1):
-        assert [event["seq"] for event in await _followed(worker, run_id, after)] == list(range(after + 1, len(whole) + 1))
+        assert [event["seq"] for event in await _followed(worker, run_id, after)] == list(
+            range(after + 1, len(whole) + 1)
+        )
 
 
 @simulated
@@ -108,7 +110,9 @@ async def test_a_follower_that_leaves_early_leaves_nothing_behind(mill: Mill) ->
 @simulated
 async def test_events_are_readable(mill: Mill) -> None:
     worker = await mill.process()
-    run_id = await worker.start(document(node("a", config={"x": 1})), {"who": "ada"}, submitted_by="ada", labels={"k": "v"})
+    run_id = await worker.start(
+        document(node("a", config={"x": 1})), {"who": "ada"}, submitted_by="ada", labels={"k": "v"}
+    )
     created, *_, completed, _ = await _followed(worker, run_id)
     assert (created["workflow"], created["labels"], created["submitted_by"]) == ("test", {"k": "v"}, "ada")
     assert (completed["type"], completed["node"], completed["attempt"]) == ("NodeCompleted", "a", 1)

@@ -18,6 +18,7 @@ from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine import turn
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.turn import Answer, Ask
+from tidemill.engine.worker import HAND_OVERS_PER_CLAIM
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Fail, Handler, NodeContext, Return
 from tidemill.kernel.commands import Begin, Done, Expands, Result
@@ -273,7 +274,7 @@ async def test_a_worker_takes_no_more_than_it_can_do(mill: Mill) -> None:
 @simulated
 async def test_a_long_chain_lets_others_through(mill: Mill) -> None:
     client = await mill.process("c", work=False)
-    names = [f"n{number}" for number in range(200)]
+    names = [f"n{number}" for number in range(2 * HAND_OVERS_PER_CLAIM)]
     long, short = await client.start(chain(*names)), await client.start(chain("a"))
     await mill.process("w", concurrency=1)
     await client.end(short)
@@ -585,6 +586,7 @@ async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None
     await asyncio.sleep(1.5)
     assert worker.door.fired["jobs"] == 1
     assert (await mill.state(run)).peek("b").status == "QUEUED"
+    assert worker.engine.keeper is not None and worker.engine.keeper.repairs == 0
     assert await mill.of(run, RunRepaired) == []
 
 

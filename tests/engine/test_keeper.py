@@ -47,12 +47,27 @@ async def test_a_missing_job_is_put_back_with_an_event_that_says_why(mill: Mill)
     ("nodes", "lost"),
     [
         ([node("s", type="sleep", config={"seconds": 30})], "wake/s/1/-1"),
-        ([node("s", type="sleep", config={"seconds": 90}, timeout_seconds=40, retry={"max_attempts": 1})], "expire/s/1/-1"),
-        ([node("f", type="fail", config={"attempts": 1, "value": 1, "retryable": True}, retry={"backoff_seconds": 30})], "run/f/1/-1"),
+        (
+            [node("s", type="sleep", config={"seconds": 90}, timeout_seconds=40, retry={"max_attempts": 1})],
+            "expire/s/1/-1",
+        ),
+        (
+            [
+                node(
+                    "f",
+                    type="fail",
+                    config={"attempts": 1, "value": 1, "retryable": True},
+                    retry={"backoff_seconds": 30},
+                )
+            ],
+            "run/f/1/-1",
+        ),
     ],
 )
 @simulated
-async def test_a_lost_timer_comes_back_for_the_same_moment(mill: Mill, nodes: list[dict[str, object]], lost: str) -> None:
+async def test_a_lost_timer_comes_back_for_the_same_moment(
+    mill: Mill, nodes: list[dict[str, object]], lost: str
+) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(*nodes))
     await asyncio.sleep(2)
@@ -69,7 +84,9 @@ async def test_a_lost_timer_comes_back_for_the_same_moment(mill: Mill, nodes: li
 @simulated
 async def test_a_lost_deadline_comes_back(mill: Mill) -> None:
     worker = await mill.process()
-    run_id = await worker.start(document(node("s", type="sleep", config={"seconds": 900}), limits={"deadline_seconds": 60}))
+    run_id = await worker.start(
+        document(node("s", type="sleep", config={"seconds": 900}), limits={"deadline_seconds": 60})
+    )
     await mill.meddle(run_id, drop=("deadline//0/-1",))
     run = await worker.end(run_id)
     assert run.error is not None and run.error["code"] == "deadline_exceeded"
@@ -144,7 +161,9 @@ async def test_a_paused_run_is_not_repaired(mill: Mill) -> None:
             call("a", args={"seconds": 45}, priority=9),
             call("b"),
             node("s", type="sleep", config={"seconds": 500}, priority=9),
-            node("f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 25}, priority=9),
+            node(
+                "f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 25}, priority=9
+            ),
         )
     )
     await mill.until(lambda: ledger.running == 1)
@@ -214,7 +233,15 @@ async def test_who_waits_for_something_with_a_name_is_not_stuck(mill: Mill) -> N
     sleeping = await worker.start(document(node("s", type="sleep", config={"seconds": 2_000}), name="sleeping"))
     working = await worker.start(document(call("w", args={"seconds": 2_000}), name="working"))
     backing_off = await worker.start(
-        document(node("f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 2_000, "max_backoff_seconds": 2_000}), name="backing-off")
+        document(
+            node(
+                "f",
+                type="fail",
+                config={"attempts": 1, "retryable": True},
+                retry={"backoff_seconds": 2_000, "max_backoff_seconds": 2_000},
+            ),
+            name="backing-off",
+        )
     )
     paused = await worker.start(document(node("p", queue="nobody"), name="paused"))
     await worker.engine.pause(paused)

@@ -213,7 +213,11 @@ async def test_outputs_that_kill_five_workers_fail_the_run(mill: Mill) -> None:
     big = "x" * 70_000
     worker = await mill.process("w1")
     run_id = await worker.start(
-        document(node("a", config=big), node("s", "a", type="sleep", config={"seconds": 5}), outputs="{{ a.output | length }}")
+        document(
+            node("a", config=big),
+            node("s", "a", type="sleep", config={"seconds": 5}),
+            outputs="{{ a.output | length }}",
+        )
     )
     await asyncio.sleep(1)
     worker.kill()

@@ -159,14 +159,18 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Mill, w
     worker = await mill.process()
     reference = await worker.publish(chain("a"))
     others = [worker.start(reference) for _ in range(5)]
-    refused, *started = await asyncio.gather(worker.start(reference, **BAD_WORDS[what]), *others, return_exceptions=True)
+    refused, *started = await asyncio.gather(
+        worker.start(reference, **BAD_WORDS[what]), *others, return_exceptions=True
+    )
     assert isinstance(refused, Rejected), refused
     for run_id in started:
         assert isinstance(run_id, str) and (await worker.end(run_id)).status == "COMPLETED"
     assert len(await mill.rows()) == 5
 
 
-@pytest.mark.parametrize("words", [{"reason": "\ud800"}, {"actor": "\udfff"}, {"reason": 5}, {"reason": "x" * 1_000_000}])
+@pytest.mark.parametrize(
+    "words", [{"reason": "\ud800"}, {"actor": "\udfff"}, {"reason": 5}, {"reason": "x" * 1_000_000}]
+)
 @simulated
 async def test_reasons_that_cannot_be_stored_are_refused(mill: Mill, words: dict[str, Any]) -> None:
     ledger = Ledger()

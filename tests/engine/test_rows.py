@@ -139,7 +139,16 @@ def test_a_row_can_be_written_and_read_in_every_field() -> None:
 def test_what_a_run_can_be_found_by() -> None:
     state = State(status="RUNNING", workflow="w", version=2, labels={"a": "b=c"}, submitted_by="ada")
     terms = run_terms(state, stuck=True, idle=True)
-    assert set(terms) == {"status:RUNNING", "workflow:w", "version:w@2", "label:a=b=c", "by:ada", "live", "stuck", "idle"}
+    assert set(terms) == {
+        "status:RUNNING",
+        "workflow:w",
+        "version:w@2",
+        "label:a=b=c",
+        "by:ada",
+        "live",
+        "stuck",
+        "idle",
+    }
     ended = run_terms(State(status="FAILED", workflow="w", version=2))
     assert set(ended) == {"status:FAILED", "workflow:w", "version:w@2"}
 
@@ -152,7 +161,9 @@ async def test_finding_runs(mill: Mill) -> None:
     await worker.publish(document(node("a", queue="x", type="sleep", config={"seconds": 10_000}), name="slow"))
     for number in range(12):
         name = ("good", "bad", "slow")[number % 3]
-        await worker.engine.start(name, key=f"{name}-{number}", labels={"n": str(number % 2)}, submitted_by=f"u{number % 4}")
+        await worker.engine.start(
+            name, key=f"{name}-{number}", labels={"n": str(number % 2)}, submitted_by=f"u{number % 4}"
+        )
         await asyncio.sleep(1)
     find = worker.engine.find
     everything, more = await find(limit=50)

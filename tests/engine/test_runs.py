@@ -93,9 +93,7 @@ async def test_a_run_that_does_not_complete_has_no_outputs(mill: Mill) -> None:
 async def test_the_deadline_ends_a_run(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
-    run = await worker.run(
-        document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30})
-    )
+    run = await worker.run(document(call("a", args={"seconds": 500}), node("b", "a"), limits={"deadline_seconds": 30}))
     assert mill.loop.now == pytest.approx(1_030, abs=0.5)
     assert run.status == "FAILED"
     assert run.error is not None and run.error["code"] == "deadline_exceeded"
@@ -239,7 +237,10 @@ async def test_pause_and_resume(mill: Mill) -> None:
     await asyncio.sleep(100)
     assert len(ledger.calls) == 1 and ledger.running == 0
     shown = await worker.engine.show(run_id)
-    assert (shown.status, sorted(n["status"] for n in shown.nodes.values())) == ("PAUSED", ["COMPLETED", "PENDING", "QUEUED"])
+    assert (shown.status, sorted(n["status"] for n in shown.nodes.values())) == (
+        "PAUSED",
+        ["COMPLETED", "PENDING", "QUEUED"],
+    )
     assert await mill.jobs(run_id) == []
     await worker.engine.resume(run_id, actor="bob")
     await worker.engine.resume(run_id)
@@ -255,7 +256,9 @@ async def test_timers_and_back_offs_outlast_a_pause(mill: Mill) -> None:
     run_id = await worker.start(
         document(
             node("s", type="sleep", config={"seconds": 20}),
-            node("f", type="fail", config={"attempts": 1, "value": 1, "retryable": True}, retry={"backoff_seconds": 20}),
+            node(
+                "f", type="fail", config={"attempts": 1, "value": 1, "retryable": True}, retry={"backoff_seconds": 20}
+            ),
             node("z", "s", "f"),
         )
     )

@@ -91,7 +91,11 @@ async def test_a_type_that_a_worker_does_not_know_is_left_to_one_that_does(mill:
     ignorant = await mill.process("ignorant", handlers=built_in_handlers())
     await asyncio.sleep(20)
     shown = await client.engine.show(run_id)
-    assert (shown.nodes["a"]["status"], shown.nodes["b"]["status"], shown.nodes["b"]["attempts"]) == ("COMPLETED", "QUEUED", 0)
+    assert (shown.nodes["a"]["status"], shown.nodes["b"]["status"], shown.nodes["b"]["attempts"]) == (
+        "COMPLETED",
+        "QUEUED",
+        0,
+    )
     assert 10 <= ignorant.door.calls["release"] <= 25
     await mill.process("knowing", more=[special])
     began = mill.loop.now

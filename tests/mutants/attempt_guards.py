@@ -182,6 +182,14 @@ ATTEMPT: tuple[Guard, ...] = (
         test="tests/kernel/test_repairs.py::test_what_the_state_no_longer_agrees_with_is_left_alone",
     ),
     Guard(
+        name="repair-of-the-version-looked-at",
+        why="What the audit found in a run that has moved on meanwhile would be recorded as a repair.",
+        file=DECIDE,
+        snippet="if repair.seq and repair.seq != pen.state.seq:",
+        sabotage="if False:",
+        test="tests/mutants/test_kernel_guards.py::test_a_repair_of_another_version_is_ignored",
+    ),
+    Guard(
         name="repair-restores-what-is-called-for",
         why="Work that was lost by the store would never be done.",
         file=DECIDE,
@@ -345,8 +353,8 @@ ATTEMPT: tuple[Guard, ...] = (
         name="max-bytes",
         why="A run could fill the store with its outputs.",
         file=ATTEMPTS,
-        snippet="limit is not None and pen.state.size + done.size > limit",
-        sabotage="limit is not None and done.size > limit",
+        snippet="pen.state.size + done.size > limit",
+        sabotage="done.size > limit",
         test="tests/kernel/test_limits.py::test_outputs_of_the_run_are_counted_in_bytes",
     ),
     Guard(

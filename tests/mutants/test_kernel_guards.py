@@ -8,7 +8,7 @@ import pytest
 from tests.kernel.tables import Run, loop
 from tidemill.errors import Rejected
 from tidemill.kernel import codec
-from tidemill.kernel.commands import AnyCommand, Begin, Done, Expands, Pause, Result
+from tidemill.kernel.commands import AnyCommand, Begin, Done, Expands, Pause, Repair, Result
 from tidemill.kernel.decide import decide_all
 from tidemill.kernel.events import RunCreated, RunPaused
 from tidemill.kernel.evolve import replay
@@ -36,6 +36,15 @@ def test_a_refused_command_writes_nothing_beside_others() -> None:
     decision, problems = decide_all(run.flow, run.kernel.state, commands, 2_000)
     assert [problem and problem.code for problem in problems] == ["attempt_stale", "attempt_stale", None]
     assert [type(event) for event in decision.events] == [RunPaused]
+
+
+def test_a_repair_of_another_version_is_ignored() -> None:
+    run = Run("a b")
+    run.start()
+    seen = run.kernel.state.seq
+    run.begin("a")
+    assert run.do(Repair(missing=("run/b/1/-1",), reason="lost", seq=seen)) == []
+    assert run.do(Repair(missing=("run/b/1/-1",), reason="lost", seq=seen + 1)) != []
 
 
 def test_an_edge_that_is_taken_twice_arrives_once() -> None:

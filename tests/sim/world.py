@@ -36,7 +36,8 @@ from tidemill.stores.memory import MemoryStore
 TENANT = "default"
 LEASE_MS = 3_000
 TROUBLED_S = 90.0
-HEALED_S_MAX = 1_500.0
+QUIET_S_MAX = 400.0
+"""How long nothing may happen in a healed world: the longest wait of a document is forty seconds."""
 EMPTY_COMMITS_MAX = 400
 
 PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="")
@@ -133,6 +134,7 @@ class World:
         self.acknowledged: list[tuple[str, str]] = []
         """(run, command id) of client commands that were answered."""
         self.empty_commits = 0
+        self.last_event_s = 0.0
         self.broken: list[str] = []
         self._numbers: Counter[str] = Counter()
         self._processes_wanted = self.rng.choice((1, 2, 2, 3))
@@ -154,6 +156,7 @@ class World:
         if not commit.records:
             self.empty_commits += 1
             return
+        self.last_event_s = self.loop.now
         run = commit.stream.key
         checker = self.checkers.get(run)
         if checker is None:
@@ -383,12 +386,15 @@ class World:
             await self._command(client, run, Resume())
 
     async def _must_end(self, runs: list[str]) -> None:
-        ends = self.loop.now + HEALED_S_MAX
+        self.last_event_s = self.loop.now
         while await self._any_live():
             if self.broken:
                 raise Broken(self.broken[0])
-            if self.loop.now > ends:
+            if self.loop.now > self.last_event_s + QUIET_S_MAX:
                 raise Broken(f"no progress: {await self._stuck(runs)}")
+            if not self.processes:
+                # The last one died of a fault that struck in the very moment of healing.
+                await self._spawn("w0")
             await asyncio.sleep(3)
         if self.broken:
             raise Broken(self.broken[0])

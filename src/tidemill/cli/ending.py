@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 import sys
@@ -69,8 +70,14 @@ def explained(board: Board) -> list[tuple[str, str]]:
 
 
 def pretty(value: Any) -> str:
-    """A JSON value on several lines."""
-    return clean(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
+    shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
+
+
+def _escaped(letter: str) -> str:
+    """A character as JSON may write it, with a surrogate pair where one is needed."""
+    return json.dumps(letter)[1:-1]
 
 
 def _where(board: Board) -> str:

@@ -13,6 +13,8 @@ from tidemill.kernel.commands import Skips, Waits
 WAIT_MS_MAX = 3_155_760_000_000
 """A hundred years, as for the node type `sleep`."""
 WORDS_MAX = 500
+RESERVED = frozenset({"loop"})
+"""Waits that only the engine begins."""
 
 
 def asked_for(ended: Pause | Skip) -> Skips | Waits:
@@ -22,6 +24,8 @@ def asked_for(ended: Pause | Skip) -> Skips | Waits:
     for_ms = ended.for_ms
     if for_ms is not None and (type(for_ms) is not int or not 0 <= for_ms <= WAIT_MS_MAX):
         raise Fail("answer_invalid", f"for_ms is {clipped(for_ms, 100)}, not a number of milliseconds from now")
+    if ended.on in RESERVED:
+        raise Fail("answer_invalid", f"{ended.on!r} is what the engine itself waits for", hint="use another word")
     return Waits(on=_word(ended.on, "on"), name=_word(ended.name, "name"), for_ms=for_ms)
 
 

@@ -43,6 +43,9 @@ class Stale(Exception):
     """The attempt does not count any more, so its handler must not be called."""
 
 
+ABANDON_AFTER_MS = 1_000
+"""How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
+
 NO_ITEMS = Expands(count=0, items=b"[]")
 
 
@@ -72,13 +75,13 @@ class Attempt:
     """Everything that one try needs."""
 
     __slots__ = (
-        "_act", "_cell", "_fetched", "_flow", "_handler", "_lists", "_node", "_started", "_state", "_tools",
+        "_act", "_cell", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_started", "_state", "_tools",
         "called", "lease", "phase", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
         self._tools, self._node, self._handler = tools, node, handler
-        self._flow, self._lists, self._state = entry.flow, entry.lists, entry.state
+        self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.lists, entry.state
         self.task, self.lease = task, lease
         self._cell = cell = entry.state.peek(task.node)
         self._act: Activation = peek_at(cell, task.index) or QUEUED_ITEM
@@ -213,23 +216,24 @@ class Attempt:
         await self._tools.recorder.record_checkpoint(self, value)
 
     async def _await(self, pending: Awaitable[Ended]) -> Result:
+        """Wait for a handler no longer than it may take, whatever it does with a cancellation."""
         timeout_ms = self._node.timeout_ms
-        limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+        handler = asyncio.ensure_future(_guarded(pending))
         try:
-            async with limit:
-                ended = await pending
-        except TimeoutError as error:
-            if limit.expired() and timeout_ms is not None:
+            await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+            if not handler.done() and timeout_ms is not None:
+                handler.cancel()
+                await asyncio.wait({handler}, timeout=ABANDON_AFTER_MS / 1000)
                 return self._result(timed_out(timeout_ms))
-            return self._result(failed_by(error))
-        except KeyboardInterrupt:
+        except asyncio.CancelledError:
+            handler.cancel()
             raise
+        try:
+            ended = handler.result()
         except BaseException as error:
-            # A handler may fail by a cancellation of its own making; one that was meant for it is passed on.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            return self._result(failed_by(error))
+            ended = error
+        if isinstance(ended, BaseException):
+            return self._result(failed_by(ended))
         result = self._ended(ended)
         return result if isinstance(result, Result) else await result
 
@@ -280,6 +284,18 @@ class Attempt:
 
     def _finish(self, text: bytes, chosen: Chosen = None) -> Result | Awaitable[Result]:
         """The visit has its output: find the way it goes on, and keep a long value by content."""
+        if self._node.routed and self.task.index == NOT_AN_ITEM and self._entry.state.blobs:
+            # Other nodes may have ended while the handler ran, with values too large to be at hand.
+            return self._finish_looking_again(text, chosen)
+        return self._finish_known(text, chosen)
+
+    async def _finish_looking_again(self, text: bytes, chosen: Chosen) -> Result:
+        needed = dict.fromkeys(ref.digest for ref in self._references())
+        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
+        result = self._finish_known(text, chosen)
+        return result if isinstance(result, Result) else await result
+
+    def _finish_known(self, text: bytes, chosen: Chosen) -> Result | Awaitable[Result]:
         route = self._route(text, chosen)
         if isinstance(route, Failed):
             return self._result(route)
@@ -317,6 +333,14 @@ class Attempt:
             waited_ms=max(0, round(ambient.now_ms() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )
+
+
+async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
+    """Await a handler in a task of its own; what would stop the loop if it left the task is handed out as a value."""
+    try:
+        return await pending
+    except (KeyboardInterrupt, SystemExit) as error:
+        return error
 
 
 def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:

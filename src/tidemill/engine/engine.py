@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.catalog import Catalog, Published, Version
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.requests import check_labels, check_run_id, check_words
-from tidemill.engine.rows import RUN, RunRow, read_run_row
+from tidemill.engine.rows import DEAD_LETTER, RUN, DeadLetterRow, RunRow, read_dead_letter_row, read_run_row
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import RunView, view_run
@@ -155,7 +155,7 @@ class Engine:
     async def _same_start(self, stream: Stream, version: Version, inputs: Payload) -> None:
         """Refuse a key that was used for another workflow or other inputs."""
         entry = await self._entry(stream.key)
-        if entry.state.inputs != inputs or entry.state.workflow != version.name:
+        if entry.state.workflow != version.name or not _same_value(entry.state.inputs, inputs):
             raise rejected(
                 "key_reused",
                 f"key {stream.key} belongs to a run with other inputs",
@@ -191,6 +191,11 @@ class Engine:
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run."""
         entry = await self._entry(run_id)
+        if not 0 <= after <= entry.state.seq:
+            message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
+            raise rejected(
+                "cursor_invalid", message, path="/after", hint="pass the seq of the last event you have seen"
+            )
         if not entry.state.live and after >= entry.state.seq:
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
@@ -209,8 +214,19 @@ class Engine:
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[RunRow], str | None]:
         """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
         page = await self._store.find(self._tenant, RUN, terms, after=after, limit=limit)
         return [read_run_row(row) for row in page.rows], page.after
+
+    async def dead_letters(
+        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> tuple[list[DeadLetterRow], str | None]:
+        """Failures that nobody will try again by itself (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
+        page = await self._store.find(self._tenant, DEAD_LETTER, terms, after=after, limit=limit)
+        return [read_dead_letter_row(row) for row in page.rows], page.after
 
     async def cancel(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
         """End the run; what runs is told, what comes late is discarded."""
@@ -242,3 +258,10 @@ class Engine:
 
 
 _TERMINAL = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__}
+
+
+def _same_value(one: Payload, other: Payload) -> bool:
+    """Whether two inputs mean the same; the order in which a mapping was written does not matter."""
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        return one == other or bool(decode_value(one) == decode_value(other))
+    return one == other

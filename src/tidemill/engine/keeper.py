@@ -9,6 +9,7 @@ waits for nothing with a name is marked stuck; one that is merely quiet is liste
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import msgspec
 
@@ -22,6 +23,8 @@ from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Repair
 from tidemill.kernel.jobs import JOB_FORMAT, expected_jobs
 from tidemill.stores.contract import Commit, JobView, Store, Stream
+
+LOG = logging.getLogger(__name__)
 
 STUCK_AFTER_MS = 60_000
 IDLE_AFTER_MS = 300_000
@@ -67,6 +70,9 @@ class Keeper:
                 await self.sweep()
             except Unavailable:
                 continue
+            except Exception:
+                # A bug must be heard of, but one run's trouble must not leave all the others without a keeper.
+                LOG.exception("the audit failed and will be repeated")
 
     async def sweep(self) -> None:
         """Look at every live run once."""

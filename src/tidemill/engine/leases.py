@@ -7,12 +7,15 @@ was lost is told to it. Correctness never depends on a beat, because the fence t
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
 from tidemill.ambient import Ambient
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Lease, Store
+
+LOG = logging.getLogger(__name__)
 
 BEATS_PER_LEASE = 3
 
@@ -36,6 +39,10 @@ class Heart:
         try:
             return await self._store.renew(leases, self._lease_ms)
         except Unavailable:
+            return ()
+        except Exception:
+            # A heart that stops would cost every lease; a bug must be heard of all the same.
+            LOG.exception("renewing leases failed and will be repeated")
             return ()
 
     async def beat_in_loop(self) -> None:

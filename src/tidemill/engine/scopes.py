@@ -12,7 +12,7 @@ from tidemill.kernel.events import BlobRef, Payload
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.routing import ancestors
 from tidemill.kernel.sight import Output, iteration, upstream, visible
-from tidemill.kernel.state import State
+from tidemill.kernel.state import ENDED, Cell, State
 
 NOTHING_FETCHED: Fetched = {}
 
@@ -43,14 +43,17 @@ class SeenNodes(Mapping[str, Seen | Absent]):
             return Absent("is not an ancestor")
         seen = visible(self._workflow, self._state, self._reader, name)
         if isinstance(seen, str):
-            return Absent(seen)
+            cell = self._state.peek(name)
+            ended = cell.status in ENDED and name not in self._reader.reads_past
+            return Absent(seen, self._meta(cell, cell.status) if ended else {})
         if not fetched_before(seen.payload, self._fetched):
             return Absent("has not ended")
         cell = self._state.peek(name)
-        meta: dict[str, Any] = {"status": seen.status}
-        if seen.visit == cell.visit:
-            meta |= {"attempts": cell.attempt, "duration_ms": cell.duration_ms}
+        meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
         return Seen(shared_value(seen.payload, self._fetched), meta)
+
+    def _meta(self, cell: Cell, status: str) -> dict[str, Any]:
+        return {"status": status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
 
     def _hidden(self, name: str) -> bool:
         """Whether a computed reference points at a node that the reader does not follow. Static ones were checked."""

@@ -8,6 +8,7 @@ runs may finish within the grace period, the rest is cancelled and given back at
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.standing import standing
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Claim, Lease, Store, Stream
+
+LOG = logging.getLogger(__name__)
 
 HAND_OVERS_PER_CLAIM = 256
 """After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
@@ -166,6 +169,10 @@ class Worker:
                 await asyncio.sleep(0)
             except Unavailable:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
+            except Exception:
+                # A bug must be heard of, but it must not leave a process that looks alive and claims nothing.
+                LOG.exception("claiming failed and will be repeated")
+                await self._ambient.sleep(1_000)
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""

@@ -18,7 +18,7 @@ from tidemill.expressions.cel_syntax import Chain, chains
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.paths import READERS, is_nothing
 from tidemill.expressions.references import References
-from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
 from tidemill.expressions.wording import shorten
 
 ROOTS = frozenset({"output", "ctx", "inputs", "run", "iteration", "current"})
@@ -142,7 +142,7 @@ def _named_nodes(tree: Tree, scope: Scope) -> dict[str, Json]:
     nodes: dict[str, Json] = {}
     for node, parts in tree.items():
         seen = scope.nodes.get(node)
-        nodes[node] = _entry(seen, parts) if isinstance(seen, Seen) else {}
+        nodes[node] = {} if seen is None else _entry(seen, parts)
     return nodes
 
 
@@ -158,13 +158,13 @@ def _every_node(references: References, scope: Scope) -> dict[str, Json]:
     return nodes
 
 
-def _entry(seen: Seen, parts: Tree | None) -> dict[str, Json]:
+def _entry(seen: Seen | Absent, parts: Tree | None) -> dict[str, Json]:
     if parts is None:
         parts = {"output": None, "meta": None}
     entry: dict[str, Json] = {}
-    if "output" in parts:
+    if "output" in parts and isinstance(seen, Seen):
         entry["output"] = _cut(seen.output, parts["output"])
-    if "meta" in parts:
+    if "meta" in parts and seen.meta:
         entry["meta"] = _cut(dict(seen.meta), parts["meta"])
     return entry
 

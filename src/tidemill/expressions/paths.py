@@ -14,7 +14,7 @@ from functools import partial
 from tidemill.expressions.failure import Explanation
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.references import NODE_MAPS, RESERVED, References
-from tidemill.expressions.scope import Absent, Json, Scope, Seen
+from tidemill.expressions.scope import Absent, Json, Scope
 from tidemill.expressions.wording import lacking, listing, meant, place
 
 Key = str | int
@@ -41,9 +41,9 @@ class Path:
         """Walk to the value, shared with the scope and not copied; whatever is not there is `Missing`."""
         if self.node is not None:
             seen = scope.nodes.get(self.node)
-            if not isinstance(seen, Seen):
+            if seen is None or (isinstance(seen, Absent) and not (self.meta and seen.meta)):
                 return self._missing(scope)
-            value: object = seen.meta if self.meta else seen.output
+            value: object = seen.meta if self.meta or isinstance(seen, Absent) else seen.output
         elif self.read is None:
             return self._missing(scope)
         else:
@@ -139,9 +139,9 @@ def explain(path: Path, scope: Scope) -> Explanation:
     """Say why a path leads nowhere."""
     if path.node is not None:
         seen = scope.nodes.get(path.node)
-        if not isinstance(seen, Seen):
+        if seen is None or (isinstance(seen, Absent) and not (path.meta and seen.meta)):
             return _unseen(path.text, path.node, seen, scope)
-        value: object = seen.meta if path.meta else seen.output
+        value: object = seen.meta if path.meta or isinstance(seen, Absent) else seen.output
     elif path.read is None:
         return Explanation(f"{path.text} has no value of its own", f"name one of its entries: {path.text}.NAME")
     else:

@@ -29,6 +29,8 @@ class Absent:
     """A node without an output; `reason` completes the sentence "node x ..."."""
 
     reason: str
+    meta: Mapping[str, Json] = field(default_factory=dict)
+    """What is known of it all the same, once its visit has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

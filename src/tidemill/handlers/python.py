@@ -8,9 +8,12 @@ called `context`, the attempt's context.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import importlib
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
@@ -66,9 +69,38 @@ async def _awaited(result: Awaitable[Any]) -> Ended:
 
 
 async def _in_thread(function: Function, args: dict[str, Any]) -> Ended:
-    """Call a function that may block. What it returns may still want to be awaited, e.g. behind a decorator."""
-    result = await asyncio.to_thread(_called, function, args)
+    """Call a function that may block. What it returns may still want to be awaited, e.g. behind a decorator.
+
+    Each call has a thread of its own: one that never returns costs its own thread and nobody else's place.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def run() -> None:
+        try:
+            outcome, error = _called(function, args), None
+        except BaseException as raised:
+            outcome, error = None, raised
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(_settle, future, outcome, error)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name=f"tidemill-{_name(function)}", daemon=True).start()
+    result = await future
     return _ended(await result if inspect.isawaitable(result) else result)
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(outcome)
+    else:
+        future.set_exception(error)
+
+
+def _name(function: Function) -> str:
+    return str(getattr(function, "__name__", "call"))
 
 
 def _called(function: Function, args: dict[str, Any]) -> Any:

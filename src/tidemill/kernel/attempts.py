@@ -172,7 +172,8 @@ def _discard(pen: Pen, result: Result, reason: str) -> None:
 
 def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> None:
     limit = pen.flow.limits.max_bytes
-    if limit is not None and pen.state.size + done.size > limit:
+    counts = result.index != NOT_AN_ITEM or node.map is None
+    if limit is not None and counts and pen.state.size + done.size > limit:
         message = f"the outputs of the run exceed {limit} bytes"
         _fail_for_good(pen, node, result.index, Error("max_bytes_exceeded", message), facts, fatal=True)
     elif result.index != NOT_AN_ITEM:
@@ -180,7 +181,8 @@ def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> Non
     elif (problem := route_problem(node, result.route)) is not None:
         fail_visit(pen, node, Error("route_not_allowed", problem), facts)
     else:
-        complete_visit(pen, node, done.output, result.route, facts, done.size)
+        # The items of a map were counted one by one: the list they make up is not counted again.
+        complete_visit(pen, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
 
 
 def _complete_item(pen: Pen, node: Node, index: int, output: Payload, size: int, facts: Facts) -> None:

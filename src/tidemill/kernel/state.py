@@ -21,8 +21,6 @@ ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"
 """Statuses of a visit or item that is over."""
 DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
 """Statuses that own a job in the store and count against `max_parallel`."""
-TERMINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-"""Statuses in which a run absorbs everything."""
 
 DISCARDS_MAX = 10
 """Discarded results recorded per visit; more are dropped without a trace."""

@@ -30,7 +30,6 @@ class Table:
 NAME_LENGTH_MAX = 128
 SECONDS_MAX = 10 * 366 * 24 * 3600
 COUNT_MAX = 10**12
-IDS_MAX = 200_000
 
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _KINDS = {

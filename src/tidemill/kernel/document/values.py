@@ -34,6 +34,10 @@ class _StopWalk(Exception):
     """A Python object may contain itself, or one part a million times: then the walk must not go on."""
 
 
+PLAIN = frozenset({type(None), bool, int, float, str})
+"""Exactly these: a subclass may look like a string and be written as something else, or not at all."""
+
+
 class _Walk:
     __slots__ = ("found", "left")
 
@@ -71,14 +75,13 @@ class _Walk:
             self._say("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
-        if isinstance(value, float):
+        if type(value) not in PLAIN:
+            self._say("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
+        elif isinstance(value, float):
             if not isfinite(value):
                 self._say("not_json", trail, f"{value} is not a JSON number", "use null, or a string")
-        elif isinstance(value, str):
-            if has_lone_surrogate(value):
-                self._say("not_json", trail, "half of a surrogate pair is not a character", "write the whole character")
-        elif value is not None and not isinstance(value, int):
-            self._say("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
+        elif isinstance(value, str) and has_lone_surrogate(value):
+            self._say("not_json", trail, "half of a surrogate pair is not a character", "write the whole character")
 
     def _say(self, code: str, trail: Trail | None, message: str, hint: str = "") -> None:
         steps: list[str | int] = []

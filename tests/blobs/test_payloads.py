@@ -1,0 +1,107 @@
+"""The one door through which values enter the log: what is JSON passes unchanged, all else is refused with a place."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_json_passes_unchanged(value: Any) -> None:
+    text = encode_value(value)
+    assert decode_value(text) == value
+    assert json.loads(text) == value
+
+
+@given(JSON, st.sampled_from([math.nan, math.inf, -math.inf]), st.lists(st.booleans(), max_size=4))
+def test_what_json_has_no_number_for_is_refused_wherever_it_is(value: Any, bad: float, path: list[bool]) -> None:
+    poisoned: Any = bad
+    for as_list in path:
+        poisoned = [value, poisoned] if as_list else {"k": value, "bad": poisoned}
+    with pytest.raises(NotJson):
+        encode_value(poisoned)
+
+
+@given(st.text(alphabet=st.characters(categories=["Cs"]), min_size=1), st.sampled_from(["value", "key", "list"]))
+def test_lone_surrogates_are_refused(half: str, place: str) -> None:
+    with pytest.raises(NotJson):
+        encode_value({"value": half, "key": {half: 1}, "list": ["a", ["b", half]]}[place])
+
+
+def test_integers_are_exact_whatever_their_size() -> None:
+    for number in (2**53 + 1, 2**64, -(2**200), 10**400):
+        assert decode_value(encode_value({"n": number})) == {"n": number}
+
+
+def test_the_place_of_what_is_refused_is_named() -> None:
+    with pytest.raises(NotJson, match="/a/1/b"):
+        encode_value({"a": [0, {"b": math.nan}]})
+    with pytest.raises(NotJson, match="the value is inf"):
+        encode_value(math.inf)
+
+
+@pytest.mark.parametrize("value", ["null", "a null b", {"null": 1}, [None], {"a": None, "b": [None, "null"]}, None])
+def test_a_null_is_not_mistaken_for_nan(value: Any) -> None:
+    assert decode_value(encode_value(value)) == value
+
+
+def _selfish() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+def _deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [object(), print, {(1,): 2}, {1j}, _selfish(), _deep(100_000), {"a": object}, (x for x in [1]), ValueError("x")]
+)
+def test_what_is_no_value_is_refused(value: Any) -> None:
+    with pytest.raises(NotJson) as refused:
+        encode_value(value)
+    assert 0 < len(str(refused.value)) < 1_000
+
+
+@dataclass
+class Point:
+    x: int
+    y: float | None = None
+
+
+def test_plain_python_values_become_json() -> None:
+    assert decode_value(encode_value((1, 2))) == [1, 2]
+    assert decode_value(encode_value(Point(1))) == {"x": 1, "y": None}
+    assert decode_value(encode_value(datetime.date(2026, 1, 2))) == "2026-01-02"
+    assert decode_value(encode_value({1: "a"})) == {"1": "a"}
+
+
+def test_nan_does_not_hide_in_plain_python_values() -> None:
+    with pytest.raises(NotJson):
+        encode_value(Point(1, math.nan))
+    with pytest.raises(NotJson):
+        encode_value([Point(1, 2.0), {"p": (Point(1, math.inf),)}])
+
+
+def test_a_refusal_is_a_value_error() -> None:
+    """Handlers that check their own values catch it as such."""
+    assert issubclass(NotJson, ValueError)

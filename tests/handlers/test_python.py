@@ -1,0 +1,224 @@
+"""Node type `python`: which function is found, how it is called, what becomes of what it returns or raises."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.handlers.kit import called, context
+from tidemill.errors import Rejected
+from tidemill.handlers.contract import Ended, Fail, NodeContext, Pause, Return, Skip
+from tidemill.handlers.python import python_handler
+from tidemill.kernel.compile import compile_document
+
+
+def add(a: int, b: int = 10) -> int:
+    return a + b
+
+
+async def add_later(a: int, b: int = 10) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+def where() -> str:
+    return threading.current_thread().name
+
+
+class Adder:
+    offset = 100
+
+    def __call__(self, a: int) -> int:
+        return a + self.offset
+
+    async def later(self, a: int) -> int:
+        return a + self.offset
+
+    @staticmethod
+    def still(a: int) -> int:
+        return a
+
+
+def through_a_decorator(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(**args: Any) -> Any:
+        return function(**args)
+
+    return wrapper
+
+
+def _config(function: str, isolation: str | None = "inline", **args: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {"function": function, "args": args}
+    return config if isolation is None else {**config, "isolation": isolation}
+
+
+FUNCTIONS = {
+    "add": add,
+    "later": add_later,
+    "where": where,
+    "adder": Adder(),
+    "method": Adder().later,
+    "partial": functools.partial(add, b=1),
+    "partial later": functools.partial(add_later, b=1),
+    "wrapped later": through_a_decorator(add_later),
+    "lambda": lambda a: a * 2,
+}
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread", None])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("add", 12),
+        ("later", 12),
+        ("adder", 102),
+        ("method", 102),
+        ("partial", 3),
+        ("partial later", 3),
+        ("wrapped later", 12),
+        ("lambda", 4),
+    ],
+)
+async def test_sync_or_async_inline_or_in_a_thread(name: str, expected: int, isolation: str | None) -> None:
+    handler = python_handler(FUNCTIONS)
+    assert await called(handler, _config(name, isolation, a=2)) == Return(expected)
+
+
+async def test_where_a_plain_function_runs() -> None:
+    handler = python_handler(FUNCTIONS)
+    main = threading.current_thread().name
+    assert await called(handler, _config("where", "inline")) == Return(main)
+    for isolation in ("thread", None):
+        ended = await called(handler, _config("where", isolation))
+        assert isinstance(ended, Return) and ended.value != main
+
+
+async def test_an_async_function_runs_in_the_loop() -> None:
+    async def here() -> str:
+        return threading.current_thread().name
+
+    handler = python_handler({"here": here})
+    for isolation in ("inline", "thread", None):
+        assert await called(handler, _config("here", isolation)) == Return(threading.current_thread().name)
+
+
+async def test_a_function_is_given_the_context_if_it_has_a_place_for_it() -> None:
+    def look(context: NodeContext, x: int) -> list[Any]:
+        return [context.node, context.attempt, x]
+
+    def no_place(x: int) -> int:
+        return x
+
+    handler = python_handler({"look": look, "no": no_place})
+    assert await called(handler, _config("look", x=5), attempt=3) == Return(["n", 3, 5])
+    assert await called(handler, _config("no", x=5)) == Return(5)
+
+
+async def test_args_may_be_absent() -> None:
+    handler = python_handler({"nothing": lambda: "called"})
+    assert await called(handler, {"function": "nothing", "isolation": "inline"}) == Return("called")
+    assert await called(handler, {"function": "nothing", "isolation": "inline", "args": None}) == Return("called")
+
+
+async def test_an_importable_function_is_found_by_its_path() -> None:
+    handler = python_handler({})
+    assert await called(handler, _config("json:dumps", obj=[1])) == Return("[1]")
+    assert await called(handler, _config("tests.handlers.test_python:Adder.still", a=4)) == Return(4)
+    assert json.loads("[1]") == [1]
+
+
+async def test_a_registered_name_wins_over_an_import() -> None:
+    handler = python_handler({"json:dumps": lambda **args: "mine"})
+    assert await called(handler, _config("json:dumps", obj=[1])) == Return("mine")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nobody", "no.such.module:f", "json:nothing", "json:dumps.nothing", "json:", ":f", "json:__doc__", "a..b:c", "json:decoder"],
+)
+async def test_a_function_that_cannot_be_found(name: str) -> None:
+    with pytest.raises(Fail) as failed:
+        await called(python_handler({}), _config(name))
+    assert failed.value.code == "function_unknown"
+    assert not failed.value.retryable
+
+
+async def test_a_function_that_was_not_found_is_looked_for_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = python_handler({})
+    with pytest.raises(Fail):
+        await called(handler, _config("late_module_of_a_test:f"))
+    (tmp_path / "late_module_of_a_test.py").write_text("def f():\n    return 'here now'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert await called(handler, _config("late_module_of_a_test:f")) == Return("here now")
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread"])
+@pytest.mark.parametrize("ended", [Return({"a": 1}, ("b",)), Pause(on="timer", for_ms=5), Skip("why")])
+async def test_outcomes_pass_through(ended: Ended, isolation: str) -> None:
+    assert await called(python_handler({"f": lambda: ended}), _config("f", isolation)) == ended
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread"])
+@pytest.mark.parametrize("error", [ValueError("x"), Fail("code", "m"), KeyError("k"), StopIteration(3), GeneratorExit()])
+async def test_exceptions_pass_through(error: BaseException, isolation: str) -> None:
+    def explode() -> None:
+        raise error
+
+    with pytest.raises((type(error), RuntimeError)) as raised:
+        await called(python_handler({"f": explode}), _config("f", isolation))
+    assert raised.value is error or raised.value.__cause__ is error
+
+
+async def test_wrong_arguments_are_an_error_of_the_call() -> None:
+    with pytest.raises(TypeError):
+        await called(python_handler(FUNCTIONS), _config("add", surprise=1))
+
+
+async def test_a_function_is_looked_up_once() -> None:
+    class Counting(dict[str, Any]):
+        asked = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            self.asked += 1
+            return super().get(key, default)
+
+    functions = Counting(add=add)
+    handler = python_handler(functions)
+    for _ in range(5):
+        assert await called(handler, _config("add", a=1)) == Return(11)
+    assert functions.asked == 1
+
+
+async def test_args_are_the_function_s_own() -> None:
+    """A function that changes what it was given does not change the config of the next attempt."""
+
+    def spoil(given: list[int]) -> int:
+        given.append(1)
+        return len(given)
+
+    handler = python_handler({"f": spoil})
+    config = _config("f", given=[])
+    ended = [await called(handler, config) for _ in range(2)]
+    assert ended[0] == Return(1)
+    assert "context" not in config["args"]
+
+
+@pytest.mark.parametrize(
+    "config", [None, {}, {"function": ""}, {"function": 5}, {"function": "f", "args": [1]}, {"function": "f", "isolation": "process"}, {"function": "f", "x": 1}]
+)
+def test_a_config_that_cannot_work_is_refused_when_published(config: Any) -> None:
+    handler = python_handler({})
+    with pytest.raises(Rejected) as refused:
+        compile_document({"name": "t", "nodes": [{"id": "a", "type": "python", "config": config}]}, {"python": [handler.type]})
+    assert {problem.code for problem in refused.value.problems} == {"config_invalid"}
+
+
+def test_a_builtin_without_a_signature_can_be_called() -> None:
+    """Some callables cannot be inspected; they are simply not given a context."""
+    handler = python_handler({"f": dict})
+    assert handler.call(context({"function": "f", "isolation": "inline", "args": {"a": 1}})) == Return({"a": 1})
