@@ -74,7 +74,8 @@ def _deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), print, {(1,): 2}, {1j}, _selfish(), _deep(100_000), {"a": object}, (x for x in [1]), ValueError("x")]
+    "value",
+    [object(), print, {(1,): 2}, {1j}, _selfish(), _deep(100_000), {"a": object}, (x for x in [1]), ValueError("x")],
 )
 def test_what_is_no_value_is_refused(value: Any) -> None:
     with pytest.raises(NotJson) as refused:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tests.engine.door import Door
+from tests.engine.door import Call, Door, Trouble
 from tests.sim.loop import SimAmbient, SimLoop
 from tidemill.blobs.local import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
@@ -92,6 +92,27 @@ class Process:
         return await self.end(await self.start(document, inputs, **options))
 
 
+def dying_before(process: Process) -> Trouble:
+    """The process is killed when it makes the call, which never happens."""
+
+    async def trouble(call: Call) -> Any:
+        process.kill()
+        await asyncio.Event().wait()
+
+    return trouble
+
+
+def dying_after(process: Process) -> Trouble:
+    """The process is killed before it learns what came of the call, which did happen."""
+
+    async def trouble(call: Call) -> Any:
+        await call()
+        process.kill()
+        await asyncio.Event().wait()
+
+    return trouble
+
+
 class Mill:
     """What the processes of one test share."""
 
@@ -152,7 +173,7 @@ class Mill:
     async def of(self, run_id: str, kind: type[E], node: str | None = None) -> list[E]:
         """The events of one kind, of one node if it is named."""
         found = [event for event in await self.events(run_id) if type(event) is kind]
-        return [event for event in found if node is None or getattr(event, "node", None) == node]  # type: ignore[misc]
+        return [event for event in found if node is None or getattr(event, "node", None) == node]
 
     async def kinds(self, run_id: str) -> list[str]:
         return [type(event).__name__ for event in await self.events(run_id)]
@@ -232,7 +253,7 @@ def _live(story: Story, given: Mapping[str, Any]) -> None:
     loop.set_exception_handler(lambda _, context: troubles.append(context))
     asyncio.set_event_loop(loop)
     mill = Mill(loop)
-    loop.set_task_factory(mill.spawn)
+    loop.set_task_factory(mill.spawn)  # type: ignore[arg-type]
     try:
         loop.run_until_complete(_tell(story, mill, given))
         for _ in range(3):

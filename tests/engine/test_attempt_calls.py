@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ async def test_retries_wait_longer_each_time_within_the_jitter(mill: Mill) -> No
     )
     assert run.status == "FAILED"
     assert run.nodes["a"]["attempts"] == 4
-    waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(times)]
     for waited, nominal in zip(waits, (10, 30, 60), strict=True):
         assert nominal * 0.9 <= waited <= nominal * 1.1 + 0.1
 
@@ -275,6 +276,7 @@ async def test_a_handler_may_fail_in_its_own_words(mill: Mill) -> None:
     assert (error["code"], error["message"], error["hint"]) == ("card_declined", "no money", "ask for another card")
     assert error["causes"] == ["OSError: the bank said so"]
     assert run.nodes["a"]["attempts"] == 1
+    assert run.error is not None
     assert (run.error["code"], (await mill.row(run.run_id)).failed_node) == ("card_declined", "a")
 
 

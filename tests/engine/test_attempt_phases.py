@@ -110,7 +110,7 @@ async def test_a_map_expands_calls_and_assembles(mill: Mill) -> None:
 async def test_when_is_asked_once_before_a_map(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})
-    maps = {"map": {"over": [1, 2, 3]}}
+    maps: dict[str, Any] = {"map": {"over": [1, 2, 3]}}
     run = await worker.run(
         document(call("yes", when="inputs.x > 0", **maps), call("no", when="inputs.x < 0", **maps)), {"x": 1}
     )
@@ -303,3 +303,43 @@ async def test_every_phase_counts_its_own_work_only(mill: Mill) -> None:
     ended = {event.node: event for event in await mill.of(run.run_id, NodeCompleted)}
     assert {event.duration_ms for event in ended.values()} == {2_000}
     assert sorted(event.waited_ms for event in ended.values()) == [0, 2_000]
+
+
+HOPELESS: dict[str, Any] = {
+    "infinite": {"config": "{{ 1e308 * 10 }}"},
+    "inside": {"config": {"x": ["{{ 1e308 * -10 }}"]}},
+    "map over": {"map": {"over": "{{ [1e308 * 10] }}"}},
+    "map item": {"config": "{{ item * 1e308 * 10 }}", "map": {"over": [1]}},
+    "division": {"config": "{{ 1 / 0 }}"},
+    "endless": {"config": "{% for i in range(10 ** 9) %}x{% endfor %}"},
+    "undefined": {"config": "{{ inputs.nothing.at.all }}"},
+}
+
+
+@pytest.mark.parametrize("what", HOPELESS)
+@simulated
+async def test_a_template_that_has_no_json_value_fails_its_node_only(mill: Mill, what: str) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", on_error="continue", **HOPELESS[what]), node("b", config=1)))
+    assert (run.status, run.nodes["b"]["output"], run.nodes["a"]["status"]) == ("COMPLETED", 1, "FAILED")
+    assert run.nodes["a"]["error"]["code"] == "template_failed"
+    assert run.nodes["a"]["attempts"] == 0
+    assert (await worker.run(document(node("c"), name="next"))).status == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "outputs", [{"x": "{{ 1e308 * 10 }}"}, {"x": "{{ 1 / 0 }}"}, {"x": "{{ a.output.nothing.there }}"}]
+)
+@simulated
+async def test_outputs_without_a_json_value_fail_the_run(mill: Mill, outputs: Any) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config={}), outputs=outputs))
+    assert run.status == "FAILED"
+    assert run.error is not None and run.error["code"] == "outputs_failed"
+
+
+@simulated
+async def test_a_function_that_nobody_knows_fails_its_node(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(call("a", function="nobody", retry={"max_attempts": 5})))
+    assert (run.nodes["a"]["error"]["code"], run.nodes["a"]["attempts"]) == ("function_unknown", 1)

@@ -11,7 +11,6 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.events import ResultDiscarded
 
 
@@ -50,25 +49,20 @@ async def test_following_from_a_seq(mill: Mill) -> None:
 async def test_following_what_has_ended_ends(mill: Mill) -> None:
     worker = await mill.process()
     run = await worker.run(chain("a"))
-    for after in (run.events, run.events + 5, 10_000):
-        assert await _followed(worker, run.run_id, after) == []
+    assert await _followed(worker, run.run_id, run.events) == []
+    for after in (-1, run.events + 1, 10_000):
+        with pytest.raises(Rejected) as refused:
+            await _followed(worker, run.run_id, after)
+        assert refused.value.code == "cursor_invalid"
 
 
 @simulated
 async def test_following_past_the_end_ends_also_behind_a_late_result(mill: Mill) -> None:
     """A discarded result is written after the terminal event; whoever asks from there must not wait for ever."""
-
-    async def stubborn(context: NodeContext) -> str:
-        for _ in range(20):
-            try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
-                continue
-        return "too late"
-
-    worker = await mill.process(functions={"work": stubborn})
-    run_id = await worker.start(document(call("a")))
-    await asyncio.sleep(2)
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 4})))
+    await asyncio.sleep(3)
     await worker.engine.cancel(run_id)
     terminal = len(await mill.events(run_id))
     await asyncio.sleep(60)

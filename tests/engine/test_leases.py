@@ -183,6 +183,33 @@ async def test_a_worker_that_gets_its_own_lost_job_again_runs_it_once_at_a_time(
     assert (ledger.most, len(ledger.calls), len(ledger.cancelled)) == (1, 2, 1)
 
 
+@pytest.mark.parametrize("answer", ["fails", "returns", "takes its time"])
+@simulated
+async def test_what_a_cancelled_handler_does_is_nobody_s_trouble(mill: Mill, answer: str) -> None:
+    """It may fail, return or linger while it is told to stop: the run is over, and so is the worker's interest."""
+    ended: list[str] = []
+
+    async def stubborn(context: NodeContext) -> str:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            if answer == "takes its time":
+                await asyncio.sleep(20)
+            ended.append(context.node)
+            if answer == "fails":
+                raise ValueError("the clean-up failed") from None
+        return "too late"
+
+    worker = await mill.process(functions={"work": stubborn})
+    run_id = await worker.start(document(call("a")))
+    await asyncio.sleep(2)
+    await worker.engine.cancel(run_id)
+    await asyncio.sleep(60)
+    assert ended == ["a"]
+    assert (await worker.engine.show(run_id)).status == "CANCELLED"
+    assert (await worker.run(document(node("b")))).status == "COMPLETED"
+
+
 @simulated
 async def test_an_expired_lease_that_nobody_took_over_still_commits(mill: Mill) -> None:
     """Good work is not thrown away because a heartbeat was late: the token is the fence, not the clock."""

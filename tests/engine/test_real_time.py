@@ -57,8 +57,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
 
     async def wait_for_a_chance() -> None:
         async with _engine(store, blobs, "rival", {"work": block}) as (_, door):
-            while not stop.is_set():
-                await asyncio.sleep(0.02)
+            await asyncio.to_thread(stop.wait)
             claimed.append(door.claimed)
 
     def rival() -> None:

@@ -6,12 +6,11 @@ Every test crashes or races at exactly the moment at which the named engine lost
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.engine.door import Call, lose_reply, refuse
-from tests.engine.kit import TENANT, Mill, Process, simulated
+from tests.engine.door import lose_reply, refuse
+from tests.engine.kit import TENANT, Mill, dying_after, dying_before, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.errors import Unavailable
@@ -28,25 +27,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.stores.contract import Claim, Commit
 
-
-def _kill_before(process: Process) -> Any:
-    async def trouble(call: Call) -> Any:
-        process.kill()
-        await asyncio.Event().wait()
-
-    return trouble
-
-
-def _kill_after(process: Process) -> Any:
-    async def trouble(call: Call) -> Any:
-        await call()
-        process.kill()
-        await asyncio.Event().wait()
-
-    return trouble
-
-
-KILLS = {"right before": _kill_before, "right after": _kill_after}
+KILLS = {"right before": dying_before, "right after": dying_after}
 
 
 @simulated

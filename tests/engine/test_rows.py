@@ -11,7 +11,6 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.engine.rows import RUN, RunRow, read_run_row, run_row, run_terms
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.commands import Start
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Stream
@@ -54,16 +53,16 @@ async def test_every_field_of_a_row(mill: Mill) -> None:
 
 @simulated
 async def test_late_results_are_counted(mill: Mill) -> None:
-    async def stubborn(context: NodeContext) -> str:
-        for _ in range(30):
-            try:
-                await asyncio.sleep(1)
-            except asyncio.CancelledError:
-                continue
-        return "late"
-
-    worker = await mill.process(functions={"work": stubborn})
-    run_id = await worker.start(document(call("a"), call("b")))
+    """They end after the cancel and before a heartbeat could tell them; a heartbeat has announced one of them."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(
+        document(
+            call("a", args={"seconds": 14}),
+            node("s", type="sleep", config={"seconds": 11}),
+            call("b", "s", args={"seconds": 3}),
+        )
+    )
     await asyncio.sleep(12)
     await worker.engine.cancel(run_id)
     await asyncio.sleep(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -129,7 +130,7 @@ async def test_a_snapshot_is_written_when_the_tail_has_grown_long(mill: Mill) ->
     shots = [commit.snapshot for commit in worker.door.commits if commit.snapshot is not None]
     assert run.events > 1_000
     assert len(shots) == run.events // (SNAPSHOT_TAIL_MIN + 3)
-    for earlier, later in zip([0, *(shot.version for shot in shots)], [shot.version for shot in shots], strict=False):
+    for earlier, later in pairwise([0, *(shot.version for shot in shots)]):
         assert later - earlier > SNAPSHOT_TAIL_MIN
     # The kit folds every run from its snapshot and from its log, and compares.
     (tail,) = await mill.store.load({mill.stream(run.run_id): 0})
@@ -146,7 +147,7 @@ async def test_a_large_state_is_stored_less_often(mill: Mill) -> None:
     shots = [commit.snapshot.version for commit in worker.door.commits if commit.snapshot is not None]
     assert run.status == "COMPLETED"
     assert shots
-    for earlier, later in zip(shots, shots[1:], strict=False):
+    for earlier, later in pairwise(shots):
         assert later - earlier > width // 4
 
 

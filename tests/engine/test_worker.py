@@ -266,6 +266,18 @@ async def test_a_worker_whose_clock_is_wrong_works_all_the_same(mill: Mill) -> N
     )
     assert run.status == "COMPLETED"
     assert mill.loop.now - 1_000 == pytest.approx(21, abs=0.5)
+    assert all(event.waited_ms < 60_000 for event in await mill.of(run.run_id, NodeCompleted))
+
+
+@simulated
+async def test_a_store_that_somebody_else_closed_is_not_asked_in_a_hurry(mill: Mill) -> None:
+    """Two engines on one store, and one of them closes it: claims then answer at once, with nothing."""
+    worker = await mill.process(claim_wait_ms=1_000)
+    await mill.store.close()
+    await asyncio.sleep(10)
+    assert worker.door.calls["claim"] <= 3_000
+    await mill.store.open()
+    assert (await worker.run(chain("a"))).status == "COMPLETED"
 
 
 @simulated

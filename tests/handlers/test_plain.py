@@ -37,7 +37,7 @@ async def test_fail_has_defaults_and_is_not_retryable(config: Any) -> None:
 
 @pytest.mark.parametrize(("attempts", "fails"), [(0, 0), (1, 1), (3, 3)])
 async def test_fail_may_stop_failing(attempts: int, fails: int) -> None:
-    outcomes = []
+    outcomes: list[Any] = []
     for attempt in range(1, 6):
         try:
             outcomes.append(await called(HANDLERS["fail"], {"attempts": attempts, "value": "v"}, attempt=attempt))
@@ -47,7 +47,8 @@ async def test_fail_may_stop_failing(attempts: int, fails: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "ms"), [({"seconds": 5}, 5_000), ({"ms": 7}, 7), ({"seconds": 0.25}, 250), ({"seconds": 0}, 0), ({"ms": 0}, 0)]
+    ("config", "ms"),
+    [({"seconds": 5}, 5_000), ({"ms": 7}, 7), ({"seconds": 0.25}, 250), ({"seconds": 0}, 0), ({"ms": 0}, 0)],
 )
 async def test_sleep_asks_for_a_timer(config: Any, ms: int) -> None:
     assert await called(HANDLERS["sleep"], config) == Pause(on="timer", for_ms=ms)

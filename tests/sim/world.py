@@ -136,6 +136,8 @@ class World:
         self.empty_commits = 0
         self.last_event_s = 0.0
         self.broken: list[str] = []
+        self.clients: list[Engine] = []
+        self._client_stores: list[FaultyStore] = []
         self._numbers: Counter[str] = Counter()
         self._processes_wanted = self.rng.choice((1, 2, 2, 3))
 
@@ -193,6 +195,8 @@ class World:
         for _ in range(self._processes_wanted):
             await self._spawn(f"w{len(self.processes)}")
         client = await self._client("client")
+        other = await self._client("other")
+        self.clients = [client, other]
         runs = [await self._submit(client, number) for number in range(self.rng.choice((1, 1, 2, 3)))]
         ends = self.loop.now + TROUBLED_S
         if self.meddling:
@@ -205,7 +209,8 @@ class World:
         await self._final_checks(runs)
         for process in list(self.processes.values()):
             process.kill()
-        await client.turns.close()
+        for each in self.clients:
+            await each.turns.close()
 
     async def _spawn(self, name: str) -> Process:
         self._numbers[name] += 1
@@ -226,7 +231,7 @@ class World:
             store=store, blobs=self.blobs, ambient=SimAmbient(self.loop, rng, name), handlers=self.script.handlers()
         )
         engine.turns.open()
-        self._client_store = store
+        self._client_stores.append(store)
         return engine
 
     # Clients
@@ -364,6 +369,7 @@ class World:
         else:
             command = Resume(id=f"resume-{number}", actor="sim")
         twice = self.rng.random() < 0.2
+        client = self.rng.choice(self.clients)
         await self._command(client, run, command)
         if twice:
             await self._command(client, run, command)
@@ -375,7 +381,8 @@ class World:
 
     async def _heal(self, client: Engine) -> None:
         self._thaw()
-        self._client_store.healed()
+        for store in self._client_stores:
+            store.healed()
         for process in self.processes.values():
             process.store.healed()
             process.ambient.skew_ms = 0
@@ -383,7 +390,8 @@ class World:
         if not self.processes:
             await self._spawn("w0")
         for run in self.workflows:
-            await self._command(client, run, Resume())
+            # Whoever asks may know an old state of the run; the answer must hold all the same.
+            await self._command(self.rng.choice(self.clients), run, Resume())
 
     async def _must_end(self, runs: list[str]) -> None:
         self.last_event_s = self.loop.now

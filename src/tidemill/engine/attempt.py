@@ -8,7 +8,7 @@ right after the handler and off the run's serial path; the kernel only checks th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -69,6 +69,8 @@ class Tools(msgspec.Struct, frozen=True):
     values: Values
     recorder: Recorder
     worker: str
+    clock: Callable[[], int]
+    """The store's: by it events are dated, and a worker's own may be wrong by a day."""
 
 
 class Attempt:
@@ -330,16 +332,19 @@ class Attempt:
             called=self.called,
             worker=self._tools.worker,
             duration_ms=round(duration_ms),
-            waited_ms=max(0, round(ambient.now_ms() - queued_since - duration_ms)),
+            waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )
 
 
 async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
-    """Await a handler in a task of its own; what would stop the loop if it left the task is handed out as a value."""
+    """Await a handler in a task of its own; whatever it raises is handed out as a value.
+
+    Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
+    """
     try:
         return await pending
-    except (KeyboardInterrupt, SystemExit) as error:
+    except BaseException as error:
         return error
 
 

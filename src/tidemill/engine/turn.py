@@ -262,6 +262,8 @@ class Turns:
         holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
+            # Nothing follows, as far as this process knows. It is only true if nobody else has moved the run on.
+            plan.commit = Commit(stream=stream, expected=state.seq) if asks else None
             return plan
         plan.commit = Commit(
             stream=stream,

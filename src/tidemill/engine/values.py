@@ -72,6 +72,10 @@ class Values:
         return found
 
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
+        present = self._held.get((tenant, digest))
+        if present is not None:
+            # Somebody else was loading it at the same time.
+            return present
         held = self._held[tenant, digest] = Held(text)
         self._bytes += len(text)
         while self._bytes > self._bytes_max and self._held:

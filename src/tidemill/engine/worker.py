@@ -46,6 +46,8 @@ LOG = logging.getLogger(__name__)
 
 HAND_OVERS_PER_CLAIM = 256
 """After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
+NOTHING_MS = 5
+"""How long to rest after a claim that was given nothing, beside the wait that the store itself makes."""
 GIVE_BACK_MS = 1_000
 """How long a job that this worker cannot run rests before somebody may claim it again."""
 
@@ -91,7 +93,7 @@ class Worker:
     ) -> None:
         self._store, self._runs, self._turns = store, runs, turns
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
-        self._tools = Tools(ambient, blobs, self._values, self, options.name)
+        self._tools = Tools(ambient, blobs, self._values, self, options.name, store.now_ms)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[tuple[Stream, str], Hand] = {}
@@ -165,8 +167,9 @@ class Worker:
                 self._handed_over = 0
                 if leases:
                     await self._accept(leases)
-                # What instant handlers just handed in should be committed before more is claimed.
-                await asyncio.sleep(0)
+                # What instant handlers just handed in should be committed before more is claimed; and a store that
+                # has nothing and does not wait, because it was closed, is not asked in a hurry.
+                await (asyncio.sleep(0) if leases else self._ambient.sleep(NOTHING_MS))
             except Unavailable:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
             except Exception:
