@@ -64,6 +64,10 @@ def following(first: Call) -> Trouble:
     return overtaken
 
 
+def _changes(commit: Commit) -> bool:
+    return bool(commit.records or commit.acks or commit.drop or commit.withdraw or commit.jobs or commit.rows)
+
+
 class Door:
     """A `Store` in front of another one."""
 
@@ -71,7 +75,7 @@ class Door:
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.commits: list[Commit] = []
-        """Every commit to a run that was applied, in order."""
+        """Every commit that changed a run, in order; one that only asks for its version is none."""
         self.loads: list[dict[Stream, int]] = []
         self.records_loaded = 0
         self.claimed = 0
@@ -125,7 +129,7 @@ class Door:
             self.commits += [
                 commit
                 for commit, result in zip(commits, results, strict=True)
-                if isinstance(result, Committed) and commit.stream.kind == "run"
+                if isinstance(result, Committed) and commit.stream.kind == "run" and _changes(commit)
             ]
             return results
 

@@ -101,9 +101,11 @@ def test_every_exception_becomes_an_error_that_can_be_written_and_read(what: str
 
 
 def test_an_exception_keeps_what_helps() -> None:
+    nobody: dict[str, int] = {}
+
     def deep() -> None:
         try:
-            {}["missing"]
+            nobody["missing"]
         except KeyError as error:
             raise ValueError("no customer") from error
 

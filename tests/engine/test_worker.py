@@ -200,10 +200,16 @@ async def test_a_drain_does_not_fail_when_the_store_is_gone(mill: Mill) -> None:
 async def test_closing_what_was_never_opened_and_closing_twice(mill: Mill) -> None:
     worker = mill.build()
     await worker.engine.close()
-    await worker.open()
-    assert (await worker.run(chain("a"))).status == "COMPLETED"
-    await worker.engine.close()
-    await worker.engine.close()
+    for _ in range(3):
+        await worker.open()
+        claimed = worker.door.claimed
+        assert (await worker.run(chain(*(f"n{i}" for i in range(20))))).status == "COMPLETED"
+        assert worker.door.claimed - claimed <= 2
+        await worker.engine.close()
+        await worker.engine.close()
+        claims = worker.door.calls["claim"]
+        await asyncio.sleep(10)
+        assert worker.door.calls["claim"] == claims
 
 
 # Trouble with the store

@@ -337,7 +337,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="retry-in-the-same-commit",
         why="A crash between settling the failed attempt and queueing the next would lose the node.",
         file=ATTEMPTS,
-        snippet="pen.put(run_job(node, cell.visit, index, at_ms))",
+        snippet="pen.put(run_job(node, failed.visit, index, at_ms))",
         sabotage="pass",
         test="tests/kernel/test_retries.py::test_the_retry_job_is_in_the_same_decision_as_the_failure",
     ),

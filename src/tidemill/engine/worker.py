@@ -110,8 +110,10 @@ class Worker:
     # Life
 
     def open(self) -> None:
-        """Begin to work."""
+        """Begin to work, also after a close."""
         self._turns.taker = self
+        self._draining = False
+        self._tasks.clear()
         self._tasks.append(asyncio.create_task(self._claim_forever(), name="tidemill-claims"))
         if self._options.heart_thread:
             self._thread = HeartThread(self._heart, self._options.lease_ms)

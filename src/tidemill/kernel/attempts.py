@@ -7,6 +7,8 @@ what is already written.
 
 from __future__ import annotations
 
+import msgspec
+
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
 from tidemill.kernel.endings import cancel_items
 from tidemill.kernel.events import (
@@ -15,7 +17,6 @@ from tidemill.kernel.events import (
     NodeCheckpointed,
     NodeCompleted,
     NodeExpanded,
-    NodeFailed,
     NodeStarted,
     NodeWaiting,
     Payload,
@@ -24,15 +25,13 @@ from tidemill.kernel.events import (
 from tidemill.kernel.jobs import run_job, wait_job
 from tidemill.kernel.model import Node, Retry
 from tidemill.kernel.pen import Pen
+from tidemill.kernel.reports import Facts, dead_letter, error_envelope, failure
 from tidemill.kernel.routing import route_problem
 from tidemill.kernel.standing import fits, phase_of, standing
 from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, peek_at
 from tidemill.kernel.visits import (
-    Facts,
     complete_visit,
-    dead_letter,
     dispatch,
-    error_envelope,
     fail_visit,
     item_over,
     skip_visit,
@@ -233,27 +232,10 @@ def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chan
 def _retry(
     pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts, *, lost: bool = False
 ) -> None:
-    cell = pen.state.peek(node.id)
-    pen.emit(
-        NodeFailed(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
-            index=index,
-            attempt=attempt,
-            error=error,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            waited_ms=facts.waited_ms,
-            retry_at_ms=at_ms,
-            counter=pen.state.counter,
-            token=facts.token,
-            lost=lost,
-        )
-    )
+    failed = failure(pen, node, index, attempt, error, facts)
+    pen.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
     if not lost:
-        pen.put(run_job(node, cell.visit, index, at_ms))
+        pen.put(run_job(node, failed.visit, index, at_ms))
 
 
 def _fail_for_good(
@@ -268,24 +250,9 @@ def _fail_for_good(
     act = peek_at(cell, index)
     attempts = attempt if attempt is not None else (act.attempt if act is not None else 0)
     tolerated = cell.map.failed < node.map.tolerate and not fatal
-    pen.emit(
-        NodeFailed(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
-            index=index,
-            attempt=attempts,
-            error=error,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            waited_ms=facts.waited_ms,
-            tolerated=tolerated,
-            output=error_envelope(error) if tolerated else None,
-            counter=pen.state.counter,
-            token=facts.token,
-        )
-    )
+    failed = failure(pen, node, index, attempts, error, facts)
+    envelope = error_envelope(error) if tolerated else None
+    pen.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
     dead_letter(pen, node, cell.visit, index, attempts, error)
     if tolerated:
         item_over(pen, node)

@@ -7,18 +7,16 @@ consequences, one node after the other, until nothing follows any more.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tidemill.kernel.endings import complete_run, fail_run
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
-    DeadLettered,
     Error,
     LoopContinued,
     NodeCompleted,
-    NodeFailed,
     NodeScheduled,
     NodeSkipped,
     NodeWaiting,
@@ -28,6 +26,7 @@ from tidemill.kernel.events import (
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
+from tidemill.kernel.reports import NO_FACTS, Facts, dead_letter, error_envelope, failure
 from tidemill.kernel.routing import (
     body_busy,
     decide_edges,
@@ -37,19 +36,6 @@ from tidemill.kernel.routing import (
     on_tolerated_failure,
 )
 from tidemill.kernel.state import Cell
-
-
-class Facts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the event of an ended attempt repeats from the command that reported it."""
-
-    token: int = 0
-    worker: str = ""
-    duration_ms: int = 0
-    waited_ms: int = 0
-    cause: int = 0
-
-
-NO_FACTS = Facts()
 
 
 def settle(pen: Pen) -> None:
@@ -288,12 +274,10 @@ def fail_visit(
         if tolerated
         else Balance((), (), (), 0, cell.tokens, pen.state.counter - cell.tokens, False)
     )
+    failed = failure(pen, node, NOT_AN_ITEM, attempts, error, facts)
     pen.emit(
-        NodeFailed(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
+        msgspec.structs.replace(
+            failed,
             taken=end.taken,
             dead=end.dead,
             dead_escapes=end.dead_escapes,
@@ -301,14 +285,8 @@ def fail_visit(
             consumed=end.consumed,
             counter=end.counter,
             renders=end.renders,
-            attempt=attempts,
-            error=error,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            waited_ms=facts.waited_ms,
             tolerated=tolerated,
             output=error_envelope(error) if tolerated else None,
-            token=facts.token,
         )
     )
     dead_letter(pen, node, cell.visit, NOT_AN_ITEM, attempts, error)
@@ -316,31 +294,6 @@ def fail_visit(
         _follow(pen, node, end)
     else:
         fail_run(pen, node.id, cell.visit, error)
-
-
-def dead_letter(pen: Pen, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
-    """Record a failure that nobody will try again by itself."""
-    pen.emit(
-        DeadLettered(
-            at_ms=pen.now,
-            cause=pen.state.seq,
-            node=node.id,
-            visit=visit,
-            index=index,
-            attempts=attempts,
-            error=error,
-        )
-    )
-
-
-def error_envelope(error: Error) -> Payload:
-    """What others see as the output of a tolerated failure."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.type:
-        body["type"] = error.type
-    if error.index != NOT_AN_ITEM:
-        body["index"] = error.index
-    return msgspec.json.encode({"error": body})
 
 
 def item_over(pen: Pen, node: Node) -> None:
