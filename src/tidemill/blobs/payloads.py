@@ -35,7 +35,20 @@ def encode_value(value: Any) -> bytes:
         raise NotJson(f"the value is not JSON: {error}") from None
     if b"null" in text:
         _refuse_nan(value, "", 0)
+    if text.count(b"[") + text.count(b"{") > DEPTH_MAX:
+        _refuse_deep(value)
     return text
+
+
+def _refuse_deep(value: Any) -> None:
+    """What is stored must be readable everywhere, and other readers stop at this depth too."""
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        outers = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [inner for outer in outers for inner in outer if isinstance(inner, (dict, list, tuple))]
+        if not level:
+            return
+    raise NotJson("the value is nested too deeply")
 
 
 def _refuse_nan(value: Any, path: str, depth: int) -> None:

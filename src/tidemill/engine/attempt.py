@@ -349,13 +349,14 @@ async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
 
 
 def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
-    """The result of an attempt that could not even begin, e.g. because a blob is damaged."""
+    """The result of an attempt that could not even begin. Trying again would find the same values."""
+    failed = failed_by(error)
     return Result(
         node=task.node,
         visit=task.visit,
         index=task.index,
         token=lease.token,
-        outcome=failed_by(error),
+        outcome=msgspec.structs.replace(failed, error=msgspec.structs.replace(failed.error, retryable=False)),
         called=False,
         worker=worker,
     )
