@@ -83,6 +83,26 @@ def test_what_is_no_value_is_refused(value: Any) -> None:
     assert 0 < len(str(refused.value)) < 1_000
 
 
+@pytest.mark.parametrize("leaf", [1, None, "text", []])
+@pytest.mark.parametrize("as_list", [True, False])
+def test_values_may_be_two_hundred_levels_deep(leaf: Any, as_list: bool) -> None:
+    def nested(levels: int) -> Any:
+        value = leaf
+        for _ in range(levels - (leaf == [])):
+            value = [value] if as_list else {"k": value}
+        return value
+
+    assert decode_value(encode_value(nested(200))) == nested(200)
+    for levels in (201, 300, 900, 5_000):
+        with pytest.raises(NotJson, match="too deeply"):
+            encode_value(nested(levels))
+
+
+def test_many_brackets_are_not_deep() -> None:
+    for value in ("[" * 5_000, ["{" * 300] * 300, [[]] * 10_000, {str(i): {"a": [i]} for i in range(1_000)}):
+        assert decode_value(encode_value(value)) == value
+
+
 @dataclass
 class Point:
     x: int

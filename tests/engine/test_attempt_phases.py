@@ -338,6 +338,23 @@ async def test_outputs_without_a_json_value_fail_the_run(mill: Mill, outputs: An
     assert run.error is not None and run.error["code"] == "outputs_failed"
 
 
+@pytest.mark.parametrize("levels", [190, 200, 201, 700, 940])
+@simulated
+async def test_what_can_be_stored_can_be_read_by_everyone(mill: Mill, levels: int) -> None:
+    """A value too deep for templates and conditions does not even enter the log."""
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    worker = await mill.process(functions={"work": lambda: value})
+    run = await worker.run(
+        document(call("a"), node("b", "a", config="{{ a.output }}"), node("c", "a", when="size(ctx.a.output) == 1"))
+    )
+    if levels <= 200:
+        assert (run.status, run.nodes["b"]["output"]) == ("COMPLETED", value)
+    else:
+        assert run.nodes["a"]["error"]["code"] == "output_not_json"
+
+
 @simulated
 async def test_a_function_that_nobody_knows_fails_its_node(mill: Mill) -> None:
     worker = await mill.process()

@@ -12,9 +12,11 @@ from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.errors import Rejected, Unavailable
+from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.codec import encode_event
 from tidemill.kernel.events import NodeFailed, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JOB_FORMAT, Task
+from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Job
 
 
@@ -181,3 +183,17 @@ async def test_reasons_that_cannot_be_stored_are_refused(mill: Mill, words: dict
         with pytest.raises(Rejected):
             await act(run_id, **words)
     assert (await worker.end(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Mill) -> None:
+    """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""
+    fine = Handler(NodeType(name="odd"), lambda context: Return(1))
+    broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Return(1))
+    client = await mill.process("client", work=False, more=[fine])
+    run_id = await client.start(document(node("a", type="odd", config="{{ inputs.x }}"), name="odd"), {"x": 1})
+    worker = await mill.process("w1", more=[broken])
+    run = await client.end(run_id)
+    assert (run.status, run.nodes["a"]["attempts"]) == ("FAILED", 0)
+    assert run.nodes["a"]["error"]["code"]
+    assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"

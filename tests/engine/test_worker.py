@@ -175,7 +175,9 @@ async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(m
     first.door.next("load", after_s(5))
     await first.open()
     await mill.until(lambda: first.door.fired["load"] == 1)
+    first.door.next("release", after_s(0.3))
     await first.stop()
+    assert [view.token for view in await mill.jobs(run_id)] == [0]
     second = await mill.process("w2", functions={"work": ledger.work})
     assert await mill.until(lambda: ledger.count("a") == 1) <= 1
     run = await second.end(run_id)

@@ -10,8 +10,8 @@ import pytest
 from tests.kernel.tables import Run, choose, error, loop, rows
 from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.kernel.events import DeadLettered, Error, NodeCancelled, NodeFailed, RunFailed
-from tidemill.kernel.sight import Output, visible
 from tidemill.kernel.reports import error_envelope
+from tidemill.kernel.sight import Output, visible
 
 Json = Any
 

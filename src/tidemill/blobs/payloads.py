@@ -19,6 +19,7 @@ class NotJson(ValueError):
     """A value cannot be written as JSON."""
 
 
+_CONTAINERS = (dict, list, tuple)
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
 
@@ -42,10 +43,10 @@ def encode_value(value: Any) -> bytes:
 
 def _refuse_deep(value: Any) -> None:
     """What is stored must be readable everywhere, and other readers stop at this depth too."""
-    level = [value]
-    for _ in range(DEPTH_MAX + 1):
+    level = [value] if isinstance(value, _CONTAINERS) else []
+    for _ in range(DEPTH_MAX):
         outers = [outer.values() if isinstance(outer, dict) else outer for outer in level]
-        level = [inner for outer in outers for inner in outer if isinstance(inner, (dict, list, tuple))]
+        level = [inner for outer in outers for inner in outer if isinstance(inner, _CONTAINERS)]
         if not level:
             return
     raise NotJson("the value is nested too deeply")
