@@ -99,7 +99,8 @@ def test_values_may_be_two_hundred_levels_deep(leaf: Any, as_list: bool) -> None
 
 
 def test_many_brackets_are_not_deep() -> None:
-    for value in ("[" * 5_000, ["{" * 300] * 300, [[]] * 10_000, {str(i): {"a": [i]} for i in range(1_000)}):
+    many: list[Any] = ["[" * 5_000, ["{" * 300] * 300, [[]] * 10_000, {str(i): {"a": [i]} for i in range(1_000)}]
+    for value in many:
         assert decode_value(encode_value(value)) == value
 
 
