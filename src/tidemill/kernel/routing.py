@@ -105,11 +105,8 @@ class Edges(NamedTuple):
 
 def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
     """Turn the targets a visit goes to into decisions on all its outgoing edges."""
-    if not node.outbound:
-        dead: tuple[str, ...] = ()
-    elif len(taken) == len(node.outbound):
-        dead = ()
-    else:
+    dead: tuple[str, ...] = ()
+    if len(taken) != len(node.outbound):
         chosen = set(taken)
         dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
         if node.loops:

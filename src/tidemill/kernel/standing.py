@@ -43,12 +43,12 @@ def standing(state: State, node: str, visit: int, index: int, token: int) -> Sta
 def fits(phase: Phase, result: Result) -> bool:
     """Whether an outcome is one that this phase of a visit can have."""
     match result.outcome:
+        case Done():
+            return phase != "expand"
         case Failed():
             return True
         case Expands():
             return phase == "expand"
-        case Done():
-            return phase != "expand"
         case Waits():
             return phase == "call"
         case Skips():
