@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -51,7 +50,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     in a `with`.
     """
     engine = engine_at(url, functions=functions, handlers=handlers, concurrency=concurrency, queues=queues, work=work)
-    front = Tidemill(engine, threads=concurrency)
+    front = Tidemill(engine)
     try:
         front._wait(front._engine.open())
     except BaseException:
@@ -90,13 +89,10 @@ class Tidemill:
     pause = _blocking(Engine.pause)
     resume = _blocking(Engine.resume)
 
-    def __init__(self, engine: Engine, *, threads: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        # Plain functions run in threads; with fewer of them than places, some would wait for no reason.
-        self._executor = ThreadPoolExecutor(max_workers=max(4, threads), thread_name_prefix="tidemill-call")
-        self._loop.set_default_executor(self._executor)
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-loop", daemon=True)
         self._thread.start()
 
@@ -170,7 +166,6 @@ class Tidemill:
     def _stop(self) -> None:
         self._closed = True
         asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        self._executor.shutdown(wait=False, cancel_futures=True)
         self._thread.join(STOP_SECONDS_MAX)
         if not self._thread.is_alive():
             self._loop.close()
@@ -182,6 +177,7 @@ class Tidemill:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
         self._loop.stop()
 
 
