@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import platform
 import sys
@@ -16,6 +17,9 @@ def main() -> int:
     print(f"Python {platform.python_version()} on {platform.machine()}")
     for name in wanted:
         print(f"{name}:", flush=True)
+        # What earlier benchmarks left in memory is not this one's to look after.
+        gc.collect()
+        gc.freeze()
         for figure in importlib.import_module(f"benches.{name}").figures():
             print(figure.line(), flush=True)
             missed += not figure.reached

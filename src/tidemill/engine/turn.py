@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 DURABLE = Answer()
 
 
-class Ask(msgspec.Struct):
+class Ask(msgspec.Struct, gc=False):
     """A command on its way to a decision."""
 
     command: AnyCommand
@@ -91,7 +91,7 @@ class Taker(Protocol):
         ...
 
 
-class Plan(msgspec.Struct):
+class Plan(msgspec.Struct, gc=False):
     """A commit in the making."""
 
     stream: Stream

@@ -158,7 +158,7 @@ QUEUED_ITEM = Activation(status="QUEUED")
 """An item that has been queued and nothing else. Shared: never written."""
 
 
-class State(msgspec.Struct, array_like=True):
+class State(msgspec.Struct, array_like=True, gc=False):
     """A run. `cells` holds the nodes that something has happened to."""
 
     seq: int = 0
