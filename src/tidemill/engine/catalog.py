@@ -1,14 +1,15 @@
 """Published workflows: versions by name, compiled forms by digest.
 
 A version is a record in the workflow's stream; the compiled form is a blob under the digest that runs are
-pinned to. Publishing content that is already there answers the version it has and writes nothing.
+pinned to. Publishing content that is already there answers the version it has and writes nothing. Who loses a
+race for the next record looks again at what is there now, and decides anew.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,30 +17,38 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.programs import Flow
+from tidemill.engine.requests import check_words
+from tidemill.engine.versions import (
+    DESCRIPTION_LENGTH_MAX,
+    WORKFLOW,
+    History,
+    Record,
+    TagMoved,
+    Version,
+    WorkflowRow,
+    check_tag,
+    encode_record,
+    is_name,
+    read_history,
+    read_workflow_row,
+    split_reference,
+    unknown_workflow,
+)
 from tidemill.errors import Problem, Unavailable, rejected
-from tidemill.kernel.compile import compile_document
+from tidemill.kernel.compile import Compiled, compile_document
 from tidemill.kernel.document import normalise
+from tidemill.kernel.document.diff import GraphDiff, diff_documents, diff_workflows
+from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
-from tidemill.stores.contract import Commit, Committed, Row, Store, Stream
+from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 FLOWS_MAX = 256
 """Compiled workflows kept in memory."""
 RACES_MAX = 16
-WORKFLOW = "workflow"
+NAMES_MAX = 1_000
+"""Names that are looked through for the one somebody may have meant."""
 
-
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """A published version of a workflow."""
-
-    name: str
-    version: int
-    digest: str
-    document: str
-    """Digest of the blob with the document in its normal form."""
-    at_ms: int
-    author: str = ""
-    message: str = ""
-    v: int = 1
+__all__ = ["Catalog", "Diff", "Published", "TagMoved", "Tagged", "Version", "WorkflowRow"]
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +61,38 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
 
-_VERSION = msgspec.msgpack.Decoder(Version)
+class Tagged(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a move of a tag; `version` is 0 when it was taken away, `was` when it was not there."""
+
+    name: str
+    tag: str
+    version: int
+    was: int
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything was written."""
+        return self.version != self.was
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies between two versions."""
+
+    left: Version
+    right: Version
+    document: tuple[dict[str, Any], ...]
+    """A JSON Patch that makes the right document of the left one."""
+    graph: GraphDiff
+
+
+class _Offer(NamedTuple):
+    """Content that may become a version."""
+
+    compiled: Compiled
+    digest: str
+    document: str
+    parent: int
+    patch: bytes | None = None
 
 
 class Catalog:
@@ -62,35 +102,83 @@ class Catalog:
         self._store, self._blobs, self._ambient, self._types = store, blobs, ambient, types
         self._flows: OrderedDict[tuple[str, str], Flow] = OrderedDict()
 
+    # Publishing
+
+    async def compile(self, tenant: str, document: Any) -> Compiled:
+        """Compile a document, with the configurations that it refers to by content. Nothing is stored."""
+        return compile_document(await self._with_configs(tenant, document), self._types)
+
+    async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
+        """Store a compiled workflow and its document; answers the digests of both."""
+        digest = await self._blobs.put(tenant, encode_workflow(compiled.workflow))
+        text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
+        self._keep(tenant, digest, Flow(compiled.workflow))
+        return digest, text
+
     async def publish(self, tenant: str, document: Any, *, author: str = "", message: str = "") -> Published:
         """Compile a document and make it the newest version of its workflow, unless it already is one."""
-        compiled = compile_document(await self._with_configs(tenant, document), self._types)
-        workflow = compiled.workflow
-        body = encode_workflow(workflow)
-        digest = await self._blobs.put(tenant, body)
-        text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
-        self._keep(tenant, digest, Flow(workflow))
+        check_words(author=author, message=message)
+        compiled = await self.compile(tenant, document)
+        digests = await self.store_flow(tenant, compiled)
+
+        async def offer(history: History) -> _Offer:
+            return _Offer(compiled, *digests, parent=len(history.versions))
+
+        return await self._add_version(tenant, compiled.workflow.name, offer, author, message)
+
+    async def patch(
+        self,
+        tenant: str,
+        reference: str,
+        operations: Any,
+        *,
+        author: str = "",
+        message: str = "",
+        base_digest: str | None = None,
+    ) -> Published:
+        """Make a new version by a JSON Patch of the version that a reference means, or answer the one it equals.
+
+        With `base_digest` it is refused (`patch_stale`) once the reference means other content. Without, a patch of
+        `name` or of a tag that loses a race is applied again, to what the reference means by then.
+        """
+        check_words(author=author, message=message)
+        name = (await self.resolve(tenant, reference)).name
+
+        async def offer(history: History) -> _Offer:
+            base = history.meant_by(reference)
+            _check_fresh(base, base_digest)
+            patched = apply_patch(await self.document(tenant, base), operations)
+            compiled = await self.compile(tenant, patched)
+            _check_same_name(name, compiled.workflow.name)
+            digests = await self.store_flow(tenant, compiled)
+            return _Offer(compiled, *digests, parent=base.version, patch=encode_value(operations))
+
+        return await self._add_version(tenant, name, offer, author, message)
+
+    async def _add_version(
+        self, tenant: str, name: str, make: Callable[[History], Awaitable[_Offer]], author: str, message: str
+    ) -> Published:
         for _ in range(RACES_MAX):
-            versions = await self.versions(tenant, workflow.name)
-            known = next((v for v in versions if v.digest == digest), None)
+            history = await self._history(tenant, name)
+            offer = await make(history)
+            known = history.of_content(offer.digest)
             if known is not None:
-                return Published(
-                    name=known.name, version=known.version, digest=digest, created=False, warnings=compiled.warnings
-                )
+                return _published(known, offer, created=False)
             version = Version(
-                name=workflow.name,
-                version=len(versions) + 1,
-                digest=digest,
-                document=text,
+                name=name,
+                version=len(history.versions) + 1,
+                digest=offer.digest,
+                document=offer.document,
                 at_ms=self._ambient.now_ms(),
                 author=author,
                 message=message,
+                parent=offer.parent,
+                patch=None if offer.patch is None else await self._blobs.put(tenant, offer.patch),
+                description=offer.compiled.workflow.description[:DESCRIPTION_LENGTH_MAX],
             )
-            if await self._append(tenant, version):
-                return Published(
-                    name=version.name, version=version.version, digest=digest, created=True, warnings=compiled.warnings
-                )
-        raise Unavailable(f"workflow {workflow.name} is being published by too many at once")
+            if await self._append(tenant, history, version):
+                return _published(version, offer, created=True)
+        raise Unavailable(f"workflow {name} is being published by too many at once")
 
     async def _with_configs(self, tenant: str, document: Any) -> Any:
         """Fill in configurations that the document refers to by content; a version holds all it needs to run."""
@@ -119,42 +207,121 @@ class Catalog:
                 hint="store the blob first, or write the configuration into the document",
             ) from None
 
-    async def _append(self, tenant: str, version: Version) -> bool:
-        record = msgspec.msgpack.encode(version)
-        row = Row(kind=WORKFLOW, key=version.name, sort=version.at_ms, terms=("workflow",), body=record)
+    async def _append(self, tenant: str, history: History, record: Record) -> bool:
+        """Write the record that follows a history, and the row that shows both; false when somebody was faster."""
+        expected = history.length
+        history.add(record)
         commit = Commit(
-            stream=Stream(tenant, WORKFLOW, version.name),
-            expected=version.version - 1,
-            records=(record,),
-            rows=(row,),
+            stream=Stream(tenant, WORKFLOW, history.name),
+            expected=expected,
+            records=(encode_record(record),),
+            rows=(history.row(),),
         )
         (result,) = await self._store.commit([commit])
         return isinstance(result, Committed)
 
+    # Tags
+
+    async def tag(
+        self, tenant: str, name: str, tag: str, version: int, *, actor: str = "", message: str = ""
+    ) -> Tagged:
+        """Make a tag point to a version. Where it already points there, nothing is written."""
+        check_tag(tag)
+        return await self._move_tag(tenant, name, tag, version, actor, message)
+
+    async def untag(self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
+        """Take a tag away; its history stays. Once it is gone, doing so again changes nothing."""
+        check_tag(tag)
+        return await self._move_tag(tenant, name, tag, None, actor, message)
+
+    async def _move_tag(self, tenant: str, name: str, tag: str, to: int | None, actor: str, message: str) -> Tagged:
+        check_words(actor=actor, message=message)
+        for _ in range(RACES_MAX):
+            history = await self._known(tenant, name)
+            was, version = history.tags.get(tag, 0), _tag_target(history, tag, to)
+            answer = Tagged(name=name, tag=tag, version=version, was=was)
+            if not answer.moved:
+                return answer
+            record = TagMoved(
+                name=name,
+                tag=tag,
+                version=version,
+                was=was,
+                at_ms=self._ambient.now_ms(),
+                actor=actor,
+                message=message,
+            )
+            if await self._append(tenant, history, record):
+                return answer
+        raise Unavailable(f"the tags of {name} are being moved by too many at once")
+
+    async def tags(self, tenant: str, name: str) -> dict[str, int]:
+        """Where each tag of a workflow points, `latest` among them."""
+        return (await self._known(tenant, name)).all_tags()
+
+    async def tag_history(self, tenant: str, name: str, tag: str | None = None) -> list[TagMoved]:
+        """Every move of a tag, or of all tags, oldest first. `latest` has none: it follows the versions."""
+        history = await self._known(tenant, name)
+        moves = [move for move in history.moves if tag in (None, move.tag)]
+        if tag is not None and not moves:
+            history.tagged(tag)
+        return moves
+
+    # Looking
+
     async def versions(self, tenant: str, name: str) -> list[Version]:
         """All versions of a workflow, oldest first."""
-        (tail,) = await self._store.load({Stream(tenant, WORKFLOW, name): 0})
-        return [_VERSION.decode(record) for record in tail.records]
+        return (await self._history(tenant, name)).versions
 
     async def resolve(self, tenant: str, reference: str) -> Version:
-        """`name` is the newest version, `name@3` that one."""
-        name, at, number = reference.partition("@")
-        versions = await self.versions(tenant, name)
-        if not versions:
-            raise rejected("workflow_unknown", f"no workflow {name} is published", hint="publish it first")
-        if not at:
-            return versions[-1]
-        # A number of more digits than anybody publishes is not even read.
-        known = len(number) < 10 and number.isascii() and number.isdigit() and 1 <= int(number) <= len(versions)
-        if not known:
-            raise rejected(
-                "version_unknown", f"{name} has no version {number[:100]}", hint=f"versions 1 to {len(versions)} exist"
-            )
-        return versions[int(number) - 1]
+        """`name` and `name:latest` are the newest version, `name@3` that one, `name:stable` the one so tagged."""
+        history = await self._known(tenant, split_reference(reference)[0])
+        return history.meant_by(reference)
+
+    async def find(
+        self, tenant: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> tuple[list[WorkflowRow], str | None]:
+        """Workflows that have all terms (`tag:stable`), those that changed last first."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
+        page = await self._store.find(tenant, WORKFLOW, terms, after=after, limit=limit)
+        return [read_workflow_row(row) for row in page.rows], page.after
+
+    async def diff(self, tenant: str, left: str, right: str) -> Diff:
+        """What lies between the versions that two references mean."""
+        old, new = await self.resolve(tenant, left), await self.resolve(tenant, right)
+        before, after = await self.document(tenant, old), await self.document(tenant, new)
+        flows = [await self.flow(tenant, version.digest) for version in (old, new)]
+        return Diff(
+            left=old,
+            right=new,
+            document=tuple(diff_documents(before, after)),
+            graph=diff_workflows(flows[0].workflow, before, flows[1].workflow, after),
+        )
 
     async def document(self, tenant: str, version: Version) -> Any:
         """The document of a version in its normal form."""
-        return msgspec.json.decode(await self._blobs.get(tenant, version.document))
+        return decode_value(await self._blobs.get(tenant, version.document))
+
+    async def patch_of(self, tenant: str, version: Version) -> Any:
+        """The JSON Patch that made a version of its parent; None when it was published whole."""
+        return None if version.patch is None else decode_value(await self._blobs.get(tenant, version.patch))
+
+    async def _history(self, tenant: str, name: str) -> History:
+        if not is_name(name):
+            return History(name)
+        (tail,) = await self._store.load({Stream(tenant, WORKFLOW, name): 0})
+        return read_history(name, tail)
+
+    async def _known(self, tenant: str, name: str) -> History:
+        """The history of a workflow that must exist; the refusal names the nearest one that does."""
+        history = await self._history(tenant, name)
+        if not history.versions:
+            page = await self._store.find(tenant, WORKFLOW, (), limit=NAMES_MAX)
+            raise unknown_workflow(name, [row.key for row in page.rows])
+        return history
+
+    # Compiled workflows
 
     async def flow(self, tenant: str, digest: str) -> Flow:
         """The compiled workflow behind a digest."""
@@ -173,3 +340,36 @@ class Catalog:
         self._flows[(tenant, digest)] = flow
         while len(self._flows) > FLOWS_MAX:
             self._flows.popitem(last=False)
+
+
+def _published(version: Version, offer: _Offer, *, created: bool) -> Published:
+    return Published(
+        name=version.name,
+        version=version.version,
+        digest=version.digest,
+        created=created,
+        warnings=offer.compiled.warnings,
+    )
+
+
+def _check_fresh(base: Version, digest: str | None) -> None:
+    if digest is not None and base.digest != digest:
+        message = f"the patch was made for other content than that of {base.name}@{base.version}"
+        raise rejected("patch_stale", message, path="/base_digest", hint="look at what is there now and make it again")
+
+
+def _check_same_name(name: str, patched: str) -> None:
+    """A version stands in its workflow's line, so a patch cannot make one of another workflow."""
+    if patched != name:
+        message = f"the patch would turn {name} into {patched}"
+        raise rejected("patch_invalid", message, path="/name", hint="publish the document under its new name")
+
+
+def _tag_target(history: History, tag: str, to: int | None) -> int:
+    """Where the tag shall point, checked against what there is; 0 is nowhere."""
+    if to is not None:
+        history.check_new_tag(tag)
+        return history.numbered(to).version
+    if not any(move.tag == tag for move in history.moves):
+        history.tagged(tag)
+    return 0

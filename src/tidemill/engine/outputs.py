@@ -14,8 +14,8 @@ from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import RUN_READER, blobs_of, scope_of
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
-from tidemill.kernel.attempts import LOST_IN_A_ROW_MAX
 from tidemill.kernel.commands import Done, Failed
+from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error
 from tidemill.stores.contract import Lease
 

@@ -7,37 +7,26 @@ what is already written.
 
 from __future__ import annotations
 
-import msgspec
-
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
-from tidemill.kernel.endings import cancel_items
+from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     Error,
     NodeCheckpointed,
-    NodeCompleted,
     NodeExpanded,
     NodeStarted,
-    NodeWaiting,
-    Payload,
     ResultDiscarded,
 )
-from tidemill.kernel.jobs import run_job, wait_job
-from tidemill.kernel.model import Node, Retry
+from tidemill.kernel.jobs import run_job
+from tidemill.kernel.model import Node
+from tidemill.kernel.outcomes import attempt_failed, complete_item, fail_for_good, try_again
 from tidemill.kernel.pen import Pen
-from tidemill.kernel.reports import Facts, dead_letter, error_envelope, failure
+from tidemill.kernel.reports import Facts
 from tidemill.kernel.routing import route_problem
 from tidemill.kernel.standing import fits, phase_of, standing
 from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, peek_at
-from tidemill.kernel.visits import (
-    complete_visit,
-    dispatch,
-    fail_visit,
-    item_over,
-    skip_visit,
-)
-
-LOST_IN_A_ROW_MAX = 5
+from tidemill.kernel.visits import complete_visit, fail_visit, skip_visit
+from tidemill.kernel.waits import begin_wait
 
 WORKER_LOST = "worker_lost"
 
@@ -52,7 +41,7 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
         return
     if not fits(phase_of(node, pen.state.peek(node.id), result.index), result):
         message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
-        _fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
+        fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
         return
     if result.called:
         begin(pen, result.node, result.visit, result.index, result.token, result.worker)
@@ -67,12 +56,12 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
         case Done() as done:
             _done(pen, node, result, done, facts)
         case Failed() as failed:
-            _failed(pen, node, result.index, failed, result.chance, facts)
+            attempt_failed(pen, node, result.index, failed, result.chance, facts)
         case Waits() as waits:
-            _waits(pen, node, result.index, waits, facts)
+            begin_wait(pen, node, result.index, waits, facts)
         case Skips() if result.index != NOT_AN_ITEM:
             # The list has an entry for every item, also for one that was not needed.
-            _complete_item(pen, node, result.index, b"null", 4, facts)
+            complete_item(pen, node, result.index, b"null", 4, facts, undoable=False)
         case Skips() as skips:
             skip_visit(pen, node, skips.reason, facts)
         case Expands() as expands:
@@ -138,13 +127,13 @@ def _one_lost(pen: Pen, node: Node, index: int, act: Activation, facts: Facts) -
     attempt = act.attempt + 1 if called and not act.running else act.attempt
     if once and called:
         message = "the worker was lost after the attempt had started; nobody knows what it did"
-        _fail_for_good(pen, node, index, Error("unknown_outcome", message), facts)
+        fail_for_good(pen, node, index, Error("unknown_outcome", message), facts)
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
-        _fail_for_good(pen, node, index, Error("worker_killer", message), facts, attempt=attempt)
+        fail_for_good(pen, node, index, Error("worker_killer", message), facts, attempt=attempt)
     else:
         error = Error(WORKER_LOST, "the worker's lease expired", retryable=True)
-        _retry(pen, node, index, attempt, error, pen.now, facts, lost=True)
+        try_again(pen, node, index, attempt, error, pen.now, facts, lost=True)
 
 
 def _discard(pen: Pen, result: Result, reason: str) -> None:
@@ -174,128 +163,14 @@ def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> Non
     counts = result.index != NOT_AN_ITEM or node.map is None
     if limit is not None and counts and pen.state.size + done.size > limit:
         message = f"the outputs of the run exceed {limit} bytes"
-        _fail_for_good(pen, node, result.index, Error("max_bytes_exceeded", message), facts, fatal=True)
+        fail_for_good(pen, node, result.index, Error("max_bytes_exceeded", message), facts, fatal=True)
     elif result.index != NOT_AN_ITEM:
-        _complete_item(pen, node, result.index, done.output, done.size, facts)
+        complete_item(pen, node, result.index, done.output, done.size, facts)
     elif (problem := route_problem(node, result.route)) is not None:
         fail_visit(pen, node, Error("route_not_allowed", problem), facts)
     else:
         # The items of a map were counted one by one: the list they make up is not counted again.
         complete_visit(pen, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
-
-
-def _complete_item(pen: Pen, node: Node, index: int, output: Payload, size: int, facts: Facts) -> None:
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
-    pen.emit(
-        NodeCompleted(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
-            index=index,
-            counter=pen.state.counter,
-            attempt=act.attempt if act is not None else 0,
-            output=output,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            waited_ms=facts.waited_ms,
-            size=size,
-            token=facts.token,
-        )
-    )
-    item_over(pen, node)
-
-
-def _failed(pen: Pen, node: Node, index: int, failed: Failed, chance: float, facts: Facts) -> None:
-    act = peek_at(pen.state.peek(node.id), index)
-    assert act is not None, "the result's standing was checked"
-    error = failed.error
-    if failed.unknown_outcome and node.delivery == "at_most_once":
-        _fail_for_good(pen, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
-    elif error.retryable and act.failures + 1 < node.retry.max_attempts:
-        delay = retry_delay_ms(node.retry, act.failures + 1, failed.retry_after_ms, chance)
-        _retry(pen, node, index, act.attempt, error, pen.now + delay, facts)
-    else:
-        _fail_for_good(pen, node, index, error, facts)
-
-
-def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
-    """How long to wait after the n-th failure: what the peer asked for, else exponential with jitter."""
-    if retry_after_ms is not None:
-        return max(0, retry_after_ms)
-    # The exponent is bounded so that a long series of failures cannot overflow a float.
-    delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
-    return max(0, min(retry.max_backoff_ms, int(delay * (1 + retry.jitter * (2 * chance - 1)))))
-
-
-def _retry(
-    pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts, *, lost: bool = False
-) -> None:
-    failed = failure(pen, node, index, attempt, error, facts)
-    pen.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
-    if not lost:
-        pen.put(run_job(node, failed.visit, index, at_ms))
-
-
-def _fail_for_good(
-    pen: Pen, node: Node, index: int, error: Error, facts: Facts, *, attempt: int | None = None, fatal: bool = False
-) -> None:
-    """No more attempts. An item is tolerated or fails its map; a visit goes to its `on_error`."""
-    cell = pen.state.peek(node.id)
-    if index == NOT_AN_ITEM:
-        fail_visit(pen, node, error, facts, attempt=attempt, fatal=fatal)
-        return
-    assert node.map is not None and cell.map is not None
-    act = peek_at(cell, index)
-    attempts = attempt if attempt is not None else (act.attempt if act is not None else 0)
-    tolerated = cell.map.failed < node.map.tolerate and not fatal
-    failed = failure(pen, node, index, attempts, error, facts)
-    envelope = error_envelope(error) if tolerated else None
-    pen.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
-    dead_letter(pen, node, cell.visit, index, attempts, error)
-    if tolerated:
-        item_over(pen, node)
-    else:
-        _fail_map(pen, node, index, error, fatal)
-
-
-def _fail_map(pen: Pen, node: Node, index: int, error: Error, fatal: bool) -> None:
-    """One failure too many: the rest of the items is cancelled and the visit fails with the item's error."""
-    pen.cause = pen.state.seq
-    cancel_items(pen, node, f"item {index} failed")
-    item_error = Error(
-        error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
-    )
-    fail_visit(pen, node, item_error, Facts(cause=pen.cause), fatal=fatal)
-
-
-def _waits(pen: Pen, node: Node, index: int, waits: Waits, facts: Facts) -> None:
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
-    assert act is not None, "the result's standing was checked"
-    expires = None if node.timeout_ms is None else pen.now + max(0, node.timeout_ms - facts.duration_ms)
-    pen.emit(
-        NodeWaiting(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
-            index=index,
-            attempt=act.attempt,
-            on=waits.on,
-            name=waits.name,
-            until_ms=None if waits.for_ms is None else pen.now + waits.for_ms,
-            expires_ms=expires,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            token=facts.token,
-        )
-    )
-    waiting = peek_at(pen.state.peek(node.id), index)
-    timer = None if waiting is None else wait_job(node.id, cell.visit, index, waiting)
-    if timer is not None:
-        pen.put(timer)
 
 
 def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Facts) -> None:
@@ -320,22 +195,3 @@ def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Fact
     if expands.count == 0:
         done = Done(output=expands.output if expands.output is not None else b"[]", size=2)
         _done(pen, node, result, done, Facts(token=facts.token, cause=pen.cause))
-
-
-def wait_over(pen: Pen, node: Node, index: int, output: Payload) -> None:
-    """A wait ended well: complete the visit, or let a worker evaluate its conditions first."""
-    cell = pen.state.peek(node.id)
-    facts = Facts(cause=pen.cause)
-    if index != NOT_AN_ITEM:
-        _complete_item(pen, node, index, output, len(output) if isinstance(output, bytes) else output.size, facts)
-    elif not node.routed:
-        complete_visit(pen, node, output, None, facts)
-    else:
-        # It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
-        dispatch(pen, node, cell, cell.hop, resumed=output)
-
-
-def wait_expired(pen: Pen, node: Node, index: int, chance: float = 0.5) -> None:
-    """A wait took longer than the attempt may: that is a time-out, and retryable."""
-    error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    _failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, Facts(cause=pen.cause))

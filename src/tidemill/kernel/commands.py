@@ -6,9 +6,15 @@ returned, what a condition evaluated to) reaches the kernel inside a command or 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Route
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, Error, Payload, Route
+from tidemill.kernel.model import Workflow
+
+OnTimeout = Literal["approve", "reject", "escalate", "fail"]
+Verb = Literal["approve", "reject", "changes"]
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -30,6 +36,8 @@ class Start(Command, frozen=True, kw_only=True):
     trace: str = ""
     tag_used: str = ""
     parent: tuple[str, str, int, int] | None = None
+    close: str = ""
+    depth: int = 0
 
 
 class Pause(Command, frozen=True, kw_only=True):
@@ -42,6 +50,10 @@ class Resume(Command, frozen=True, kw_only=True):
 
 class Cancel(Command, frozen=True, kw_only=True):
     reason: str = ""
+    compensate: bool | None = None
+    """Roll back what was completed; None is what the document says."""
+    force: bool = False
+    """Stop a rollback that is under way; what it has not undone yet stays as it is."""
 
 
 class DeadlineReached(Command, frozen=True, kw_only=True):
@@ -82,12 +94,36 @@ class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Nobody knows whether the effect happened (a time-out): decides for `at_most_once` nodes."""
 
 
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is asked of people: the rendered configuration of a human node."""
+
+    title: str
+    description: str = ""
+    form: Payload | None = None
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    four_eyes: bool = False
+    timeout_ms: int | None = None
+    on_timeout: OnTimeout = "fail"
+    escalate_to: tuple[str, ...] = ()
+    url: str = ""
+
+
 class Waits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The handler asked to wait for something instead of returning."""
 
     on: str
     name: str = ""
     for_ms: int | None = None
+    until_ms: int | None = None
+    """A moment of the store's clock, instead of a time from now."""
+    recall: bool = False
+    """Call the handler again, with what the wait ended with."""
+    approval: Request | None = None
+    """For `human`: what is asked of whom."""
+    ask: Payload | None = None
+    """For `child`: which workflow to start with which inputs."""
+    close: str = ""
 
 
 class Skips(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -167,6 +203,150 @@ class Rendered(Command, frozen=True, kw_only=True):
     outcome: Done | Failed
 
 
+# What the world says to a waiting visit
+
+
+class Decide(ToActivation, frozen=True, kw_only=True):
+    """Somebody decides on an approval. `actor` is the person, `roles` the roles they have at this moment."""
+
+    verb: Verb
+    roles: tuple[str, ...] = ()
+    comments: str = ""
+    form: Payload | None = None
+
+
+class Delegate(ToActivation, frozen=True, kw_only=True):
+    """Somebody who may decide asks another person to do it in their place."""
+
+    to: str
+    roles: tuple[str, ...] = ()
+    comments: str = ""
+
+
+class Signal(Command, frozen=True, kw_only=True):
+    """Tell the run something; the first node that waits for this name takes it, else it is kept."""
+
+    name: str
+    signal: str
+    payload: Payload
+
+
+class ChildBegan(ToActivation, frozen=True, kw_only=True):
+    """The child that a visit asked for exists."""
+
+    child: str
+    workflow: str
+    version: int
+    digest: str
+    close: str = ""
+
+
+class ChildEnded(ToActivation, frozen=True, kw_only=True):
+    """A child has ended, or could not be started: then there is no status but an error."""
+
+    child: str
+    status: str
+    output: Payload | None = None
+    error: Error | None = None
+
+
+class Delivered(Command, frozen=True, kw_only=True):
+    """A message to another run has arrived there: its job is done, nothing follows here."""
+
+
+# What operators do
+
+
+class Retry(Command, frozen=True, kw_only=True):
+    """Let a FAILED or CANCELLED run go on where it stopped."""
+
+    reason: str = ""
+    sure: tuple[str, ...] = ()
+    """Nodes with an unknown outcome that are known not to have happened, so that they may run again."""
+
+
+class Rewind(Command, frozen=True, kw_only=True):
+    """Let a node of an unfinished run, and everything behind it, happen anew."""
+
+    node: str
+    reason: str = ""
+
+
+class Override(ToActivation, frozen=True, kw_only=True):
+    """Settle a visit or item by hand: with a value, or by skipping it. `visit` 0 is the present one."""
+
+    output: Payload | None = None
+    """None: skip it."""
+    size: int = 0
+    next_nodes: tuple[str, ...] | None = None
+    """Where a node with a branch goes on; None lets a worker evaluate its conditions over the value."""
+    reason: str = ""
+
+
+class Patch(Command, frozen=True, kw_only=True):
+    """Let the run go on under another graph, which was compiled from its own by `patch`."""
+
+    base: str
+    """The digest of the workflow that the patch was made against."""
+    workflow: Workflow
+    patch: Payload
+    expected_seq: int = 0
+    retry: bool = False
+    """On a FAILED or CANCELLED run: let it go on (fix and continue)."""
+    sure: tuple[str, ...] = ()
+    message: str = ""
+
+
+class Fork(Command, frozen=True, kw_only=True):
+    """Create a run that takes over the first events of another one."""
+
+    run: str
+    prefix: tuple[AnyEvent, ...]
+    rewind: str = ""
+    """Begin anew at this node."""
+    patch: Patch | None = None
+    inputs: Payload | None = None
+    labels: dict[str, str] | None = None
+    submitted_by: str = ""
+    reason: str = ""
+
+
+class Rollback(Command, frozen=True, kw_only=True):
+    """Undo what a run that has ended did, as far as its nodes have compensators."""
+
+    reason: str = ""
+
+
+class Undone(ToActivation, frozen=True, kw_only=True):
+    """An attempt to undo a visit or item has ended."""
+
+    token: int
+    outcome: Done | Failed
+    worker: str = ""
+    duration_ms: int = 0
+    chance: float = 0.5
+
+
+class UndoLost(ToActivation, frozen=True, kw_only=True):
+    """The worker that undid a visit or item was lost."""
+
+    token: int
+    times: int = 1
+
+
+class Relabel(Command, frozen=True, kw_only=True):
+    """Change what a run can be found by."""
+
+    labels: dict[str, str]
+    remove: tuple[str, ...] = ()
+
+
+class CloseLetter(ToActivation, frozen=True, kw_only=True):
+    """Nobody will try this again: take it off the list of dead letters."""
+
+    reason: str = ""
+
+
 AnyCommand = (
     Start
     | Pause
@@ -182,4 +362,20 @@ AnyCommand = (
     | Expire
     | Shelve
     | Rendered
+    | Decide
+    | Delegate
+    | Signal
+    | ChildBegan
+    | ChildEnded
+    | Delivered
+    | Retry
+    | Rewind
+    | Override
+    | Patch
+    | Fork
+    | Rollback
+    | Undone
+    | UndoLost
+    | Relabel
+    | CloseLetter
 )

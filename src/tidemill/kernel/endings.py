@@ -1,12 +1,13 @@
 """How a run ends: complete, failed or cancelled. Ending a run ends every unfinished visit with it.
 
 The counter of every terminal run is zero, because each visit that is ended here consumes the tokens it had,
-parked ones included.
+parked ones included. Whoever waits for the run's end (a parent, a rollback) is served by the same commit.
 """
 
 from __future__ import annotations
 
 from tidemill.kernel.events import (
+    NOT_AN_ITEM,
     Error,
     NodeCancelled,
     NodeFailed,
@@ -14,19 +15,23 @@ from tidemill.kernel.events import (
     RunCompleted,
     RunFailed,
 )
-from tidemill.kernel.jobs import JobKind, key_of
+from tidemill.kernel.jobs import key_of, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import descendants, owns_job
-from tidemill.kernel.state import DISPATCHED, ENDED, Cell, peek_at
+from tidemill.kernel.state import DISPATCHED, ENDED, Activation, Cell, peek_at
+from tidemill.kernel.undoing import start_rollback
 
 UPSTREAM_FAILED = "upstream_failed"
+ABANDON = "abandon"
+"""The close policy of a child that may live on without its parent."""
 
 
 def complete_run(pen: Pen) -> None:
     """Nothing is in flight any more and there are no outputs to render."""
     _close(pen)
-    pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated))
+    pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated, unread=unread(pen)))
+    after_end(pen)
 
 
 def fail_run(pen: Pen, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
@@ -38,15 +43,51 @@ def fail_run(pen: Pen, node: str, visit: int, error: Error, *, spread: bool = Tr
     _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node and spread else set(), node)
     _close(pen)
     left = pen.state.counter
-    pen.emit(RunFailed(at_ms=pen.now, cause=cause, node=node, visit=visit, error=error, consumed=left, counter=0))
+    pen.emit(
+        RunFailed(
+            at_ms=pen.now,
+            cause=cause,
+            node=node,
+            visit=visit,
+            error=error,
+            consumed=left,
+            counter=0,
+            unread=unread(pen),
+        )
+    )
+    after_end(pen, compensate=pen.flow.compensate == "automatic")
 
 
-def cancel_run(pen: Pen, reason: str) -> None:
-    """End the run as CANCELLED."""
+def cancel_run(pen: Pen, reason: str, *, compensate: bool | None = None) -> None:
+    """End the run as CANCELLED; `compensate` None is what the document says."""
     _end_visits(pen, reason or "the run was cancelled", set(), "")
     _close(pen)
     left = pen.state.counter
-    pen.emit(RunCancelled(at_ms=pen.now, actor=pen.actor, command=pen.command, reason=reason, consumed=left, counter=0))
+    pen.emit(
+        RunCancelled(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            reason=reason,
+            consumed=left,
+            counter=0,
+            unread=unread(pen),
+        )
+    )
+    after_end(pen, compensate=pen.flow.compensate == "automatic" if compensate is None else compensate)
+
+
+def unread(pen: Pen) -> tuple[str, ...]:
+    """Names of signals that nobody took."""
+    return tuple(dict.fromkeys(signal.name for signal in pen.state.signals))
+
+
+def after_end(pen: Pen, *, compensate: bool = False) -> None:
+    """The run has ended: tell its parent, and undo what it did if that was asked for."""
+    if pen.state.parent is not None:
+        pen.put(system_job("report"))
+    if compensate:
+        start_rollback(pen, "automatic")
 
 
 def _close(pen: Pen) -> None:
@@ -57,6 +98,14 @@ def _close(pen: Pen) -> None:
         pen.drop(key_of("deadline"))
     if pen.state.rendering:
         pen.drop(key_of("outputs"))
+
+
+def end_visit(pen: Pen, node: Node, reason: str) -> None:
+    """Cancel one visit that is in flight, with its items, timers and jobs."""
+    cell = pen.state.peek(node.id)
+    _drop_jobs(pen, node, cell)
+    cancel_items(pen, node, reason)
+    _cancel(pen, node, pen.state.peek(node.id), reason)
 
 
 def _end_visits(pen: Pen, reason: str, downstream: set[str], source: str) -> None:
@@ -108,8 +157,22 @@ def _drop_jobs(pen: Pen, node: Node, cell: Cell) -> None:
     if owns_job(cell):
         pen.drop(key_of("run", node.id, cell.visit))
     elif cell.status == "WAITING":
-        pen.drop(key_of("wake", node.id, cell.visit))
-        pen.drop(key_of("expire", node.id, cell.visit))
+        drop_wait(pen, node.id, cell.visit, NOT_AN_ITEM, cell, close=True)
+
+
+def drop_wait(pen: Pen, node: str, visit: int, index: int, act: Activation, *, close: bool) -> None:
+    """Remove the timers of a wait that ends. `close`: nobody waits for its child any more, and it is told so."""
+    wait = act.wait
+    if wait is None:
+        return
+    if wait.until_ms is not None:
+        pen.drop(key_of("wake", node, visit, index))
+    if wait.expires_ms is not None:
+        pen.drop(key_of("expire", node, visit, index))
+    if wait.on == "child":
+        pen.drop(key_of("child", node, visit, index))
+        if close and wait.close != ABANDON:
+            pen.put(system_job("close", 0, node, visit, index))
 
 
 def cancel_items(pen: Pen, node: Node, reason: str) -> None:
@@ -120,9 +183,10 @@ def cancel_items(pen: Pen, node: Node, reason: str) -> None:
         item = peek_at(cell, index)
         if item is None or item.status in ENDED:
             continue
-        kinds: tuple[JobKind, ...] = ("run",) if item.status in DISPATCHED else ("wake", "expire")
-        for kind in kinds:
-            pen.drop(key_of(kind, node.id, cell.visit, index))
+        if item.status in DISPATCHED:
+            pen.drop(key_of("run", node.id, cell.visit, index))
+        else:
+            drop_wait(pen, node.id, cell.visit, index, item, close=True)
         pen.emit(
             NodeCancelled(
                 at_ms=pen.now,

@@ -1,8 +1,9 @@
 """The jobs that a state calls for: what the store should hold for a run, as a pure function.
 
 A job is named after the thing it serves, so inserting it twice does nothing and the audit can compare what is
-there with what should be. There are five kinds: `run` an activation, `wake` a waiting visit, `expire` its
-time-out, the run's `deadline`, and the rendering of its `outputs`.
+there with what should be. `run` an activation, `wake` a waiting visit, `expire` its time-out, the run's
+`deadline`, the rendering of its `outputs`, and `undo` a completed visit. Three are messages to another run, taken
+once: start a `child`, `close` one that nobody waits for any more, and `report` to the parent.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ import msgspec
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.routing import owns_job
-from tidemill.kernel.state import DISPATCHED, QUEUED_ITEM, Activation, Cell, State
+from tidemill.kernel.state import DISPATCHED, QUEUED_ITEM, Activation, Cell, State, Undo
 
 JOB_FORMAT = 1
 
-JobKind = Literal["run", "wake", "expire", "deadline", "outputs"]
+JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report"]
 
 DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs"})
 """Jobs that do the run's work, as opposed to timers: a paused run has none of them."""
+
+MESSAGES: frozenset[JobKind] = frozenset({"child", "close", "report"})
+"""Jobs that tell another run something."""
+
+UNLISTED: frozenset[JobKind] = frozenset({"close", "report"})
+"""Messages that no state calls for: once sent they are forgotten, so an audit has nothing to compare them with.
+Should one be lost, the keeper of the run at the other end notices."""
 
 SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker takes them."""
@@ -71,20 +79,32 @@ def system_job(kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int =
     return Put(task.key, task, ready_at_ms=ready_at_ms)
 
 
-def wait_job(node: str, visit: int, index: int, act: Activation) -> Put | None:
-    """The timer of a waiting activation: whichever of waking and expiry comes first, or none."""
+def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Put]:
+    """What a waiting activation needs: whichever timer comes first, and the message that starts its child."""
     wait = act.wait
     if wait is None:
-        return None
+        return
     if wait.until_ms is not None and (wait.expires_ms is None or wait.until_ms <= wait.expires_ms):
-        return system_job("wake", wait.until_ms, node, visit, index)
-    if wait.expires_ms is not None:
-        return system_job("expire", wait.expires_ms, node, visit, index)
-    return None
+        yield system_job("wake", wait.until_ms, node, visit, index)
+    elif wait.expires_ms is not None:
+        yield system_job("expire", wait.expires_ms, node, visit, index)
+    if wait.on == "child" and not wait.started:
+        yield system_job("child", 0, node, visit, index)
+
+
+def undo_job(flow: Workflow, undo: Undo) -> Put:
+    """The job that lets a worker undo a completed visit or item."""
+    node = flow.by_id[undo.node]
+    task = Task("undo", undo.node, undo.visit, undo.index)
+    return Put(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
 
 
 def expected_jobs(flow: Workflow, state: State) -> Iterator[Put]:
-    """Every job that should exist for a live run. A paused run has its timers and back-offs only."""
+    """Every job that should exist for a run. A paused one has its timers and back-offs only."""
+    if state.rollback == "running" and state.undo_at < len(state.undo_order):
+        undo = state.undo.get(state.undo_order[state.undo_at])
+        if undo is not None:
+            yield undo_job(flow, undo)
     if not state.live:
         return
     if state.deadline_ms is not None:
@@ -96,19 +116,15 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[Put]:
 
 
 def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:
-    job = _job_of(node, cell.visit, NOT_AN_ITEM, cell, paused) if cell.status == "WAITING" or owns_job(cell) else None
-    if job is not None:
-        yield job
+    if cell.status == "WAITING" or owns_job(cell):
+        yield from _jobs_at(node, cell.visit, NOT_AN_ITEM, cell, paused)
     if cell.map is not None:
         for index in range(cell.map.next):
-            job = _job_of(node, cell.visit, index, cell.map.at.get(index) or QUEUED_ITEM, paused)
-            if job is not None:
-                yield job
+            yield from _jobs_at(node, cell.visit, index, cell.map.at.get(index) or QUEUED_ITEM, paused)
 
 
-def _job_of(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Put | None:
+def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[Put]:
     if act.status == "WAITING":
-        return wait_job(node.id, visit, index, act)
-    if act.status not in DISPATCHED or (paused and act.retry_at_ms is None):
-        return None
-    return run_job(node, visit, index, act.retry_at_ms or 0)
+        yield from wait_jobs(node.id, visit, index, act)
+    elif act.status in DISPATCHED and not (paused and act.retry_at_ms is None):
+        yield run_job(node, visit, index, act.retry_at_ms or 0)

@@ -15,6 +15,9 @@ import msgspec
 
 IR_FORMAT = 1
 
+SIGNAL_TYPE = "signal"
+"""The node type that waits for a signal; `name` in its config says which, by default the node's id."""
+
 Json = Any
 
 JoinKind = Literal["all", "strict", "any", "quorum"]
@@ -169,6 +172,12 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
         return {node.id: frozenset(node.loop.body) for node in self.nodes if node.loop is not None}
 
     @cached_property
+    def signals(self) -> frozenset[str] | None:
+        """The signals that nodes wait for; None when a name is known only at run time."""
+        names = [_signal_name(node) for node in self.nodes if node.type.partition("@")[0] == SIGNAL_TYPE]
+        return frozenset(names) if not any("{" in name for name in names) else None
+
+    @cached_property
     def digest(self) -> str:
         """Content address of the IR: the sha256 of its canonical JSON."""
         # The hash lives at the edge of the kernel because it is a pure function of the value.
@@ -195,6 +204,10 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The pinned name that the IR stores."""
         return f"{self.name}@{self.major}"
+
+
+def _signal_name(node: Node) -> str:
+    return str(node.config.get("name", node.id)) if isinstance(node.config, dict) else node.id
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted")

@@ -85,10 +85,10 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
     if state.rendering:
         yield Token("", "outputs", 1, 0)
     for name, cell in state.cells.items():
-        if not cell.tokens:
+        if not cell.tokens or name not in flow.by_id:
             continue
         sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
-        from_edges = 0 if not sources or cell.past else min(len(sources), cell.tokens)
+        from_edges = 0 if cell.own else min(len(sources), cell.tokens)
         for source in sources[:from_edges]:
             yield Token(source, name, cell.visit, cell.hop)
         for _ in range(cell.tokens - from_edges):

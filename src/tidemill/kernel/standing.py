@@ -21,7 +21,7 @@ Phase = Literal["call", "expand", "assemble", "route"]
 def phase_of(node: Node, cell: Cell, index: int) -> Phase:
     """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
     if index == NOT_AN_ITEM and cell.resumed is not None:
-        return "route"
+        return "call" if cell.recall else "route"
     if node.map is None or index != NOT_AN_ITEM:
         return "call"
     return "expand" if cell.map is None else "assemble"

@@ -8,14 +8,18 @@ a join's edges, a map's items) are never copied whole: changes are kept in front
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
+from tidemill.kernel.approval import Approval
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Route
+from tidemill.kernel.layers import Layer, merged
 
 NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
+RollbackStatus = Literal["none", "running", "done", "partial"]
+UndoStatus = Literal["", "scheduled", "done", "failed"]
 
 ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
 """Statuses of a visit or item that is over."""
@@ -28,23 +32,6 @@ DISCARDS_MAX = 10
 COPIED_EDGES_MAX = 32
 """Joins up to this many decided edges are copied into a draft; larger ones get a layer."""
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Layer(dict[K, V]):
-    """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used."""
-
-    __slots__ = ("behind",)
-
-    def __init__(self, behind: dict[K, V]) -> None:
-        self.behind = behind
-
-    def get(self, key: K, default: Any = None) -> Any:
-        """The own value, else the base's."""
-        own = dict.get(self, key)
-        return own if own is not None else self.behind.get(key, default)
-
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a WAITING visit waits for, and since when."""
@@ -56,6 +43,37 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_ms: int | None = None
     output: Payload | None = None
     route: Route | None = None
+    recall: bool = False
+    ask: Payload | None = None
+    close: str = ""
+    started: bool = False
+    """For `child`: it is known to exist."""
+
+
+class Buffered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A signal that nobody has taken yet."""
+
+    name: str
+    signal: str
+    payload: Payload
+    seq: int
+
+
+class Undo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A completed visit or item that a rollback has to undo, and how far that has come."""
+
+    node: str
+    visit: int
+    index: int
+    seq: int
+    """When it completed: a rollback goes backwards."""
+    status: UndoStatus = ""
+    attempt: int = 0
+    failures: int = 0
+    lost: int = 0
+    token: int = 0
+    retry_at_ms: int | None = None
+    error: Error | None = None
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -92,16 +110,26 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
     ended_seq: int = 0
     duration_ms: int = 0
     discarded: int = 0
+    resumed: Payload | None = None
+    """What a wait ended with, while conditions over it are still to be evaluated, or the handler to be called."""
+    recall: bool = False
+    """The handler is called again with `resumed`."""
+    approval: Approval | None = None
 
 
 class MapState(msgspec.Struct, array_like=True, gc=False):
-    """The items of a map in its present visit. Items from `next` on have not been queued yet."""
+    """The items of a map in its present visit. Items from `next` on have not been queued yet.
+
+    After a retry, some of those are there already: they had ended before, and are passed over.
+    """
 
     count: int
     items: Payload
     window: int
     """How many items may be in flight at a time."""
     next: int = 0
+    flying: int = 0
+    """Items that were queued and have not ended."""
     done: int = 0
     failed: int = 0
     attempts: int = 0
@@ -112,7 +140,7 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
     @property
     def room(self) -> int:
         """How many more items the window admits now."""
-        return min(self.count, self.done + self.window) - self.next
+        return min(self.count - self.next, self.window - self.flying)
 
 
 class Cell(Activation, array_like=True, gc=False):
@@ -129,6 +157,8 @@ class Cell(Activation, array_like=True, gc=False):
     dead: int = 0
     tokens: int = 0
     """Tokens that arrived and that this visit will consume when it ends."""
+    own: bool = False
+    """It was started by a token that no edge brought: the run's start, or its loop's next pass."""
     hop: int = 0
     went: tuple[str, ...] | None = None
     """Edges taken when the visit ended."""
@@ -138,8 +168,6 @@ class Cell(Activation, array_like=True, gc=False):
     past: dict[str, Past] | None = None
     """By looping node: how the latest visit had ended when that loop's present pass began."""
     map: MapState | None = None
-    resumed: Payload | None = None
-    """What a wait ended with, while conditions over it are still to be evaluated."""
     held: bool = False
     behind: str = ""
     """The next node in the queue of those held by a limit."""
@@ -175,7 +203,12 @@ class State(msgspec.Struct, array_like=True, gc=False):
     trace: str = ""
     tag_used: str = ""
     parent: tuple[str, str, int, int] | None = None
+    close: str = ""
+    depth: int = 0
     forked_from: tuple[str, int] | None = None
+    revision: int = 0
+    """Patches this run has had."""
+    patched_by: tuple[str, ...] = ()
     created_ms: int = 0
     started_ms: int | None = None
     ended_ms: int | None = None
@@ -198,12 +231,30 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """Values that live outside the log; while there are none, nobody has to look for them."""
     tolerated: int = 0
     dead_letters: int = 0
+    """Those that are open."""
     discarded: int = 0
     repairs: int = 0
     first_held: str = ""
     last_held: str = ""
+    approvals: int = 0
+    """Approvals ever requested; while there are none, nobody has to look for them."""
+    signals: tuple[Buffered, ...] = ()
+    """Signals that nobody has taken, oldest first."""
+    listening: dict[str, tuple[tuple[str, int, int], ...]] = {}
+    """By signal: activations that began to wait for it, oldest first. Those that no longer do are passed over."""
+    rollback: RollbackStatus = "none"
+    undo_order: tuple[str, ...] = ()
+    """The keys of what a rollback undoes, in its order."""
+    undo_at: int = 0
+    """How many of them are over."""
+    undo_left: tuple[str, ...] = ()
+    """What a rollback could not undo."""
+    undo: dict[str, Undo] = {}
+    """Completed visits and items whose nodes have compensators."""
+    letters: dict[str, int] = {}
+    """Dead letters: the seq that wrote an open one, 0 for one that was closed."""
     commands: dict[str, int] = {}
-    """Ids of commands that were carried out, with the seq of their first event. Replaced, never written to."""
+    """Ids of commands that were carried out, with the seq of their first event."""
     cells: dict[str, Cell] = {}
     behind: dict[str, Cell] | None = None
     """In a draft only: the cells of the state it was drawn from, which it never changes."""
@@ -225,8 +276,13 @@ class State(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def live(self) -> bool:
-        """Whether the run can still change by itself."""
+        """Whether the run has not ended."""
         return self.status == "RUNNING" or self.status == "PAUSED"
+
+    @property
+    def busy(self) -> bool:
+        """Whether the run can still change by itself: it has not ended, or is being rolled back."""
+        return self.live or self.rollback == "running"
 
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -242,6 +298,10 @@ def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
     draft = _twin(state)
     draft.cells, draft.behind = {}, state.cells
+    draft.commands = Layer(state.commands) if state.commands else {}
+    draft.letters = Layer(state.letters) if state.letters else {}
+    draft.undo = Layer(state.undo) if state.undo else {}
+    draft.listening = Layer(state.listening) if state.listening else {}
     return draft
 
 
@@ -253,20 +313,14 @@ def adopt(draft: State) -> State:
     """
     if draft.behind is not None:
         for cell in draft.cells.values():
-            cell.edges = _merged(cell.edges)
+            cell.edges = merged(cell.edges)
             if cell.map is not None:
-                cell.map.at = _merged(cell.map.at)
+                cell.map.at = merged(cell.map.at)
         draft.behind.update(draft.cells)
         draft.cells, draft.behind = draft.behind, None
+        draft.commands, draft.letters = merged(draft.commands), merged(draft.letters)
+        draft.undo, draft.listening = merged(draft.undo), merged(draft.listening)
     return draft
-
-
-def _merged(layer: dict[K, V]) -> dict[K, V]:
-    """A layer's changes written into what is behind it."""
-    if type(layer) is not Layer:
-        return layer
-    layer.behind.update(layer)
-    return layer.behind
 
 
 def _fork(cell: Cell) -> Cell:
@@ -301,6 +355,11 @@ def edit_at(cell: Cell, index: int) -> Activation:
     own = _twin(items.at.get(index) or QUEUED_ITEM)
     items.at[index] = own
     return own
+
+
+def key_at(node: str, visit: int, index: int) -> str:
+    """The name of an activation within its run: the tail of its effect key."""
+    return f"{node}/{visit}/{index}"
 
 
 _ENCODER = msgspec.msgpack.Encoder()

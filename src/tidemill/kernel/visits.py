@@ -1,6 +1,6 @@
 """The life of a visit, from the join that fires to the edges it leaves behind.
 
-Each function writes the facts of one step with the pen. Whatever ends a visit asks `_balance` first,
+Each function writes the facts of one step with the pen. Whatever ends a visit asks `balance` first,
 so edges, tokens and the counter are settled in the same event as the result; `settle` then draws the
 consequences, one node after the other, until nothing follows any more.
 """
@@ -35,7 +35,7 @@ from tidemill.kernel.routing import (
     on_exhaustion,
     on_tolerated_failure,
 )
-from tidemill.kernel.state import Cell
+from tidemill.kernel.state import ENDED, Cell, MapState
 
 
 def settle(pen: Pen) -> None:
@@ -75,30 +75,42 @@ def make_ready(pen: Pen, node: Node, cell: Cell) -> None:
         fail_run(pen, node.id, cell.visit, error, spread=False)
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
         _schedule(pen, node, cell, hop, held=True)
+    elif cell.map is not None and cell.map.done < cell.map.count:
+        # After a retry the list is known: only its items are queued, as many as the window admits.
+        _schedule(pen, node, cell, hop, held=True)
     else:
         dispatch(pen, node, cell, hop)
 
 
-def dispatch(pen: Pen, node: Node, cell: Cell, hop: int, resumed: Payload | None = None) -> None:
+def dispatch(pen: Pen, node: Node, cell: Cell, hop: int) -> None:
     """Queue an activation of the node itself."""
-    _schedule(pen, node, cell, hop, resumed=resumed)
+    _schedule(pen, node, cell, hop)
     pen.put(run_job(node, cell.visit))
 
 
-def _schedule(
-    pen: Pen, node: Node, cell: Cell, hop: int, *, held: bool = False, resumed: Payload | None = None
-) -> None:
+def _schedule(pen: Pen, node: Node, cell: Cell, hop: int, *, held: bool = False) -> None:
+    pen.emit(NodeScheduled(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, hop=hop, held=held))
+
+
+def resume(pen: Pen, node: Node, index: int, value: Payload, *, recall: bool) -> None:
+    """A wait is over, but a worker is needed once more: for the conditions, or because the handler asked for it.
+
+    It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
+    """
+    cell = pen.state.peek(node.id)
     pen.emit(
         NodeScheduled(
             at_ms=pen.now,
             cause=pen.cause,
             node=node.id,
             visit=cell.visit,
-            hop=hop,
-            held=held,
-            resumed=resumed,
+            index=index,
+            hop=cell.hop,
+            resumed=value,
+            recall=recall,
         )
     )
+    pen.put(run_job(node, cell.visit, index))
 
 
 def fill_slots(pen: Pen) -> None:
@@ -109,7 +121,7 @@ def fill_slots(pen: Pen) -> None:
     while name and (limit is None or state.in_flight < limit):
         cell = state.peek(name)
         following, node = cell.behind, pen.flow.by_id[name]
-        if cell.map is None:
+        if cell.map is None or cell.map.done == cell.map.count:
             dispatch(pen, node, cell, cell.hop)
         else:
             _queue_items(pen, node, cell, limit)
@@ -117,18 +129,30 @@ def fill_slots(pen: Pen) -> None:
 
 
 def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
-    items = cell.map
-    assert items is not None, "only a map has items"
-    room = items.room if limit is None else min(items.room, limit - pen.state.in_flight)
-    until = items.next + room
-    first = items.next
-    pen.emit(
-        NodeScheduled(
-            at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=first, until=until, hop=cell.hop
+    """Queue the next items; after a retry they may lie in several stretches between those that had ended."""
+    while True:
+        items = pen.state.peek(node.id).map
+        assert items is not None, "only a map has items"
+        room = items.room if limit is None else min(items.room, limit - pen.state.in_flight)
+        if room <= 0:
+            return
+        first = items.next
+        until = _end_of_stretch(items, first, first + room)
+        pen.emit(
+            NodeScheduled(
+                at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=first, until=until, hop=cell.hop
+            )
         )
-    )
-    for index in range(first, until):
-        pen.put(run_job(node, cell.visit, index))
+        for index in range(first, until):
+            pen.put(run_job(node, cell.visit, index))
+
+
+def _end_of_stretch(items: MapState, first: int, last: int) -> int:
+    for index in range(first, last):
+        known = items.at.get(index)
+        if known is not None and known.status in ENDED:
+            return index
+    return last
 
 
 def complete_visit(pen: Pen, node: Node, output: Payload, route: Route | None, facts: Facts, size: int = 0) -> None:
@@ -160,7 +184,7 @@ def _complete(
     size: int,
 ) -> None:
     cell = pen.state.peek(node.id)
-    end = _balance(pen, node, cell, taken)
+    end = balance(pen, node, cell, taken)
     # By far the most frequent event. What is rarely needed is filled in afterwards: a call with more than 15
     # keywords costs several times as much as one with fewer.
     event = NodeCompleted(
@@ -180,12 +204,20 @@ def _complete(
         size=size,
         token=facts.token,
     )
-    if end.dead or end.dead_escapes or end.renders or route is not None:
+    undoable = node.compensator is not None and node.map is None
+    if end.dead or end.dead_escapes or end.renders or route is not None or undoable:
         event = msgspec.structs.replace(
-            event, dead=end.dead, dead_escapes=end.dead_escapes, renders=end.renders, route=route
+            event, dead=end.dead, dead_escapes=end.dead_escapes, renders=end.renders, route=route, undoable=undoable
         )
     pen.emit(event)
-    _follow(pen, node, end)
+    follow(pen, node, end)
+
+
+def leave_visit(pen: Pen, node: Node, exit_: str, output: Payload, facts: Facts) -> None:
+    """A wait ended with a choice of its own: its way out is taken, all other edges are dead."""
+    targets = node.exits[exit_]
+    taken = tuple(target for target in node.outbound if target in targets)
+    _complete(pen, node, taken, output, None, facts, 0)
 
 
 def _wait_for_body(pen: Pen, node: Node, cell: Cell, output: Payload, route: Route, facts: Facts) -> None:
@@ -241,7 +273,7 @@ def _continue_loop(pen: Pen, node: Node, output: Payload, route: Route, facts: F
 def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts) -> None:
     """The visit does not happen: all its edges are dead."""
     cell = pen.state.peek(node.id)
-    end = _balance(pen, node, cell, ())
+    end = balance(pen, node, cell, ())
     pen.emit(
         NodeSkipped(
             at_ms=pen.now,
@@ -258,7 +290,7 @@ def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts) -> None:
             token=facts.token,
         )
     )
-    _follow(pen, node, end)
+    follow(pen, node, end)
 
 
 def fail_visit(
@@ -270,7 +302,7 @@ def fail_visit(
     tolerated = node.on_error != "fail" and not fatal
     # A failure that ends the run decides no edges: its descendants fail with it instead of being skipped.
     end = (
-        _balance(pen, node, cell, on_tolerated_failure(node))
+        balance(pen, node, cell, on_tolerated_failure(node))
         if tolerated
         else Balance((), (), (), 0, cell.tokens, pen.state.counter - cell.tokens, False)
     )
@@ -291,7 +323,7 @@ def fail_visit(
     )
     dead_letter(pen, node, cell.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
-        _follow(pen, node, end)
+        follow(pen, node, end)
     else:
         fail_run(pen, node.id, cell.visit, error)
 
@@ -317,7 +349,7 @@ class Balance(NamedTuple):
     renders: bool
 
 
-def _balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) -> Balance:
+def balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) -> Balance:
     """Settle a visit's account. `taken` None: its loop goes on, so no edge is decided and one token is emitted."""
     state = pen.state
     if taken is None:
@@ -332,7 +364,7 @@ def _balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) ->
     return Balance(taken, edges.dead, edges.dead_escapes, emitted, consumed, counter, renders)
 
 
-def _follow(pen: Pen, node: Node, end: Balance) -> None:
+def follow(pen: Pen, node: Node, end: Balance) -> None:
     """Put on the agenda whatever the end of a visit may have consequences for."""
     state, agenda = pen.state, pen.agenda
     seq = state.seq

@@ -1,0 +1,221 @@
+"""What is on record about one workflow: its versions, and where its tags have pointed.
+
+A workflow's stream holds two kinds of records, a version and a move of a tag; `History` is all of them, folded.
+Everything that can be answered from them alone lives here: which version a reference means, what a tag may be
+called, what lists show. Reading and writing streams is left to the catalog.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import Rejected, rejected
+from tidemill.kernel.document.fields import NAME_LENGTH_MAX
+from tidemill.kernel.document.findings import Findings, shown
+from tidemill.stores.contract import Row, Tail
+
+WORKFLOW = "workflow"
+LATEST = "latest"
+TAGS_MAX = 100
+DESCRIPTION_LENGTH_MAX = 500
+RECORD_FORMAT = 1
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_TAG = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SEPARATOR = re.compile(r"[@:]")
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True, tag="version"):
+    """A published version of a workflow."""
+
+    name: str
+    version: int
+    digest: str
+    document: str
+    """Digest of the blob with the document in its normal form."""
+    at_ms: int
+    author: str = ""
+    message: str = ""
+    parent: int = 0
+    """The version it was made from; 0 for the first."""
+    patch: str | None = None
+    """Digest of the blob with the JSON Patch that made it of its parent; None when it was published whole."""
+    description: str = ""
+    """The beginning of the document's description, for lists."""
+    v: int = RECORD_FORMAT
+
+
+class TagMoved(msgspec.Struct, frozen=True, kw_only=True, tag="tag_moved"):
+    """Somebody made a tag point somewhere else."""
+
+    name: str
+    tag: str
+    version: int
+    """Where it points now; 0 when it was taken away."""
+    was: int
+    """Where it pointed before; 0 when it was not there."""
+    at_ms: int
+    actor: str = ""
+    message: str = ""
+    v: int = RECORD_FORMAT
+
+
+class WorkflowRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow as lists show it."""
+
+    name: str
+    version: int
+    """The latest one."""
+    digest: str
+    versions: int
+    tags: dict[str, int]
+    created_ms: int
+    updated_ms: int
+    description: str = ""
+    v: int = RECORD_FORMAT
+
+
+Record = Version | TagMoved
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_RECORD = msgspec.msgpack.Decoder(Record)
+_ROW = msgspec.msgpack.Decoder(WorkflowRow)
+
+
+class History:
+    """The records of a workflow, oldest first."""
+
+    __slots__ = ("moves", "name", "tags", "versions")
+
+    def __init__(self, name: str, records: Iterable[Record] = ()) -> None:
+        self.name = name
+        self.versions: list[Version] = []
+        self.moves: list[TagMoved] = []
+        self.tags: dict[str, int] = {}
+        """Where each tag points, without `latest`."""
+        for record in records:
+            self.add(record)
+
+    @property
+    def length(self) -> int:
+        """The version of the stream that this history was read from."""
+        return len(self.versions) + len(self.moves)
+
+    def add(self, record: Record) -> None:
+        """Take in one more record."""
+        if isinstance(record, Version):
+            self.versions.append(record)
+            return
+        self.moves.append(record)
+        if record.version:
+            self.tags[record.tag] = record.version
+        else:
+            self.tags.pop(record.tag, None)
+
+    def of_content(self, digest: str) -> Version | None:
+        """The version with this content, if there is one."""
+        return next((version for version in self.versions if version.digest == digest), None)
+
+    def numbered(self, number: int | str) -> Version:
+        """The version of a number, as a caller gave it."""
+        # A number of more digits than anybody publishes is not even read.
+        text = number if isinstance(number, str) else f"{number:d}" if abs(number) < 10**9 else "so large"
+        known = not isinstance(number, bool) and _NUMBER.fullmatch(text) and 1 <= int(text) <= len(self.versions)
+        if known:
+            return self.versions[int(text) - 1]
+        is_tag = text in self.all_tags()
+        hint = f"a tag is written {self.name}:{text}" if is_tag else f"versions 1 to {len(self.versions)} exist"
+        raise rejected("version_unknown", f"{self.name} has no version {shown(text)}", hint=hint)
+
+    def tagged(self, tag: str) -> Version:
+        """The version that a tag points to."""
+        tags = self.all_tags()
+        if tag in tags:
+            return self.versions[tags[tag] - 1]
+        hint = f"a version is written {self.name}@{tag}" if _NUMBER.fullmatch(tag) else ""
+        hint = hint or Findings().nearest(tag, tags) or f"its tags are {', '.join(sorted(tags))}"
+        raise rejected("tag_unknown", f"{self.name} has no tag {shown(tag)}", hint=hint)
+
+    def meant_by(self, reference: str) -> Version:
+        """The version that a reference with this workflow's name stands for."""
+        separator, rest = split_reference(reference)[1:]
+        if separator == "@":
+            return self.numbered(rest)
+        return self.tagged(rest) if separator else self.versions[-1]
+
+    def all_tags(self) -> dict[str, int]:
+        """Where each tag points, with `latest`, which is the newest version."""
+        return {LATEST: len(self.versions), **self.tags}
+
+    def check_new_tag(self, tag: str) -> None:
+        """Refuse what a tag cannot be called, and one tag more than a workflow may have."""
+        check_tag(tag)
+        if tag not in self.tags and len(self.tags) >= TAGS_MAX:
+            message = f"{self.name} has {len(self.tags)} tags, and at most {TAGS_MAX} are kept"
+            raise rejected("too_many_tags", message, path="/tag", hint="take away the tags that nobody uses")
+
+    def row(self) -> Row:
+        """What lists show of the workflow."""
+        last, tags = self.versions[-1], self.all_tags()
+        updated_ms = max(last.at_ms, *(move.at_ms for move in self.moves[-1:]), 0)
+        body = WorkflowRow(
+            name=self.name,
+            version=last.version,
+            digest=last.digest,
+            versions=len(self.versions),
+            tags=tags,
+            created_ms=self.versions[0].at_ms,
+            updated_ms=updated_ms,
+            description=last.description,
+        )
+        terms = ("workflow", *(f"tag:{tag}" for tag in self.tags))
+        return Row(kind=WORKFLOW, key=self.name, sort=updated_ms, terms=terms, body=_ENCODE(body))
+
+
+def is_name(name: Any) -> bool:
+    """Whether a workflow can be called so; nothing else is asked of a store."""
+    return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def check_tag(tag: Any) -> None:
+    """Refuse what a tag that people move cannot be called."""
+    if tag == LATEST:
+        hint = "publish something new, or use a tag of your own"
+        raise rejected("tag_reserved", "`latest` moves by itself to the newest version", path="/tag", hint=hint)
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
+        hint = "a lower-case letter, then letters, digits and -, at most 64"
+        raise rejected("tag_invalid", f"`{shown(str(tag))}` cannot be a tag", path="/tag", hint=hint)
+
+
+def split_reference(reference: str) -> tuple[str, str, str]:
+    """The parts of `name`, `name@3` or `name:stable`: the name, the sign, and what follows it."""
+    found = _SEPARATOR.search(reference)
+    if found is None:
+        return reference, "", ""
+    return reference[: found.start()], found.group(), reference[found.end() :]
+
+
+def read_history(name: str, tail: Tail) -> History:
+    """The history in a workflow's stream."""
+    return History(name, map(_RECORD.decode, tail.records))
+
+
+def encode_record(record: Record) -> bytes:
+    """A record as it is stored."""
+    return _ENCODE(record)
+
+
+def read_workflow_row(row: Row) -> WorkflowRow:
+    """A workflow's row, decoded."""
+    return _ROW.decode(row.body)
+
+
+def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
+    """The refusal of a name that nothing is published under."""
+    hint = Findings().nearest(name, known) or "publish it first"
+    return rejected("workflow_unknown", f"no workflow {shown(name)} is published", hint=hint)

@@ -1,0 +1,219 @@
+"""The difference of two documents: as a patch that makes one of the other, and as what a person asks about a graph.
+
+Both start from normal forms, so a change of spelling is no difference. Nodes are matched by id. The patch says how
+the text changed; the comparison says which nodes, edges and ends the compiled graph has won or lost, which includes
+what follows from conditions and paths.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from tidemill.kernel.document.operations import OPERATIONS_MAX, POINTER_LENGTH_MAX, step_of
+from tidemill.kernel.model import Json, Workflow
+
+_LISTS = ("nodes", "edges")
+
+T = TypeVar("T")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A field with another value; one that is absent on a side is null there."""
+
+    field: str
+    old: Json = None
+    new: Json = None
+
+
+class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that both sides have and that is not the same in both."""
+
+    id: str
+    fields: tuple[Change, ...]
+
+
+class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What the right side has and the left one has not, and the other way round."""
+
+    nodes_added: tuple[str, ...]
+    nodes_removed: tuple[str, ...]
+    nodes_changed: tuple[NodeChange, ...]
+    edges_added: tuple[tuple[str, str], ...]
+    """Edges of all kinds: plain dependencies, and whatever rules and paths name."""
+    edges_removed: tuple[tuple[str, str], ...]
+    entries_added: tuple[str, ...]
+    entries_removed: tuple[str, ...]
+    terminals_added: tuple[str, ...]
+    terminals_removed: tuple[str, ...]
+    keys: tuple[Change, ...]
+    """Top-level keys other than `nodes` and `edges`."""
+    reordered: bool
+    """The nodes that both have stand in another order."""
+
+
+def diff_documents(old: Json, new: Json) -> list[dict[str, Json]]:
+    """A JSON Patch that makes the second of the first; its result has the same normal form as the second.
+
+    A patch that would be longer than one may be replaces the document as a whole.
+    """
+    operations = list(islice(_operations(old, new), OPERATIONS_MAX + 1))
+    return operations if len(operations) <= OPERATIONS_MAX else [_replace("", new)]
+
+
+def diff_workflows(old: Workflow, old_document: Json, new: Workflow, new_document: Json) -> GraphDiff:
+    """Compare two compiled workflows, each given with its document in the normal form."""
+    before, after = _fields_by_node(old, old_document), _fields_by_node(new, new_document)
+    both = [name for name in before if name in after]
+    changes = ((name, tuple(_changes(before[name], after[name]))) for name in both)
+    edges_added, edges_removed = _gained_and_lost(_edges(old), _edges(new))
+    entries_added, entries_removed = _gained_and_lost(old.entries, new.entries)
+    terminals_added, terminals_removed = _gained_and_lost(old.terminals, new.terminals)
+    return GraphDiff(
+        nodes_added=tuple(name for name in after if name not in before),
+        nodes_removed=tuple(name for name in before if name not in after),
+        nodes_changed=tuple(NodeChange(id=name, fields=fields) for name, fields in changes if fields),
+        edges_added=edges_added,
+        edges_removed=edges_removed,
+        entries_added=entries_added,
+        entries_removed=entries_removed,
+        terminals_added=terminals_added,
+        terminals_removed=terminals_removed,
+        keys=tuple(_changes(_without_lists(old_document), _without_lists(new_document))),
+        reordered=both != [name for name in after if name in before],
+    )
+
+
+def identical(one: Json, other: Json) -> bool:
+    """Whether two values are the same text in JSON, but for the order of keys: 1 and 1.0 are not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(identical(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(identical, one, other))
+    # The one float that equals another and is written differently is zero with a sign.
+    return bool(one == other) and (not isinstance(one, float) or repr(one) == repr(other))
+
+
+# The graph
+
+
+def _fields_by_node(workflow: Workflow, document: Json) -> dict[str, dict[str, Json]]:
+    """Each node's fields, with the major version that its type was pinned to when it was compiled."""
+    pinned = workflow.by_id
+    return {node["id"]: {**node, "type": pinned[node["id"]].type} for node in document["nodes"]}
+
+
+def _changes(old: Mapping[str, Json], new: Mapping[str, Json]) -> Iterator[Change]:
+    for field in dict.fromkeys((*old, *new)):
+        before, after = old.get(field), new.get(field)
+        if not identical(before, after):
+            yield Change(field=field, old=before, new=after)
+
+
+def _edges(workflow: Workflow) -> list[tuple[str, str]]:
+    return [(node.id, to) for node in workflow.nodes for to in node.outbound]
+
+
+def _gained_and_lost(old: Collection[T], new: Collection[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
+    before, after = set(old), set(new)
+    return tuple(one for one in new if one not in before), tuple(one for one in old if one not in after)
+
+
+def _without_lists(document: Json) -> dict[str, Json]:
+    return {key: value for key, value in document.items() if key not in _LISTS}
+
+
+# The patch
+
+
+def _operations(old: Json, new: Json) -> Iterator[dict[str, Json]]:
+    yield from _values("", _without_lists(old), _without_lists(new))
+    before = {node["id"]: node for node in old["nodes"]}
+    after = {node["id"]: node for node in new["nodes"]}
+    kept = [name for name in before if name in after]
+    # Removing a node takes its edges along, so this comes before the edges are counted.
+    yield from ({"op": "remove", "path": f"/nodes/{name}"} for name in before if name not in after)
+    yield from _seating(kept, after)
+    for name in kept:
+        yield from _values(f"/nodes/{name}", before[name], after[name])
+    edges = [edge for edge in old["edges"] if edge["from"] in after and edge["to"] in after]
+    yield from _wiring(edges, new["edges"])
+
+
+def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
+    """Change a value where it differs; lists are replaced as a whole."""
+    if identical(old, new):
+        return
+    if not isinstance(old, dict) or not isinstance(new, dict) or not _addressable(path, (*old, *new)):
+        yield _replace(path, new)
+        return
+    yield from ({"op": "remove", "path": f"{path}/{step_of(key)}"} for key in old if key not in new)
+    for key, value in new.items():
+        inner = f"{path}/{step_of(key)}"
+        if key in old:
+            yield from _values(inner, old[key], value)
+        else:
+            yield {"op": "add", "path": inner, "value": value}
+
+
+def _addressable(path: str, keys: Iterable[str]) -> bool:
+    """Whether a pointer to each of the keys is short enough for an operation."""
+    return all(len(path) + 1 + len(step_of(key)) <= POINTER_LENGTH_MAX for key in keys)
+
+
+def _seating(kept: list[str], after: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+    """Bring the nodes that were kept into their new order, with new ones between them; few have to move."""
+    known, seated, at = set(kept), list(kept), 0
+    settled = _longest_rising(kept, {name: position for position, name in enumerate(after)})
+    for name, node in after.items():
+        if name in settled:
+            at = seated.index(name, at) + 1
+            continue
+        if name in known:
+            here = seated.index(name)
+            del seated[here]
+            at -= here < at
+            yield {"op": "move", "from": f"/nodes/{name}", "path": f"/nodes/{at}"}
+        else:
+            yield {"op": "add", "path": f"/nodes/{name if at == len(seated) else at}", "value": node}
+        seated.insert(at, name)
+        at += 1
+
+
+def _longest_rising(names: list[str], rank: Mapping[str, int]) -> set[str]:
+    """The most names whose ranks rise in the order given: they may stay where they are."""
+    ends: list[int] = []
+    last: list[str] = []
+    before: dict[str, str | None] = {}
+    for name in names:
+        length = bisect_left(ends, rank[name])
+        before[name] = last[length - 1] if length else None
+        ends[length : length + 1] = [rank[name]]
+        last[length : length + 1] = [name]
+    found: set[str] = set()
+    tail = last[-1] if last else None
+    while tail is not None:
+        found.add(tail)
+        tail = before[tail]
+    return found
+
+
+def _wiring(old: list[Json], new: list[Json]) -> Iterator[dict[str, Json]]:
+    """Edges are a set; those that go are removed from the end, so that the indexes of the others hold."""
+    before, after = ({(edge["from"], edge["to"]) for edge in edges} for edges in (old, new))
+    for number in reversed(range(len(old))):
+        if (old[number]["from"], old[number]["to"]) not in after:
+            yield {"op": "remove", "path": f"/edges/{number}"}
+    for edge in new:
+        if (edge["from"], edge["to"]) not in before:
+            yield {"op": "add", "path": "/edges/-", "value": edge}
+
+
+def _replace(path: str, value: Json) -> dict[str, Json]:
+    return {"op": "replace", "path": path, "value": value}

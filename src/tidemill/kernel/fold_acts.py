@@ -1,0 +1,276 @@
+"""How facts about operators' acts change the state: visits that begin again, another graph, a rollback."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    BlobRef,
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    DeadLetterClosed,
+    Join,
+    NodeOverridden,
+    Reopened,
+    RollbackFinished,
+    RollbackStarted,
+    RunForked,
+    RunLabelled,
+    RunPatched,
+    RunRetried,
+    RunRewound,
+)
+from tidemill.kernel.fold_visits import hold, over, pass_over_ended, undoable, unhold
+from tidemill.kernel.layers import everything
+from tidemill.kernel.state import Activation, Cell, State, edit_at, key_at
+
+# Beginning again
+
+
+def run_retried(state: State, event: RunRetried) -> None:
+    for reopened in event.nodes:
+        cell = state.edit(reopened.node)
+        if cell.fired:
+            # It will be made ready, and counted, once more.
+            cell.hop -= 1
+            state.visits -= 1
+        _reset(cell)
+        cell.tokens, cell.fired, cell.went, cell.tolerated = reopened.tokens, False, None, False
+        cell.settled = cell.own and bool(cell.edges)
+        cell.why, cell.held, cell.behind = "", False, ""
+        if cell.map is not None:
+            _reopen_items(state, cell)
+    state.status, state.ended_ms, state.reason = "RUNNING", None, ""
+    state.error, state.failed_node, state.outputs = None, "", None
+    state.rendering, state.counter, state.deadline_ms = event.renders, event.counter, event.deadline_at_ms
+
+
+def _reset(act: Activation) -> None:
+    """Forget how an activation ended; its attempts count on, and its last checkpoint stays."""
+    act.status, act.running, act.failures, act.lost = "PENDING", False, 0, 0
+    act.retry_at_ms = act.wait = act.output = act.error = act.resumed = act.approval = None
+    act.recall, act.ended_seq = False, 0
+
+
+def _reopen_items(state: State, cell: Cell) -> None:
+    """Keep the items that completed, and failures that were tolerated; all others are still to be queued."""
+    items = cell.map
+    assert items is not None
+    items.at = dict(everything(items.at))
+    state.items -= items.next
+    items.next = items.flying = items.done = items.failed = 0
+    for index, item in items.at.items():
+        if item.status == "COMPLETED" or (item.status == "FAILED" and item.output is not None):
+            items.done += 1
+            items.failed += item.status == "FAILED"
+        else:
+            own = items.at[index] = item.__copy__()  # type: ignore[attr-defined]
+            _reset(own)
+    pass_over_ended(state, items)
+
+
+def run_rewound(state: State, event: RunRewound) -> None:
+    reset = {reopened.node for reopened in event.nodes}
+    _leave_queue(state, reset)
+    for reopened in event.nodes:
+        state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
+    state.counter, state.rendering = event.counter, False
+
+
+def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRewound) -> Cell:
+    """The cell of a node's next visit: edges from nodes that stay as they are stay decided.
+
+    Only the node that the run was rewound to can still hold the token of a start or of a pass.
+    """
+    old = state.peek(reopened.node)
+    own = old.own and reopened.node == event.node
+    state.items -= 0 if old.map is None else old.map.next
+    edges = {source: taken for source, taken in everything(old.edges).items() if source not in reset}
+    taken = sum(edges.values())
+    return Cell(
+        visit=reopened.visit,
+        edges=edges,
+        taken=taken,
+        dead=len(edges) - taken,
+        tokens=reopened.tokens,
+        own=own,
+        settled=own and bool(old.edges),
+        hop=max((state.peek(source).hop for source, went in edges.items() if went), default=0),
+        passes=0 if reopened.node in event.restarted else old.passes,
+        past=old.past,
+        reported_before=old.reported,
+        discarded_before=old.discarded,
+    )
+
+
+def _leave_queue(state: State, leaving: set[str]) -> None:
+    """Take nodes out of the queue of those that a limit holds back."""
+    staying: list[str] = []
+    name = state.first_held
+    while name:
+        if name not in leaving:
+            staying.append(name)
+        name = state.peek(name).behind
+    state.first_held = state.last_held = ""
+    for name in staying:
+        hold(state, name, state.edit(name))
+
+
+def node_overridden(state: State, event: NodeOverridden) -> None:
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    state.blobs += type(event.output) is BlobRef
+    if event.index == NOT_AN_ITEM:
+        if cell.held and cell.map is None:
+            unhold(state, event.node, cell)
+        cell.settled = True
+        cell.why = event.reason if event.status == "SKIPPED" else ""
+    act.error = None
+    if event.status == "QUEUED":
+        act.status, act.wait, act.resumed, act.since_ms = "QUEUED", None, event.output, event.at_ms
+        if not cell.fired:
+            cell.fired = True
+            cell.hop += 1
+            state.visits += 1
+        state.in_flight += 1
+        return
+    act.output = event.output
+    state.size += event.size
+    if event.undoable:
+        undoable(state, event)
+    status: Literal["COMPLETED", "SKIPPED"] = "COMPLETED" if event.status == "COMPLETED" else "SKIPPED"
+    over(state, cell, act, event, status)
+    if cell.map is not None and event.index != NOT_AN_ITEM:
+        pass_over_ended(state, cell.map)
+
+
+# Another graph, another run
+
+
+def run_patched(state: State, event: RunPatched) -> None:
+    state.digest, state.revision = event.digest, event.revision
+    state.counter, state.deadline_ms = event.counter, event.deadline_at_ms
+    state.blobs += type(event.patch) is BlobRef
+    if event.actor is not None and event.actor not in state.patched_by:
+        state.patched_by = (*state.patched_by, event.actor)
+    for name in event.removed:
+        _forget(state, name)
+    for join in event.joins:
+        _rejoin(state, join)
+    for name in event.relisted:
+        cell = state.edit(name)
+        state.items -= 0 if cell.map is None else cell.map.next
+        cell.map = None
+
+
+def _forget(state: State, name: str) -> None:
+    """A node that is removed; should one of its name come back, its visits are counted on."""
+    old = state.peek(name)
+    state.items -= 0 if old.map is None else old.map.next
+    state.cells[name] = Cell(visit=old.visit + (old.fired or old.attempt > 0))
+
+
+def _rejoin(state: State, join: Join) -> None:
+    cell = state.edit(join.node)
+    cell.edges = dict(join.edges)
+    cell.taken = sum(cell.edges.values())
+    cell.dead = len(cell.edges) - cell.taken
+    cell.tokens, cell.own = join.tokens, join.own
+    if not cell.fired:
+        cell.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0)
+
+
+def run_forked(state: State, event: RunForked) -> None:
+    """Leases, letters, commands and what is to be undone belong to the other run; nothing runs here yet."""
+    state.forked_from, state.deadline_ms = (event.run, event.at), event.deadline_at_ms
+    state.status = "RUNNING" if state.status == "PAUSED" else state.status
+    state.commands, state.letters, state.undo, state.listening = {}, {}, {}, everything(state.listening)
+    state.dead_letters = state.discarded = state.undo_at = 0
+    state.rollback, state.undo_order, state.undo_left = "none", (), ()
+    for name in [*(state.behind or ()), *state.cells]:
+        cell = state.edit(name)
+        _detach(state, cell, cell)
+        cell.reported_before = cell.discarded_before = 0
+        if cell.map is not None:
+            cell.map.at = {index: item.__copy__() for index, item in everything(cell.map.at).items()}  # type: ignore[attr-defined]
+            for item in cell.map.at.values():
+                _detach(state, cell, item)
+
+
+def _detach(state: State, cell: Cell, act: Activation) -> None:
+    act.token = act.reported = act.discarded = act.lost = 0
+    between = act is cell and cell.map is not None
+    if act.status == "RUNNING" and not between:
+        act.status, act.running = "QUEUED", False
+    if act.wait is not None and act.wait.on == "child":
+        # A child belongs to the run that asked for it: ask again.
+        act.status, act.wait = "QUEUED", None
+        state.in_flight += 1
+
+
+def run_labelled(state: State, event: RunLabelled) -> None:
+    state.labels = event.labels
+
+
+def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
+    state.letters[key_at(event.node, event.visit, event.index)] = 0
+    state.dead_letters -= 1
+
+
+# Undoing
+
+
+def rollback_started(state: State, event: RollbackStarted) -> None:
+    open_ = [(undo.seq, key) for key, undo in everything(state.undo).items() if undo.status != "done"]
+    state.rollback, state.undo_at, state.undo_left = "running", 0, event.unknown
+    state.undo_order = tuple(key for _, key in sorted(open_, reverse=True))
+
+
+def rollback_finished(state: State, event: RollbackFinished) -> None:
+    state.rollback = "done" if event.status == "done" else "partial"
+    state.undo_left = event.left
+
+
+def compensation_scheduled(state: State, event: CompensationScheduled) -> None:
+    key = key_at(event.node, event.visit, event.index)
+    undo = state.undo.get(key)
+    assert undo is not None, "only what completed is undone"
+    state.undo[key] = msgspec.structs.replace(undo, status="scheduled", failures=0, lost=0, retry_at_ms=None)
+
+
+def compensation_completed(state: State, event: CompensationCompleted) -> None:
+    _undone(state, event, status="done", error=None, lost=0)
+    state.undo_at += 1
+
+
+def compensation_failed(state: State, event: CompensationFailed) -> None:
+    key = key_at(event.node, event.visit, event.index)
+    undo = state.undo.get(key)
+    assert undo is not None
+    if event.lost:
+        _undone(state, event, error=event.error, lost=undo.lost + 1, retry_at_ms=None)
+        return
+    again = event.retry_at_ms is not None
+    _undone(
+        state,
+        event,
+        status="scheduled" if again else "failed",
+        error=event.error,
+        failures=undo.failures + 1,
+        retry_at_ms=event.retry_at_ms,
+        lost=0,
+    )
+    state.undo_at += not again
+
+
+def _undone(state: State, event: CompensationCompleted | CompensationFailed, **changes: object) -> None:
+    key = key_at(event.node, event.visit, event.index)
+    undo = state.undo.get(key)
+    assert undo is not None
+    state.undo[key] = msgspec.structs.replace(
+        undo, attempt=event.attempt, token=max(undo.token, event.token), **changes
+    )

@@ -1,0 +1,55 @@
+"""How facts about people, signals and children change the state."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.kernel.approval import folded
+from tidemill.kernel.events import (
+    ApprovalEscalated,
+    ApprovalEvents,
+    ApprovalRequested,
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    SignalReceived,
+)
+from tidemill.kernel.state import Buffered, State, edit_at
+
+SIGNAL_ID = "signal:"
+"""What the id of a signal is remembered under, beside those of commands."""
+
+
+def approval_changed(state: State, event: ApprovalEvents) -> None:
+    """Any event of an approval; a new one also keeps the visit's time-out in step."""
+    act = edit_at(state.edit(event.node), event.index)
+    act.approval = folded(act.approval, event)
+    if isinstance(event, ApprovalRequested):
+        state.approvals += 1
+        state.blobs += type(event.form) is BlobRef
+    elif isinstance(event, ApprovalEscalated) and act.wait is not None:
+        act.wait = msgspec.structs.replace(act.wait, expires_ms=event.expires_ms)
+
+
+def signal_received(state: State, event: SignalReceived) -> None:
+    """Kept until somebody asks for it, unless somebody was waiting."""
+    state.commands[SIGNAL_ID + event.signal] = state.seq
+    state.blobs += type(event.payload) is BlobRef
+    waiting = state.listening.get(event.name, ())
+    if event.node:
+        taker = (event.node, event.visit, event.index)
+        state.listening[event.name] = waiting[waiting.index(taker) + 1 :] if taker in waiting else waiting
+    else:
+        if waiting:
+            state.listening[event.name] = ()
+        state.signals = (*state.signals, Buffered(event.name, event.signal, event.payload, state.seq))
+
+
+def child_started(state: State, event: ChildStarted) -> None:
+    act = edit_at(state.edit(event.node), event.index)
+    if act.wait is not None:
+        act.wait = msgspec.structs.replace(act.wait, started=True)
+
+
+def child_finished(state: State, event: ChildFinished) -> None:
+    """What follows for the visit is said by the event behind this one."""

@@ -1,0 +1,136 @@
+"""What other runs and the outside world tell a run: signals, and what becomes of its children."""
+
+from __future__ import annotations
+
+from tidemill.errors import Problem
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Signal
+from tidemill.kernel.endings import ABANDON
+from tidemill.kernel.events import NOT_AN_ITEM, ChildFinished, ChildStarted, Error, Payload, SignalReceived
+from tidemill.kernel.jobs import system_job
+from tidemill.kernel.model import Node
+from tidemill.kernel.outcomes import fail_for_good
+from tidemill.kernel.pen import Pen
+from tidemill.kernel.reports import Facts
+from tidemill.kernel.state import Activation, peek_at
+from tidemill.kernel.waits import leave_wait, wait_over
+
+SIGNALS_MAX = 1_000
+"""Signals that a run keeps for nodes that have not asked for them yet."""
+
+NULL = b"null"
+
+
+# Signals
+
+
+def refuse_signal(pen: Pen, signal: Signal) -> Problem | None:
+    """Why a signal cannot be taken or kept."""
+    state = pen.state
+    if not state.live:
+        return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
+    known = pen.flow.signals
+    if known is not None and signal.name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        return Problem(
+            code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
+        )
+    if len(state.signals) >= SIGNALS_MAX and _taker(pen, signal.name) is None:
+        return Problem(code="signals_full", message=f"the run keeps {SIGNALS_MAX} signals that nobody has taken")
+    return None
+
+
+def take_signal(pen: Pen, signal: Signal) -> None:
+    """Hand a signal to the node that has waited longest for it, or keep it."""
+    taker = _taker(pen, signal.name)
+    node, visit, index = taker or ("", 0, NOT_AN_ITEM)
+    pen.emit(
+        SignalReceived(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            name=signal.name,
+            signal=signal.signal,
+            payload=signal.payload,
+            node=node,
+            visit=visit,
+            index=index,
+        )
+    )
+    if taker is not None:
+        pen.cause = pen.state.seq
+        wait_over(pen, pen.flow.by_id[node], index, signal.payload)
+
+
+def _taker(pen: Pen, name: str) -> tuple[str, int, int] | None:
+    """Who has waited longest for a signal; those that wait no more are passed over."""
+    for node, visit, index in pen.state.listening.get(name, ()):
+        cell = pen.state.peek(node)
+        act = peek_at(cell, index) if cell.visit == visit else None
+        if act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name:
+            return node, visit, index
+    return None
+
+
+# Children
+
+
+def _waiting_for(pen: Pen, message: ChildBegan | ChildEnded) -> Activation | None:
+    """The activation that waits for this very child."""
+    cell = pen.state.peek(message.node)
+    act = peek_at(cell, message.index) if cell.visit == message.visit else None
+    if not pen.state.live or act is None or act.wait is None:
+        return None
+    return act if act.wait.on == "child" and act.wait.name == message.child else None
+
+
+def child_began(pen: Pen, message: ChildBegan) -> None:
+    """The child exists. If nobody waits for it by now, it is told so."""
+    act = _waiting_for(pen, message)
+    if act is None:
+        if message.close != ABANDON:
+            pen.put(system_job("close", 0, message.node, message.visit, message.index))
+    elif act.wait is not None and not act.wait.started:
+        pen.emit(
+            ChildStarted(
+                at_ms=pen.now,
+                node=message.node,
+                visit=message.visit,
+                index=message.index,
+                child=message.child,
+                workflow=message.workflow,
+                version=message.version,
+                digest=message.digest,
+            )
+        )
+
+
+def child_ended(pen: Pen, node: Node, message: ChildEnded) -> None:
+    """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
+    if _waiting_for(pen, message) is None:
+        return
+    pen.emit(
+        ChildFinished(
+            at_ms=pen.now,
+            node=message.node,
+            visit=message.visit,
+            index=message.index,
+            child=message.child,
+            status=message.status,
+            error=message.error,
+        )
+    )
+    pen.cause = pen.state.seq
+    if message.status == "COMPLETED":
+        output: Payload = NULL if message.output is None else message.output
+        wait_over(pen, node, message.index, output)
+        return
+    leave_wait(pen, node, message.index)
+    fail_for_good(pen, node, message.index, _child_error(message), Facts(cause=pen.cause))
+
+
+def _child_error(message: ChildEnded) -> Error:
+    error = message.error
+    if error is None:
+        return Error("child_failed", f"child {message.child} is {message.status}")
+    causes = (error.code, *error.causes)
+    return Error("child_failed", f"child {message.child}: {error.message}", error.type, hint=error.hint, causes=causes)

@@ -1,0 +1,345 @@
+"""Operators' acts on visits: retry a run, rewind it to a node, settle a node by hand, close a dead letter.
+
+Each is refused whole, with a reason and without a trace, or done whole. What they emit again they say: the
+tokens of every visit that is to be made once more, so that the counter stays the sum of what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.kernel.commands import CloseLetter, Override, Retry, Rewind
+from tidemill.kernel.endings import drop_wait, end_visit
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    DeadLetterClosed,
+    NodeOverridden,
+    Reopened,
+    Route,
+    RunRetried,
+    RunRewound,
+)
+from tidemill.kernel.jobs import key_of, run_job, system_job
+from tidemill.kernel.model import Node
+from tidemill.kernel.pen import Pen
+from tidemill.kernel.routing import descendants, in_flight, on_completion
+from tidemill.kernel.state import ENDED, Activation, Cell, State, key_at, peek_at
+from tidemill.kernel.visits import balance, follow, item_over, make_ready
+
+REOPENABLE = frozenset({"FAILED", "CANCELLED"})
+
+
+def _problem(code: str, message: str, hint: str = "") -> Problem:
+    return Problem(code=code, message=message, hint=hint)
+
+
+# Retry
+
+
+def refuse_reopening(pen: Pen, sure: tuple[str, ...]) -> Problem | None:
+    """Why a run cannot go on where it stopped."""
+    state = pen.state
+    if state.status == "COMPLETED":
+        return _problem("run_completed", "the run is COMPLETED, and that is final", "fork it instead")
+    if state.live:
+        return _problem("run_not_ended", f"the run is {state.status}", "rewind it to a node, or cancel it first")
+    if state.rollback != "none":
+        return _problem("run_rolled_back", f"its rollback is {state.rollback}", "fork it, or start a new run")
+    unsure = [node.id for node in pen.flow.nodes if _unsure(state.peek(node.id)) and node.id not in sure]
+    if unsure:
+        message = f"nobody knows whether {', '.join(unsure)} happened"
+        return _problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
+    return None
+
+
+def _unsure(cell: Cell) -> bool:
+    failed = cell.status == "FAILED" and not cell.tolerated
+    return failed and cell.error is not None and cell.error.code == "unknown_outcome"
+
+
+def retry_run(pen: Pen, retry: Retry) -> None:
+    """Let the run go on where it stopped."""
+    schedule(pen, reopen(pen, retry.reason, retry.sure))
+
+
+def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
+    """Bring every visit back to PENDING that had not ended well; answers their nodes, none of them scheduled yet."""
+    state, flow = pen.state, pen.flow
+    nodes = tuple(
+        [
+            Reopened(node.id, cell.visit, int(cell.own) or cell.taken)
+            for node in flow.nodes
+            if not _stays(cell := state.peek(node.id))
+        ]
+    )
+    letters = [key for opened in nodes for key in _letters(state, opened.node)]
+    emitted = sum(opened.tokens for opened in nodes)
+    renders = not nodes and flow.outputs is not None
+    pen.emit(
+        RunRetried(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            nodes=nodes,
+            emitted=emitted + renders,
+            counter=emitted + renders,
+            renders=renders,
+            deadline_at_ms=_deadline(pen),
+            reason=reason,
+            sure=sure,
+        )
+    )
+    pen.cause = pen.state.seq
+    _close_letters(pen, letters, reason)
+    pen.drop(key_of("report"))
+    if pen.state.deadline_ms is not None:
+        pen.put(system_job("deadline", pen.state.deadline_ms))
+    if renders:
+        pen.put(system_job("outputs"))
+    return [opened.node for opened in nodes]
+
+
+def _stays(cell: Cell) -> bool:
+    """Whether a visit's outcome is final: completed, skipped, or a failure that was tolerated."""
+    return cell.status in ENDED and (cell.status not in REOPENABLE or cell.tolerated)
+
+
+def _deadline(pen: Pen) -> int | None:
+    """The deadline that was set, or a fresh one when it has passed."""
+    allowed, old = pen.flow.limits.deadline_ms, pen.state.deadline_ms
+    if allowed is None:
+        return None
+    return pen.now + allowed if old is None or old <= pen.now else old
+
+
+def schedule(pen: Pen, names: Iterable[str]) -> None:
+    """Look at the joins of visits that are to be made again; those with a token of their own begin at once."""
+    for name in names:
+        cell = pen.state.peek(name)
+        if cell.status in ENDED or not pen.state.live:
+            continue
+        if cell.own and not cell.fired:
+            make_ready(pen, pen.flow.by_id[name], cell)
+        else:
+            pen.agenda.append((name, pen.cause))
+
+
+# Dead letters
+
+
+def _letters(state: State, node: str) -> list[tuple[str, int, int]]:
+    """The open dead letters of a node's present visit and of its items."""
+    cell = state.peek(node)
+    indexes = [NOT_AN_ITEM, *(range(cell.map.count) if cell.map is not None else ())]
+    return [(node, cell.visit, index) for index in indexes if state.letters.get(key_at(node, cell.visit, index))]
+
+
+def _close_letters(pen: Pen, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed") -> None:
+    for node, visit, index in letters:
+        pen.emit(
+            DeadLetterClosed(
+                at_ms=pen.now,
+                cause=pen.cause,
+                actor=pen.actor,
+                command=pen.command,
+                node=node,
+                visit=visit,
+                index=index,
+                status=status,
+                reason=reason,
+            )
+        )
+
+
+def refuse_closing(pen: Pen, command: CloseLetter) -> Problem | None:
+    """Why a dead letter cannot be discarded. One that was closed already is no reason."""
+    if pen.state.letters.get(key_at(command.node, command.visit, command.index)) is None:
+        message = f"there is no dead letter {key_at(command.node, command.visit, command.index)}"
+        return _problem("dead_letter_unknown", message, "see `dlq list`")
+    return None
+
+
+def discard_letter(pen: Pen, command: CloseLetter) -> None:
+    """Nobody will try this again."""
+    if pen.state.letters.get(key_at(command.node, command.visit, command.index)):
+        _close_letters(pen, [(command.node, command.visit, command.index)], command.reason, "discarded")
+
+
+# Rewind
+
+
+def refuse_rewind(pen: Pen, command: Rewind) -> Problem | None:
+    """Why a run cannot be rewound to a node."""
+    if command.node not in pen.flow.by_id:
+        return _problem("node_unknown", f"the workflow has no node {command.node}")
+    if not pen.state.live:
+        hint = "fork it" if pen.state.status == "COMPLETED" else "retry it, or fork it"
+        return _problem("run_ended", f"the run is {pen.state.status}", hint)
+    if not _begun(pen.state.peek(command.node)):
+        return _problem("node_not_begun", f"node {command.node} has not begun yet", "there is nothing to go back to")
+    return None
+
+
+def _begun(cell: Cell) -> bool:
+    return cell.fired or cell.status in ENDED
+
+
+def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
+    """Let a node and everything behind it happen anew; answers the nodes, none of them scheduled yet."""
+    state, flow = pen.state, pen.flow
+    reach = descendants(flow, node) | {node}
+    touched = [each for each in flow.nodes if each.id in reach and _touched(state.peek(each.id))]
+    letters = [key for each in touched for key in _letters(state, each.id)]
+    pen.cause = state.seq
+    for each in touched:
+        if in_flight(state.peek(each.id)):
+            end_visit(pen, each, f"the run was rewound to {node}")
+    nodes = tuple([_again(state, each, node, reach) for each in touched])
+    consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
+    emitted = sum(each.tokens for each in nodes)
+    if state.rendering:
+        pen.drop(key_of("outputs"))
+    pen.emit(
+        RunRewound(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            node=node,
+            nodes=nodes,
+            emitted=emitted,
+            consumed=consumed,
+            counter=state.counter + emitted - consumed,
+            restarted=tuple(each.id for each in touched if each.loop is not None and node not in flow.bodies[each.id]),
+            reason=reason,
+        )
+    )
+    pen.cause = state.seq
+    _close_letters(pen, letters, reason)
+    return [each.node for each in nodes]
+
+
+def _touched(cell: Cell) -> bool:
+    return _begun(cell) or bool(cell.edges) or cell.taken + cell.dead > 0
+
+
+def _again(state: State, node: Node, target: str, reach: set[str]) -> Reopened:
+    """A node's next visit, with a token for every edge that was taken by a node that stays as it is."""
+    cell = state.peek(node.id)
+    if node.id == target and cell.own:
+        return Reopened(node.id, cell.visit + 1, 1)
+    kept = sum(bool(cell.edges.get(source)) for source in node.inbound if source not in reach)
+    return Reopened(node.id, cell.visit + 1, kept)
+
+
+# Override
+
+
+def refuse_override(pen: Pen, command: Override) -> Problem | None:
+    """Why a visit or item cannot be settled by hand."""
+    node, cell = pen.flow.by_id[command.node], pen.state.peek(command.node)
+    if command.visit not in (0, cell.visit):
+        return _problem("visit_over", f"node {node.id} is at visit {cell.visit}, not {command.visit}")
+    act = peek_at(cell, command.index)
+    if act is None:
+        return _problem("item_unknown", f"node {node.id} has no item {command.index} that was queued")
+    if not pen.state.live:
+        problem = refuse_reopening(pen, (command.node,))
+        if problem is not None:
+            return problem
+    return _unsettleable(node, act) or _bad_route(node, command)
+
+
+def _unsettleable(node: Node, act: Activation) -> Problem | None:
+    if act.status in ("QUEUED", "RUNNING"):
+        return _problem("node_live", f"node {node.id} is {act.status}", "let it end, or cancel the run")
+    if act.status in ("COMPLETED", "SKIPPED"):
+        hint = "rewind to it, or fork the run"
+        return _problem("node_ended", f"node {node.id} is {act.status}, and that is final", hint)
+    if act.status == "FAILED" and act.output is not None:
+        return _problem("node_ended", f"node {node.id} failed, and the run has gone on", "rewind to it")
+    if act.wait is not None and act.wait.on == "loop":
+        return _problem("node_live", f"node {node.id} has its result and waits for the rest of its loop")
+    return None
+
+
+def _bad_route(node: Node, command: Override) -> Problem | None:
+    if command.next_nodes is None:
+        return None
+    if command.output is None or not node.routed:
+        return _problem("route_not_allowed", "only a value of a node with a branch or loop has a way to go")
+    strange = [name for name in command.next_nodes if name not in node.outbound]
+    if strange:
+        known = ", ".join(node.outbound)
+        return _problem("route_not_allowed", f"{node.id} has no edge to {', '.join(strange)}", f"edges: {known}")
+    return None
+
+
+def override(pen: Pen, command: Override) -> None:
+    """Settle a visit or item by hand; a run that had ended goes on, with everything else that was cut off."""
+    node = pen.flow.by_id[command.node]
+    reopened = [] if pen.state.live else reopen(pen, command.reason, (command.node,))
+    cell = pen.state.peek(node.id)
+    act = peek_at(cell, command.index)
+    if act is not None and act.wait is not None:
+        drop_wait(pen, node.id, cell.visit, command.index, act, close=True)
+    pen.cause = pen.cause if reopened else 0
+    if command.index != NOT_AN_ITEM:
+        _settle_item(pen, node, command)
+    elif command.output is None:
+        _settle(pen, node, command, "SKIPPED", ())
+    elif node.routed and command.next_nodes is None:
+        pen.emit(_overridden(pen, node, command, "QUEUED"))
+        pen.put(run_job(node, cell.visit))
+    else:
+        route = None if command.next_nodes is None else Route(branch=command.next_nodes)
+        _settle(pen, node, command, "COMPLETED", on_completion(node, route))
+    schedule(pen, reopened)
+
+
+def _settle_item(pen: Pen, node: Node, command: Override) -> None:
+    pen.emit(_overridden(pen, node, command, "COMPLETED", undoable=command.output is not None))
+    if in_flight(pen.state.peek(node.id)):
+        item_over(pen, node)
+
+
+def _settle(pen: Pen, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
+    end = balance(pen, node, pen.state.peek(node.id), taken)
+    event = _overridden(pen, node, command, status, undoable=status == "COMPLETED" and node.map is None)
+    pen.emit(
+        msgspec.structs.replace(
+            event,
+            taken=end.taken,
+            dead=end.dead,
+            dead_escapes=end.dead_escapes,
+            emitted=end.emitted,
+            consumed=end.consumed,
+            counter=end.counter,
+            renders=end.renders,
+        )
+    )
+    follow(pen, node, end)
+
+
+def _overridden(pen: Pen, node: Node, command: Override, status: str, *, undoable: bool = False) -> NodeOverridden:
+    output = command.output
+    if output is None and command.index != NOT_AN_ITEM:
+        # The list has an entry for every item, also for one that was skipped.
+        output = b"null"
+    return NodeOverridden(
+        at_ms=pen.now,
+        cause=pen.cause,
+        actor=pen.actor,
+        command=pen.command,
+        node=node.id,
+        visit=pen.state.peek(node.id).visit,
+        index=command.index,
+        counter=pen.state.counter,
+        status=status,
+        output=output,
+        reason=command.reason,
+        size=command.size,
+        undoable=undoable and node.compensator is not None,
+    )
