@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tidemill.ambient import RealAmbient
+from tidemill.blobs.contract import Blobs
 from tidemill.blobs.local import MemoryBlobs
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker import WorkerOptions
@@ -16,6 +17,7 @@ from tidemill.errors import rejected
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
+from tidemill.handlers.waiting import WAITING
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
@@ -25,7 +27,7 @@ DEFAULT_URL = "memory://"
 
 def built_in_handlers(functions: Mapping[str, Callable[..., Any]] | None = None) -> tuple[Handler, ...]:
     """The node types that come with Tidemill."""
-    return (*PLAIN, python_handler(functions or {}))
+    return (*PLAIN, *WAITING, python_handler(functions or {}))
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
@@ -33,15 +35,36 @@ def built_in_types() -> dict[str, Sequence[NodeType]]:
     return {handler.type.name: (handler.type,) for handler in built_in_handlers()}
 
 
-def store_at(url: str) -> Store:
-    """The store behind a URL."""
+class Shelf(NamedTuple):
+    """Where runs and their large values are kept."""
+
+    store: Store
+    blobs: Blobs
+
+
+class SharedMemoryStore(MemoryStore):
+    """A store in memory with a name: it lives as long as the process, whoever opens and closes it."""
+
+    async def close(self) -> None:
+        """Stay open for the others."""
+
+
+_NAMED: dict[str, Shelf] = {}
+"""Stores in memory by name, like the files that other URLs name: what they hold outlives whoever opened them."""
+
+
+def shelf_at(url: str) -> Shelf:
+    """The store behind a URL. `memory://` is a new one, `memory://NAME` the same one throughout this process."""
     try:
-        scheme = urlsplit(url).scheme
+        parts = urlsplit(url)
+        scheme, name = parts.scheme, parts.netloc + parts.path
     except ValueError:
-        scheme = ""
-    if scheme == "memory":
-        return MemoryStore()
-    raise rejected("store_unknown", f"no store is known for {url!r}", hint="use memory://")
+        scheme, name = "", ""
+    if scheme != "memory":
+        raise rejected("store_unknown", f"no store is known for {url!r}", hint="use memory://")
+    if not name:
+        return Shelf(MemoryStore(), MemoryBlobs())
+    return _NAMED.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
 
 
 def engine_at(
@@ -54,15 +77,15 @@ def engine_at(
     queues: Sequence[str] = (),
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default."""
-    ambient = RealAmbient()
+    ambient, shelf = RealAmbient(), shelf_at(url)
     options = WorkerOptions(
         name=f"{socket.gethostname()}/{os.getpid()}/{ambient.new_id()[-8:]}",
         queues=tuple(queues),
         concurrency=concurrency,
     )
     return Engine(
-        store=store_at(url),
-        blobs=MemoryBlobs(),
+        store=shelf.store,
+        blobs=shelf.blobs,
         ambient=ambient,
         handlers=(*built_in_handlers(functions), *handlers),
         worker=options if work else None,

@@ -9,15 +9,20 @@ import random
 from collections.abc import Callable
 from typing import Any, get_args
 
+import msgspec
+
 from tidemill.kernel import commands as cmd
-from tidemill.kernel.events import BlobRef, Error, Payload, Route
+from tidemill.kernel.events import AnyEvent, BlobRef, Error, Payload, Route
 from tidemill.kernel.jobs import Task
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Compensator, Workflow
 
 VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
 INDEXES = (-1, -1, -1, -1, 0, 0, 1, 2, 5, -2, 10**9)
 ODD_NUMBERS = (0, 1, -1, 2, 7, 10**12)
-KINDS = ("run", "wake", "expire", "outputs", "deadline", "nonsense", "")
+KINDS = ("run", "wake", "expire", "outputs", "deadline", "undo", "child", "close", "report", "nonsense", "")
+PEOPLE = (None, "ann", "user:bob", "user:ann", "role:boss", "")
+NAMES = ("paid", "other", "")
+ROLES = ((), ("boss",), ("role:boss", "other"))
 
 
 class Garbage:
@@ -25,7 +30,10 @@ class Garbage:
 
     def __init__(self, flow: Workflow, rng: random.Random) -> None:
         self.rng = rng
+        self.flow = flow
         self.nodes = [node.id for node in flow.nodes]
+        self.prefix: tuple[AnyEvent, ...] = ()
+        """The log of another run, for forks."""
         self.token = 0
         self.targets: list[Task] = []
         """Activations that are really in flight: nonsense hurts most where it is expected."""
@@ -43,7 +51,57 @@ class Garbage:
             cmd.Wake: lambda: cmd.Wake(**self._where()),
             cmd.Expire: lambda: cmd.Expire(**self._where()),
             cmd.Shelve: lambda: cmd.Shelve(kind=rng.choice(KINDS), **self._where()),
-            cmd.Rendered: lambda: cmd.Rendered(outcome=rng.choice((self._done(), self._failed())), **self._who()),
+            cmd.Rendered: lambda: cmd.Rendered(outcome=self._end(), **self._who()),
+            **self._from_the_world(),
+            **self._acts(),
+        }
+
+    def _from_the_world(self) -> dict[type, Callable[[], Any]]:
+        rng = self.rng
+        return {
+            cmd.Decide: lambda: cmd.Decide(
+                verb=rng.choice(("approve", "reject", "changes")), form=self._form(), **self._person()
+            ),
+            cmd.Delegate: lambda: cmd.Delegate(to=rng.choice(PEOPLE[1:]), **self._person()),
+            cmd.Signal: lambda: cmd.Signal(
+                name=rng.choice(NAMES), signal=f"s{rng.randrange(9)}", payload=self._payload(), **self._who()
+            ),
+            cmd.ChildBegan: lambda: cmd.ChildBegan(
+                child=rng.choice(NAMES), workflow="w", version=1, digest="", close=self._close(), **self._where()
+            ),
+            cmd.ChildEnded: lambda: cmd.ChildEnded(
+                child=rng.choice(NAMES),
+                status=rng.choice(("COMPLETED", "FAILED", "CANCELLED", "")),
+                output=rng.choice((None, self._payload())),
+                error=rng.choice((None, Error("boom", "", causes=("x",)))),
+                **self._where(),
+            ),
+            cmd.Delivered: lambda: cmd.Delivered(**self._who()),
+        }
+
+    def _acts(self) -> dict[type, Callable[[], Any]]:
+        rng = self.rng
+        return {
+            cmd.Retry: lambda: cmd.Retry(sure=self._names(), **self._who()),
+            cmd.Rewind: lambda: cmd.Rewind(node=self._name(), **self._who()),
+            cmd.Override: lambda: cmd.Override(
+                output=rng.choice((None, self._payload())),
+                next_nodes=rng.choice((None, None, (), self._names())),
+                **self._where(),
+            ),
+            cmd.Patch: self._patch,
+            cmd.Fork: lambda: cmd.Fork(
+                run="other",
+                prefix=self.prefix[: rng.choice((0, 1, 5, 1_000))],
+                rewind=rng.choice(("", self._name())),
+                patch=rng.choice((None, self._patch())),
+                **self._who(),
+            ),
+            cmd.Rollback: lambda: cmd.Rollback(**self._who()),
+            cmd.Undone: lambda: cmd.Undone(token=self._token(), outcome=self._end(), **self._where()),
+            cmd.UndoLost: lambda: cmd.UndoLost(token=self._token(), times=rng.choice((1, 9, 0)), **self._where()),
+            cmd.Relabel: lambda: cmd.Relabel(labels={"a": "b"}, remove=rng.choice(((), ("a", "c"))), **self._who()),
+            cmd.CloseLetter: lambda: cmd.CloseLetter(**self._where()),
         }
 
     @property
@@ -68,6 +126,36 @@ class Garbage:
             chance=self.rng.random(),
             **self._where(),
         )
+
+    def _end(self) -> cmd.Done | cmd.Failed:
+        return self.rng.choice((self._done(), self._failed()))
+
+    def _person(self) -> dict[str, Any]:
+        return {**self._where(), "actor": self.rng.choice(PEOPLE), "roles": self.rng.choice(ROLES)}
+
+    def _form(self) -> Payload | None:
+        return self.rng.choice((None, b"{}", BlobRef("sha256:0", 100_000)))
+
+    def _close(self) -> Any:
+        return self.rng.choice(("", "cancel", "abandon"))
+
+    def _name(self) -> str:
+        return self.rng.choice((*self.nodes, "nobody"))
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._name() for _ in range(self.rng.randrange(3)))
+
+    def _patch(self) -> cmd.Patch:
+        base, changed = self.rng.choice((self.flow.digest, "")), self.rng.choice((self.flow, self._other()))
+        return cmd.Patch(base=base, workflow=changed, patch=b"[]", retry=self.rng.random() < 0.5, sure=self._names())
+
+    def _other(self) -> Workflow:
+        """The same graph, in which one node has another configuration or somebody to undo it."""
+        at = self.rng.randrange(len(self.flow.nodes))
+        more = self.rng.choice(({"config": "other"}, {"compensator": Compensator(type="value@1")}, {"timeout_ms": 50}))
+        nodes = list(self.flow.nodes)
+        nodes[at] = msgspec.structs.replace(nodes[at], **more)
+        return msgspec.structs.replace(self.flow, nodes=tuple(nodes))
 
     def _who(self) -> dict[str, Any]:
         return {"id": self.rng.choice((None, "x", "y", "")), "actor": self.rng.choice((None, "user:me"))}
@@ -104,8 +192,26 @@ class Garbage:
         )
 
     def _waits(self) -> cmd.Waits:
-        on = self.rng.choice(("timer", "human", "loop", ""))
-        return cmd.Waits(on=on, for_ms=self.rng.choice((None, *ODD_NUMBERS)))
+        rng = self.rng
+        on = rng.choice(("timer", "human", "signal", "child", "loop", ""))
+        asked = cmd.Request(
+            title="?",
+            approvers=rng.choice(((), ("user:ann",), ("role:boss", "user:bob"))),
+            quorum=rng.choice((1, 2, 0)),
+            four_eyes=rng.random() < 0.3,
+            timeout_ms=rng.choice((None, 0, 50)),
+            on_timeout=rng.choice(("approve", "reject", "escalate", "fail")),
+            escalate_to=rng.choice(((), ("user:ann",))),
+        )
+        return cmd.Waits(
+            on=on,
+            name=rng.choice(NAMES),
+            for_ms=rng.choice((None, *ODD_NUMBERS)),
+            until_ms=rng.choice((None, *ODD_NUMBERS)),
+            recall=rng.random() < 0.3,
+            approval=asked if on == "human" or rng.random() < 0.1 else None,
+            close=self._close(),
+        )
 
     def _expands(self) -> cmd.Expands:
         return cmd.Expands(count=self.rng.choice((0, 1, 2, 5, 10**9, -1)), items=self._payload())

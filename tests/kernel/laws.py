@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.events import AnyEvent, RunPatched
 from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
@@ -22,9 +22,11 @@ class Laws:
         self.flow = flow
         self.log = LogChecker(flow)
 
-    def read(self, events: Iterable[AnyEvent]) -> None:
-        """Note events in the order of the log."""
+    def read(self, events: Iterable[AnyEvent], flow: Workflow | None = None) -> None:
+        """Note events in the order of the log; `flow` is the graph that they leave the run with."""
         for event in events:
+            if isinstance(event, RunPatched) and flow is not None:
+                self.flow = self.log.workflow = flow
             self.log.take(event)
         assert not self.log.violations, self.log.violations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from tests.kernel.driver import Driver
 from tests.oracle import reference as ref
 from tests.oracle.documents import random_ir
@@ -152,7 +154,9 @@ class Lockstep:
         if act.phase == "wait":
             for kind in ("wake", "expire"):
                 kernel.jobs.pop(f"{kind}/{act.node}/{act.visit}/{act.index}", None)
-            kernel.do(Expire(**where) if isinstance(outcome, ref.TimedOut) else Wake(**where))
+            timer = Expire(**where) if isinstance(outcome, ref.TimedOut) else Wake(**where)
+            kernel.reach(timer)
+            kernel.do(timer)
             return
         node = self.flow.by_id[act.node]
         key = f"run/{act.node}/{act.visit}/{act.index}"
@@ -236,10 +240,18 @@ def translate(outcome: ref.Outcome) -> Done | Failed | Waits | Skips | Expands:
             raise AssertionError(outcome)
 
 
+def with_time_outs(flow: Workflow) -> Workflow:
+    """The same graph, in which any wait can take too long: before its timer is due, or after."""
+    nodes = [
+        msgspec.structs.replace(node, timeout_ms=500 if number % 2 else 3_000) for number, node in enumerate(flow.nodes)
+    ]
+    return msgspec.structs.replace(flow, nodes=tuple(nodes))
+
+
 def play_seed(seed: int) -> Lockstep:
     """One random document, one random script, one random order."""
     rng = random.Random(seed)
-    flow = random_ir(rng, rng.choice((3, 6, 10, 16)))
+    flow = with_time_outs(random_ir(rng, rng.choice((3, 6, 10, 16))))
     pair = Lockstep(flow, seed, rng.choice((0.0, 0.05, 0.2)))
     pair.play(rng, meddle=rng.choice((0.0, 0.0, 0.05, 0.2)))
     return pair

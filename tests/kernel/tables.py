@@ -19,13 +19,18 @@ from tests.kernel.wording import Rows, job_row, shown
 from tidemill.errors import Problem
 from tidemill.handlers.plain import FAIL, SLEEP, VALUE
 from tidemill.handlers.python import PYTHON
+from tidemill.handlers.waiting import HUMAN, SIGNAL, WAIT_UNTIL, WORKFLOW
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
     Cancel,
     Checkpoint,
+    ChildBegan,
+    ChildEnded,
     DeadlineReached,
+    Decide,
+    Delegate,
     Done,
     Expands,
     Expire,
@@ -34,9 +39,12 @@ from tidemill.kernel.commands import (
     Outcome,
     Pause,
     Rendered,
+    Request,
     Result,
     Resume,
+    Signal,
     Skips,
+    Verb,
     Waits,
     Wake,
 )
@@ -49,7 +57,7 @@ from tidemill.kernel.state import Activation, Cell, encode_state, peek_at
 
 Json = Any
 
-TYPES = {each.name: (each,) for each in (VALUE, FAIL, SLEEP, PYTHON)}
+TYPES = {each.name: (each,) for each in (VALUE, FAIL, SLEEP, PYTHON, HUMAN, SIGNAL, WORKFLOW, WAIT_UNTIL)}
 
 
 def flow(graph: str, nodes: dict[str, dict[str, Json]] | None = None, **top: Json) -> Workflow:
@@ -87,6 +95,12 @@ def loop(passes: int | str = 3, back_to: str = "", break_path: str = "", timeout
     return {"condition": "inputs.again", "max_iterations": passes, **{key: to for key, to in paths.items() if to}}
 
 
+def human(rejection: str = "", changes: str = "", **options: Json) -> Json:
+    """A node that asks people, with its ways out; whom it asks is said when its handler does (`Run.ask`)."""
+    paths = {"rejection_path": rejection.split(), "changes_path": changes.split()}
+    return {"type": "human", "config": {key: to for key, to in paths.items() if to}, **options}
+
+
 def rows(text: str) -> Rows:
     """Split expected rows at semicolons and line ends."""
     return [row.strip() for row in re.split(r"[;\n]", text) if row.strip()]
@@ -106,8 +120,8 @@ class Run:
 
     # What can happen
 
-    def start(self) -> Rows:
-        return self._shown(self.kernel.start())
+    def start(self, **more: Any) -> Rows:
+        return self._shown(self.kernel.start(**more))
 
     def done(
         self,
@@ -140,6 +154,45 @@ class Run:
     def wait(self, at: str, for_ms: int | None = 1_000, on: str = "timer", **more: Any) -> Rows:
         return self.result(at, Waits(on=on, for_ms=for_ms), **more)
 
+    def ask(self, at: str, who: str = "", *, recall: bool = False, for_ms: int | None = None, **asked: Any) -> Rows:
+        """The handler asks people, whom it names as `user:ann role:boss`."""
+        request = Request(title="Well?", approvers=tuple(who.split()), **asked)
+        return self.result(at, Waits(on="human", approval=request, recall=recall, for_ms=for_ms))
+
+    def listen(self, at: str, name: str = "paid", **more: Any) -> Rows:
+        """The handler waits for a signal."""
+        return self.result(at, Waits(on="signal", name=name, **more))
+
+    def call(self, at: str, child: str = "kid", **more: Any) -> Rows:
+        """The handler asks for a child run."""
+        return self.result(at, Waits(on="child", name=child, ask=b"{}", **more))
+
+    def decision(self, verb: Verb, at: str, by: str = "ann", roles: str = "", **more: Any) -> Decide:
+        return Decide(verb=verb, actor=by, roles=tuple(roles.split()), **self.where(at), **more)
+
+    def approve(self, at: str, by: str = "ann", roles: str = "", **more: Any) -> Rows:
+        return self.do(self.decision("approve", at, by, roles, **more))
+
+    def reject(self, at: str, by: str = "ann", roles: str = "", **more: Any) -> Rows:
+        return self.do(self.decision("reject", at, by, roles, **more))
+
+    def changes(self, at: str, by: str = "ann", roles: str = "", **more: Any) -> Rows:
+        return self.do(self.decision("changes", at, by, roles, **more))
+
+    def delegate(self, at: str, by: str, to: str, roles: str = "") -> Rows:
+        return self.do(Delegate(to=to, actor=by, roles=tuple(roles.split()), **self.where(at)))
+
+    def signal(self, signal: str, name: str = "paid", payload: bytes = b"1") -> Rows:
+        """Somebody tells the run something."""
+        return self.do(Signal(name=name, signal=signal, payload=payload))
+
+    def child_began(self, at: str, child: str = "kid", close: str = "") -> Rows:
+        began = ChildBegan(child=child, workflow="w", version=1, digest="sha256:1", close=close, **self.where(at))
+        return self.do(began, self.key("child", at))
+
+    def child_ended(self, at: str, status: str = "COMPLETED", child: str = "kid", **more: Any) -> Rows:
+        return self.do(ChildEnded(child=child, status=status, **self.where(at), **more))
+
     def skip(self, at: str, *, called: bool = False) -> Rows:
         return self.result(at, Skips(), called=called)
 
@@ -166,11 +219,15 @@ class Run:
 
     def wake(self, at: str) -> Rows:
         """The timer of a wait came due."""
-        return self.do(Wake(**self.where(at)), self.key("wake", at))
+        return self._timer(Wake(**self.where(at)), self.key("wake", at))
 
     def expire(self, at: str) -> Rows:
         """The time-out of a wait came due."""
-        return self.do(Expire(**self.where(at)), self.key("expire", at))
+        return self._timer(Expire(**self.where(at)), self.key("expire", at))
+
+    def _timer(self, timer: Wake | Expire, ack: str) -> Rows:
+        self.kernel.reach(timer)
+        return self.do(timer, ack)
 
     def render(self, code: str = "") -> Rows:
         outcome: Done | Failed = Failed(error=error(code)) if code else Done(output=b'{"o":1}')
@@ -212,11 +269,7 @@ class Run:
                 kernel.jobs.pop(f"run/{command.node}/{command.visit}/{command.index}", None)
         for event in decision.events:
             evolve(kernel.state, event)
-        kernel.events.extend(decision.events)
-        for key in (*decision.work.drop, *decision.work.withdraw):
-            kernel.jobs.pop(key, None)
-        for put in decision.work.put:
-            kernel.jobs.setdefault(put.key, put)
+        kernel.keep(decision)
         return self._shown(decision)
 
     def end(self, *ats: str) -> None:
@@ -304,7 +357,8 @@ class Run:
     def _shown(self, decision: Decision) -> Rows:
         """Check what must always hold, then say what happened."""
         kernel = self.kernel
-        self.laws.read(decision.events)
+        self.flow = kernel.flow
+        self.laws.read(decision.events, kernel.flow)
         self.laws.check(kernel.state)
         kernel.check_jobs()
         return shown(decision, kernel.now)

@@ -66,7 +66,7 @@ def test_a_cancel_ends_everything_and_drops_the_jobs() -> None:
     run.done("b[0]")
     assert run.cancel("not needed") == rows(
         "NodeCancelled a counter=2; NodeCancelled b[1]; NodeCancelled b counter=1; NodeCancelled c counter=0;"
-        "NodeCancelled d counter=0; RunCancelled; drop run a; drop run b[1]; drop wake c; drop expire c; drop deadline"
+        "NodeCancelled d counter=0; RunCancelled; drop run a; drop run b[1]; drop wake c; drop deadline"
     )
     assert (run.status, run.counter, run.jobs, run.kernel.state.reason) == ("CANCELLED", 0, "", "not needed")
 
@@ -132,7 +132,7 @@ def test_timers_and_back_offs_stay_while_paused() -> None:
     run.wait("b")
     assert run.pause() == rows("RunPaused; withdraw run c")
     assert run.jobs == "deadline; run a; wake b"
-    assert run.wake("b") == rows("NodeCompleted b counter=2")
+    assert run.wake("b") == rows("NodeCompleted b counter=2; drop wake b")
 
 
 def test_a_failure_while_paused_leaves_its_back_off_in_the_store() -> None:

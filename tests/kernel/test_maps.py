@@ -78,7 +78,9 @@ def test_an_item_keeps_its_place_in_back_off_and_while_it_waits() -> None:
     assert run.wait("a[0]") == rows(
         "NodeStarted a[0] attempt=2; NodeWaiting a[0] attempt=2 on=timer until=+1000; put wake a[0] at=+1000"
     )
-    assert run.wake("a[0]") == rows("NodeCompleted a[0] attempt=2; NodeScheduled a[1] until=2; put run a[1]")
+    assert run.wake("a[0]") == rows(
+        "NodeCompleted a[0] attempt=2; NodeScheduled a[1] until=2; drop wake a[0]; put run a[1]"
+    )
 
 
 def test_a_window_wider_than_the_list_is_the_list() -> None:
@@ -97,7 +99,7 @@ def test_a_failed_item_fails_the_map_and_cancels_the_rest() -> None:
         "NodeStarted a[0]; NodeFailed a[0] code=boom; DeadLettered a[0] code=boom attempts=1; NodeCancelled a[1];"
         "NodeFailed a code=boom counter=0; DeadLettered a code=boom attempts=1;"
         "NodeFailed z attempt=0 code=upstream_failed counter=0; RunFailed node=a code=boom;"
-        "drop wake a[1]; drop expire a[1]"
+        "drop wake a[1]"
     )
 
 

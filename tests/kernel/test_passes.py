@@ -261,7 +261,7 @@ def test_a_failure_of_the_body_ends_a_waiting_pass_with_the_run() -> None:
     assert run.fail("c") == rows(
         "NodeStarted c; NodeFailed c code=boom counter=1; DeadLettered c code=boom attempts=1;"
         "NodeCancelled d counter=0; NodeFailed z attempt=0 code=upstream_failed counter=0;"
-        "RunFailed node=c code=boom; drop wake d; drop expire d"
+        "RunFailed node=c code=boom"
     )
 
 

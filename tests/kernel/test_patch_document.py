@@ -311,6 +311,47 @@ def test_a_node_that_was_renamed_is_found_by_its_new_id() -> None:
     ]
 
 
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from("rRaimnt"), st.integers(0, 9), st.integers(0, 9)), max_size=25))
+def test_nodes_are_found_by_id_whatever_happened_before(story: list[tuple[str, int, int]]) -> None:
+    """Beside a plain list of names, on which the same is done by index."""
+    names = [f"n{number}" for number in range(8)]
+    base = {"name": "x", "nodes": [{"id": name} for name in names], "edges": [{"from": "n3", "to": "n4"}]}
+    edges, operations = {"n3", "n4"}, []
+    for number, (what, one, other) in enumerate(story):
+        if not names:
+            break
+        at, to = one % len(names), other % len(names)
+        match what:
+            case "r" | "R":
+                operations.append(op("remove", f"/nodes/{names[at] if what == 'r' else at}"))
+                name = names.pop(at)
+                edges = set() if what == "r" and name in edges else edges
+            case "a":
+                operations.append(op("add", f"/nodes/a{number}", {}))
+                names.append(f"a{number}")
+            case "i":
+                operations.append(op("add", f"/nodes/{at}", {"id": f"i{number}"}))
+                names.insert(at, f"i{number}")
+            case "m":
+                operations.append(op("move", f"/nodes/{to}", from_=f"/nodes/{names[at]}"))
+                names.insert(to, names.pop(at))
+            case "n":
+                operations.append(op("replace", f"/nodes/{names[at]}/id", f"r{number}"))
+                names[at] = f"r{number}"
+            case _:
+                operations.append(op("test", f"/nodes/{names[at]}/id", names[at]))
+    patched = apply_patch(base, operations)
+    assert [entry["id"] for entry in patched["nodes"]] == names
+    assert len(patched["edges"]) == bool(edges)
+
+
+def test_of_two_nodes_with_one_id_the_second_is_found_once_the_first_is_gone() -> None:
+    twice = [op("add", "/nodes/-", {"id": "a", "type": "sleep"}), op("test", "/nodes/a/type", "value")]
+    patched = apply_patch(normal("a", "b"), [*twice, op("remove", "/nodes/a"), op("replace", "/nodes/a/type", "http")])
+    assert patched["nodes"] == [{"id": "b", "type": "value"}, {"id": "a", "type": "http"}]
+
+
 def test_after_the_document_was_replaced_its_own_nodes_are_found() -> None:
     operations = [op("test", "/nodes/b/type", "value"), op("replace", "", normal("b", "a")), op("remove", "/nodes/b")]
     assert apply_patch(normal("a", "b"), operations)["nodes"] == normal("a")["nodes"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, choose, loop, rows
-from tidemill.kernel.commands import Waits, Wake
+from tidemill.kernel.commands import Expire, Waits, Wake
 from tidemill.kernel.events import NodeCompleted, NodeWaiting
 
 Json = Any
@@ -23,8 +23,20 @@ def test_a_timer_wakes_and_completes_the_visit_in_the_same_turn() -> None:
     run = one()
     assert run.wait("a", 5_000) == rows("NodeStarted a; NodeWaiting a on=timer until=+5000; put wake a at=+5000")
     assert (run.cell("a").status, run.counter, run.kernel.state.in_flight) == ("WAITING", 1, 0)
-    assert run.wake("a") == rows("NodeCompleted a taken=z counter=1; NodeScheduled z; put run z")
+    assert run.wake("a") == rows("NodeCompleted a taken=z counter=1; NodeScheduled z; drop wake a; put run z")
     assert run.cell("a").output == b"null"
+
+
+@pytest.mark.parametrize(("wait", "timer", "kind"), [(5_000, Wake, "wake"), (None, Expire, "expire")])
+def test_a_timer_that_is_claimed_before_its_time_is_put_back(wait: int | None, timer: type, kind: str) -> None:
+    """The clock of the process that decides may be behind that of the store."""
+    run = one(**({} if wait else {"timeout_seconds": 5}))
+    run.wait("a", wait)
+    run.kernel.now += 4_999
+    assert run.do(timer(**run.where("a")), run.key(kind, "a")) == rows(f"put {kind} a at=+1")
+    run.kernel.now += 1
+    assert run.do(timer(**run.where("a")), run.key(kind, "a")) != []
+    assert run.cell("a").status != "WAITING"
 
 
 def test_a_timer_of_zero_is_a_timer() -> None:
@@ -59,7 +71,9 @@ def test_a_wait_has_one_timer_whichever_comes_first(for_ms: int, timeout: int, j
 def test_a_wait_that_expires_is_a_time_out_and_is_retried() -> None:
     run = one(timeout_seconds=3)
     run.wait("a", 10_000)
-    assert run.expire("a") == rows("NodeFailed a code=timeout retry=+1000; put run a at=+1000")
+    assert run.expire("a") == rows(
+        "NodeFailed a code=timeout retry=+1000; drop wake a; drop expire a; put run a at=+1000"
+    )
     assert run.wait("a", 10_000) == rows(
         "NodeStarted a attempt=2; NodeWaiting a attempt=2 on=timer until=+10000 expires=+3000; put expire a at=+3000"
     )
@@ -82,7 +96,7 @@ def test_a_wait_with_conditions_is_queued_once_more(options: Json) -> None:
     """A worker evaluates them; the handler is not called again, so it is no attempt."""
     run = one("a; b; c", **options)
     run.wait("a")
-    assert run.wake("a") == rows("NodeScheduled a resumed; put run a")
+    assert run.wake("a") == rows("NodeScheduled a resumed; drop wake a; put run a")
     assert (run.cell("a").status, run.cell("a").resumed, run.cell("a").attempt) == ("QUEUED", b"null", 1)
     shown = run.done("a", "b" if "branch" in options else None, called=False)
     assert shown[0].startswith("NodeCompleted a")
@@ -150,8 +164,10 @@ def test_items_of_a_map_wait_on_their_own() -> None:
     run.expand("a", 2)
     assert run.wait("a[0]", 500)[-1] == "put wake a[0] at=+500"
     assert run.wait("a[1]", 9_000)[-1] == "put expire a[1] at=+3000"
-    assert run.wake("a[0]") == rows("NodeCompleted a[0]")
-    assert run.expire("a[1]") == rows("NodeFailed a[1] code=timeout retry=+1000; put run a[1] at=+1000")
+    assert run.wake("a[0]") == rows("NodeCompleted a[0]; drop wake a[0]; drop expire a[0]")
+    assert run.expire("a[1]") == rows(
+        "NodeFailed a[1] code=timeout retry=+1000; drop wake a[1]; drop expire a[1]; put run a[1] at=+1000"
+    )
 
 
 def test_a_wait_is_recorded_with_its_name_and_moment() -> None:

@@ -121,7 +121,9 @@ class Walk:
             done = isinstance(outcome, ref.Done | ref.Lost)
             self.do(Rendered(outcome=Done(output=b"{}") if done else Failed(error=Error("x", "no"))), put.key)
         elif phase == "wait":
-            self.do((Expire if put.task.kind == "expire" else Wake)(**where(act)), put.key)
+            timer = (Expire if put.task.kind == "expire" else Wake)(**where(act))
+            self.kernel.reach(timer)
+            self.do(timer, put.key)
         else:
             self.attempt(node, act, put, outcome)
 

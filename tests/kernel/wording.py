@@ -55,9 +55,12 @@ def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
         case ev.RunCreated():
             return (f"entries={','.join(event.entries)}", f"counter={event.counter}")
         case ev.RunCompleted():
-            return (f"tolerated={event.tolerated}" if event.tolerated else "",)
+            return (f"tolerated={event.tolerated}" if event.tolerated else "", _unread(event.unread))
         case ev.RunFailed():
-            return (f"node={_at(event.node, event.visit)}" if event.node else "", f"code={event.error.code}")
+            where = f"node={_at(event.node, event.visit)}" if event.node else ""
+            return (where, f"code={event.error.code}", _unread(event.unread))
+        case ev.RunCancelled():
+            return (_unread(event.unread),)
         case ev.RunRepaired():
             return (
                 f"restored={','.join(map(job_row, event.restored))}" if event.restored else "",
@@ -67,7 +70,8 @@ def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
             return (f"{event.node} entry={event.entry}", f"iteration={event.iteration}", f"body={','.join(event.body)}")
         case ev.NodeScheduled():
             until = f"until={event.until}" if event.until != ev.NOT_AN_ITEM else ""
-            return (until, "held" if event.held else "", "resumed" if event.resumed is not None else "")
+            resumed = "" if event.resumed is None else "recalled" if event.recall else "resumed"
+            return (until, "held" if event.held else "", resumed)
         case ev.NodeStarted():
             return (_attempt(event.attempt),)
         case ev.NodeCheckpointed():
@@ -77,7 +81,8 @@ def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
         case ev.NodeWaiting():
             until = "" if event.until_ms is None else f"until=+{event.until_ms - now}"
             expires = "" if event.expires_ms is None else f"expires=+{event.expires_ms - now}"
-            return (_attempt(event.attempt), f"on={event.on}", until, expires)
+            taken = f"signal={event.signal}" if event.signal else ""
+            return (_attempt(event.attempt), f"on={event.on}", until, expires, taken)
         case ev.ResultDiscarded():
             return (f"outcome={event.outcome}", f"reason={event.reason}")
         case ev.DeadLettered():
@@ -91,7 +96,32 @@ def _words(event: ev.AnyEvent, now: int) -> Sequence[str]:
         case ev.NodeSkipped() | ev.NodeCancelled():
             return _ending(event)
         case _:
+            return _wait_words(event, now)
+
+
+def _wait_words(event: ev.AnyEvent, now: int) -> Sequence[str]:
+    match event:
+        case ev.ApprovalRequested() | ev.ApprovalEscalated():
+            to = f"to={','.join(event.to)}" if isinstance(event, ev.ApprovalEscalated) else ""
+            return (to, "" if event.expires_ms is None else f"expires=+{event.expires_ms - now}")
+        case ev.ApprovalVoted() | ev.ApprovalReturned() | ev.ApprovalDecided():
+            decision = f"decision={event.decision}" if isinstance(event, ev.ApprovalDecided) else ""
+            return (decision, f"by={event.by}", f"for={event.on_behalf_of}" if event.on_behalf_of else "")
+        case ev.ApprovalDelegated():
+            return (f"by={event.by}", f"to={event.to}")
+        case ev.SignalReceived():
+            taker = f"taker={_at(event.node, event.visit, event.index)}" if event.node else ""
+            return (f"{event.name}={event.signal}", taker)
+        case ev.ChildStarted():
+            return (f"child={event.child}",)
+        case ev.ChildFinished():
+            return (f"child={event.child}", f"status={event.status}" if event.status else "")
+        case _:
             return ()
+
+
+def _unread(names: Sequence[str]) -> str:
+    return f"unread={','.join(names)}" if names else ""
 
 
 def _attempt(number: int) -> str:

@@ -30,7 +30,7 @@ def tell_end(view: RunView, board: Board) -> None:
     match view.status:
         case "COMPLETED":
             _say(f"✓ completed in {duration(elapsed_ms)}{tolerated}", "bold green")
-            _tell_outputs(view.outputs)
+            tell_outputs(view.outputs)
         case "CANCELLED":
             _say(f"✗ cancelled after {duration(elapsed_ms)}", "bold red")
         case _:
@@ -102,7 +102,8 @@ def _say(text: str, style: str) -> None:
         print(text)
 
 
-def _tell_outputs(outputs: Any) -> None:
+def tell_outputs(outputs: Any) -> None:
+    """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
     text = pretty(outputs)
     if not draws():
         print(text)

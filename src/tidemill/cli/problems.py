@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+from tidemill.cli.paint import BOLD, DIM, RED, YELLOW, Paint
 from tidemill.cli.terminal import clean
 from tidemill.errors import Problem
 
@@ -17,8 +18,6 @@ MESSAGE_COLUMNS_MIN = 48
 """On a narrower terminal every path stands on a line of its own."""
 SHOWN_MAX = 200
 """Problems shown to a person; programs get all of them."""
-
-_RED, _YELLOW, _DIM, _BOLD, _OFF = "\033[31m", "\033[33m", "\033[2m", "\033[1m", "\033[0m"
 
 
 def as_plain(problems: Iterable[Problem]) -> list[dict[str, str]]:
@@ -36,7 +35,18 @@ def print_json(value: Any) -> None:
     text = msgspec.json.encode(value)
     if sys.stdout.isatty():
         text = msgspec.json.format(text, indent=2)
-    shown = text.decode()
+    _write(text.decode())
+
+
+def print_json_line(value: Any) -> None:
+    """Print a JSON value on one line, at once."""
+    import msgspec
+
+    _write(msgspec.json.encode(value).decode())
+    sys.stdout.flush()
+
+
+def _write(shown: str) -> None:
     if not _speaks_unicode(sys.stdout):
         shown = json.dumps(json.loads(shown))
     sys.stdout.write(shown + "\n")
@@ -48,10 +58,10 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
         return
     (only,) = problems
-    paint = _Paint(sys.stderr)
-    print(f"{paint('✗', _RED)} {clean(only.message)} {paint(f'[{only.code}]', _DIM)}", file=sys.stderr)
+    paint = Paint(sys.stderr)
+    print(f"{paint('✗', RED)} {clean(only.message)} {paint(f'[{only.code}]', DIM)}", file=sys.stderr)
     if only.hint:
-        print(f"  {paint('→ ' + clean(only.hint), _DIM)}", file=sys.stderr)
+        print(f"  {paint('→ ' + clean(only.hint), DIM)}", file=sys.stderr)
 
 
 def counted(number: int, noun: str) -> str:
@@ -61,8 +71,8 @@ def counted(number: int, noun: str) -> str:
 
 def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, warning: bool = False) -> None:
     """Print a title and an aligned list of problems, coloured on a terminal."""
-    paint = _Paint(stream)
-    print(paint(title, _BOLD + (_YELLOW if warning else _RED)), file=stream)
+    paint = Paint(stream)
+    print(paint(title, BOLD + (YELLOW if warning else RED)), file=stream)
     shown = problems[:SHOWN_MAX]
     columns = shutil.get_terminal_size().columns if stream.isatty() else None
     width = max((len(problem.path) for problem in shown if len(problem.path) <= PATH_COLUMNS_MAX), default=0)
@@ -75,20 +85,20 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
 
 
-def _lines(problem: Problem, width: int, columns: int | None, paint: _Paint) -> Iterator[str]:
+def _lines(problem: Problem, width: int, columns: int | None, paint: Paint) -> Iterator[str]:
     """The path and the message side by side, the hint below; a long path has a line of its own."""
     path = clean(problem.path)
     indent = " " * (width + 4 if width else 4 if path else 2)
     said = _folded(f"{clean(problem.message)} [{problem.code}]", len(indent), columns)
     hint = _folded(f"→ {clean(problem.hint)}", len(indent), columns) if problem.hint else []
     if len(path) > width:
-        yield f"  {paint(path, _BOLD)}"
+        yield f"  {paint(path, BOLD)}"
     elif width:
-        yield f"  {paint(path, _BOLD)}{' ' * (width - len(path) + 2)}{said.pop(0)}"
+        yield f"  {paint(path, BOLD)}{' ' * (width - len(path) + 2)}{said.pop(0)}"
     for line in said:
         yield indent + line
     for line in hint:
-        yield indent + paint(line, _DIM)
+        yield indent + paint(line, DIM)
 
 
 def _folded(text: str, indent: int, columns: int | None) -> list[str]:
@@ -97,18 +107,6 @@ def _folded(text: str, indent: int, columns: int | None) -> list[str]:
     if columns is None:
         return lines
     return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
-
-
-class _Paint:
-    """Colours text, or leaves it as it is."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        from os import environ
-
-        self._on = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-
-    def __call__(self, text: str, colour: str) -> str:
-        return f"{colour}{text}{_OFF}" if self._on and text else text
 
 
 def _speaks_unicode(stream: IO[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What a command reads: documents from files or standard input, and the inputs of a run.
+"""What a command reads: documents from files or standard input, the inputs of a run, values of options.
 
 Everything that can be wrong with a file is a refusal with a code and a hint. At most as much is read as a
 document may have, whatever the file says its size is.
@@ -16,6 +16,7 @@ from tidemill.errors import Problem, Rejected, rejected
 from tidemill.front import format_of
 from tidemill.kernel.document import BYTES_MAX, read_document
 from tidemill.kernel.document.jsontext import read_json
+from tidemill.kernel.document.yamltext import read_yaml
 
 STDIN = "-"
 
@@ -107,6 +108,35 @@ def _from_file(name: str) -> dict[str, Any]:
     return value
 
 
+def read_value(option: str, text: str) -> Any:
+    """The value of an option: `@file` is what the file holds, else JSON where it is JSON, else a string."""
+    return read_data(text[1:]) if text.startswith("@") else parse_value(option, text)
+
+
+def read_data(name: str) -> Any:
+    """Read any JSON or YAML value from a file; `-` is standard input. Raises Rejected."""
+    data = read_bytes(name)
+    if len(data) > BYTES_MAX:
+        raise rejected("document_too_large", f"{name} has more than {BYTES_MAX} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
+    like_json = text.lstrip().startswith(("{", "[", '"'))
+    return read_json(text) if format_of(Path(name)) == "json" or like_json else read_yaml(text)
+
+
+def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Read options that are `key=value` with plain text on both sides. Raises Rejected."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise rejected("option_invalid", f"{option} {text!r} is not key=value", hint="write key=value")
+        found[key] = value
+    return found
+
+
 def _input_code(code: str) -> str:
     return "input_invalid" if code == "not_a_mapping" else code
 
@@ -122,10 +152,10 @@ def _from_pair(text: str) -> dict[str, Any]:
         raise rejected("input_invalid", f"--input {text!r} is not name=value", hint=hint)
     if not _is_unicode(text):
         raise rejected("input_invalid", f"--input {name!a} is not valid UTF-8")
-    return {name: _value(name, value)}
+    return {name: parse_value(f"--input {name}", value)}
 
 
-def _value(name: str, text: str) -> Any:
+def parse_value(option: str, text: str) -> Any:
     """JSON where it is JSON, otherwise the text itself; JSON that cannot be kept exactly is refused."""
     try:
         return read_json(text)
@@ -134,7 +164,7 @@ def _value(name: str, text: str) -> Any:
             return text
         first = refusal.problems[0]
         hint = first.hint or "quote it to pass it as a string"
-        raise rejected(first.code, f"--input {name}: {first.message}", hint=hint) from None
+        raise rejected(first.code, f"{option}: {first.message}", hint=hint) from None
 
 
 def _is_unicode(text: str) -> bool:

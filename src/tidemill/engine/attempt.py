@@ -7,7 +7,6 @@ right after the handler and off the run's serial path; the kernel only checks th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,7 +16,8 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.engine.answers import asked_for
+from tidemill.engine.answers import asked_for, child_id
+from tidemill.engine.calls import TimedOut, bounded
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Program
 from tidemill.engine.routes import Chosen, find_route
@@ -30,7 +30,7 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
-from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips
+from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
@@ -42,9 +42,6 @@ from tidemill.stores.contract import Lease
 class Stale(Exception):
     """The attempt does not count any more, so its handler must not be called."""
 
-
-ABANDON_AFTER_MS = 1_000
-"""How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
 
 NO_ITEMS = Expands(count=0, items=b"[]")
 
@@ -106,7 +103,7 @@ class Attempt:
         found = list(blobs_of(self._flow.workflow, self._state, self._node))
         if self._cell.map is not None:
             found += [ref for ref in self._map_payloads() if isinstance(ref, BlobRef)]
-        found += [ref for ref in (self._cell.resumed, self._act.checkpoint) if isinstance(ref, BlobRef)]
+        found += [ref for ref in (self._act.resumed, self._act.checkpoint) if isinstance(ref, BlobRef)]
         return found
 
     def _map_payloads(self) -> list[Payload]:
@@ -146,7 +143,8 @@ class Attempt:
 
         A worker that was lost may never have asked, so it counts as one that did not.
         """
-        if program.when is None or self.task.index != NOT_AN_ITEM or self._act.failures or self._act.running:
+        act = self._act
+        if program.when is None or self.task.index != NOT_AN_ITEM or act.failures or act.running or act.recall:
             return True
         return evaluate(program.when, self._scope()).value
 
@@ -210,30 +208,22 @@ class Attempt:
             config=config,
             upstream=Upstream(self._flow.workflow, self._state, self._node, self._fetched),
             deadline_ms=self._state.deadline_ms,
-            last_checkpoint=None if act.checkpoint is None else decode_value(text_of(act.checkpoint, self._fetched)),
+            last_checkpoint=self._decoded(act.checkpoint),
+            resumed=self._decoded(act.resumed) if act.recall else None,
             checkpoint=self._checkpoint,
         )
+
+    def _decoded(self, payload: Payload | None) -> Any:
+        return None if payload is None else decode_value(text_of(payload, self._fetched))
 
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)
 
     async def _await(self, pending: Awaitable[Ended]) -> Result:
-        """Wait for a handler no longer than it may take, whatever it does with a cancellation."""
-        timeout_ms = self._node.timeout_ms
-        handler = asyncio.ensure_future(_guarded(pending))
-        try:
-            await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
-            if not handler.done() and timeout_ms is not None:
-                handler.cancel()
-                await asyncio.wait({handler}, timeout=ABANDON_AFTER_MS / 1000)
-                return self._result(timed_out(timeout_ms))
-        except asyncio.CancelledError:
-            handler.cancel()
-            raise
-        try:
-            ended = handler.result()
-        except BaseException as error:
-            ended = error
+        """Wait for a handler no longer than it may take."""
+        ended = await bounded(pending, self._node.timeout_ms)
+        if isinstance(ended, TimedOut):
+            return self._result(timed_out(self._node.timeout_ms or 0))
         if isinstance(ended, BaseException):
             return self._result(failed_by(ended))
         result = self._ended(ended)
@@ -249,9 +239,22 @@ class Attempt:
                 return self._finish(text, chosen)
             case Pause() | Skip():
                 try:
-                    return self._result(asked_for(ended))
+                    return self._asked(ended)
                 except Exception as error:
                     return self._result(failed_by(error))
+
+    def _asked(self, ended: Pause | Skip) -> Result | Awaitable[Result]:
+        """The handler waits or skips; what it asks of a child is kept like any other value."""
+        task = self.task
+        outcome, ask = asked_for(ended, child_id(self.lease.stream.key, task.node, task.visit, task.index))
+        if ask is None or isinstance(outcome, Skips):
+            return self._result(outcome)
+        if len(ask) <= INLINE_BYTES_MAX:
+            return self._result(msgspec.structs.replace(outcome, ask=ask))
+        return self._asked_at_length(outcome, ask)
+
+    async def _asked_at_length(self, waits: Waits, ask: bytes) -> Result:
+        return self._result(msgspec.structs.replace(waits, ask=await self._store(ask)))
 
     # Maps
 
@@ -335,17 +338,6 @@ class Attempt:
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),
         )
-
-
-async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
-    """Await a handler in a task of its own; whatever it raises is handed out as a value.
-
-    Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
-    """
-    try:
-        return await pending
-    except BaseException as error:
-        return error
 
 
 def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:

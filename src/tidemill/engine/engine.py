@@ -1,7 +1,8 @@
-"""The façade: everything that can be done with runs, in a dozen verbs.
+"""The façade: everything that can be done with runs and workflows, in one place.
 
-An engine is a store, a blob store, a catalog and turns; with a worker and a keeper it also does the work.
-Everything is async; `tidemill.open` offers the same verbs to callers that are not.
+An engine is a store, a blob store, a catalog and turns; with a worker and a keeper it also does the work. Its
+verbs come in groups of their own (operators, inbox, letters, history, library); starting, following and finding
+runs is here. Everything is async; `tidemill.open` offers the same verbs to callers that are not.
 """
 
 from __future__ import annotations
@@ -13,28 +14,32 @@ from typing import Any, cast
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.engine.catalog import Catalog, Published, Version
+from tidemill.blobs.payloads import decode_value
+from tidemill.engine.catalog import Catalog, Version
+from tidemill.engine.errands import Errands
+from tidemill.engine.history import History
+from tidemill.engine.inbox import Inbox
+from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.keeper import Keeper
+from tidemill.engine.letters import Letters
+from tidemill.engine.library import Library
 from tidemill.engine.requests import check_labels, check_run_id, check_words
-from tidemill.engine.rows import DEAD_LETTER, RUN, DeadLetterRow, RunRow, read_dead_letter_row, read_run_row
-from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.rows import RUN, RunRow, read_run_row
+from tidemill.engine.runs import Runs
 from tidemill.engine.turn import Turns
-from tidemill.engine.views import RunView, view_run
+from tidemill.engine.views import RunView
 from tidemill.engine.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
-from tidemill.kernel.commands import Cancel, Pause, Resume, Start
-from tidemill.kernel.document import read_document
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload, RunCancelled, RunCompleted, RunFailed
-from tidemill.kernel.model import NodeType, Workflow
+from tidemill.kernel.commands import Start
+from tidemill.kernel.events import Payload, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Frame, Store, Stream
 
 
-class Engine:
-    """The verbs. `work` decides whether this process also runs nodes."""
+class Engine(Letters, Inbox, History, Library):
+    """The verbs, and the life of a process that serves them. `worker`: it also runs nodes."""
 
     def __init__(
         self,
@@ -47,29 +52,39 @@ class Engine:
         tenant: str = "default",
         audit_every_ms: int = 10_000,
     ) -> None:
-        self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
-        self.catalog = Catalog(store, blobs, ambient, types)
+        catalog = Catalog(store, blobs, ambient, types)
+        runs = Runs(store, catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
-        self.runs = Runs(store, self.catalog)
-        self.turns = Turns(store, self.runs, ambient, owner=owner, lease_ms=lease_ms)
+        turns = Turns(store, runs, ambient, owner=owner, lease_ms=lease_ms)
+        super().__init__(
+            store=store, blobs=blobs, ambient=ambient, catalog=catalog, runs=runs, turns=turns, tenant=tenant
+        )
         self.worker: Worker | None = None
         self.keeper: Keeper | None = None
         if worker is not None:
+            errands = Errands(runs, turns, catalog, blobs)
             self.worker = Worker(
                 store=store,
-                runs=self.runs,
-                turns=self.turns,
+                runs=runs,
+                turns=turns,
                 blobs=blobs,
                 ambient=ambient,
                 handlers={handler.type.key: handler for handler in handlers},
+                errands=errands,
                 options=worker,
             )
             self.keeper = Keeper(
-                tenant=tenant, store=store, runs=self.runs, turns=self.turns, ambient=ambient, every_ms=audit_every_ms
+                tenant=tenant,
+                store=store,
+                runs=runs,
+                turns=turns,
+                errands=errands,
+                ambient=ambient,
+                every_ms=audit_every_ms,
             )
 
     async def open(self) -> Engine:
@@ -97,19 +112,6 @@ class Engine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # Workflows
-
-    async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
-        """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
-        if isinstance(document, (str, bytes)):
-            document = read_document(document, format=None)
-        return await self.catalog.publish(self._tenant, document, author=author, message=message)
-
-    async def workflow(self, reference: str) -> Workflow:
-        """The compiled form of a published workflow: `name`, or `name@3`."""
-        version = await self.catalog.resolve(self._tenant, reference)
-        return (await self.catalog.flow(self._tenant, version.digest)).workflow
-
     # Runs
 
     async def start(
@@ -130,7 +132,7 @@ class Engine:
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         version = await self.catalog.resolve(self._tenant, workflow)
         flow = await self.catalog.flow(self._tenant, version.digest)
-        payload = await self._inputs(inputs, flow.workflow.inputs)
+        payload = await checked_inputs(self._tenant, inputs, flow.workflow.inputs, self._blobs)
         run_id = key if key is not None else self._ambient.new_id()
         check_run_id(run_id)
         stream = self._stream(run_id)
@@ -161,25 +163,6 @@ class Engine:
                 f"key {stream.key} belongs to a run with other inputs",
                 hint="use a new key for a new request",
             )
-
-    async def _inputs(self, inputs: Any, schema: Any) -> Payload:
-        value = {} if inputs is None else inputs
-        if schema is not None:
-            problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
-            if problems:
-                raise Rejected(problems)
-        try:
-            text = encode_value(value)
-        except NotJson as error:
-            raise rejected("inputs_not_json", str(error), path="/inputs") from None
-        if len(text) <= INLINE_BYTES_MAX:
-            return text
-        return BlobRef(await self._blobs.put(self._tenant, text), len(text))
-
-    async def show(self, run_id: str) -> RunView:
-        """The run as it is now."""
-        entry = await self._entry(run_id)
-        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
 
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
@@ -214,47 +197,8 @@ class Engine:
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[RunRow], str | None]:
         """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
-        page = await self._store.find(self._tenant, RUN, terms, after=after, limit=limit)
+        page = await self._page(RUN, terms, after, limit)
         return [read_run_row(row) for row in page.rows], page.after
-
-    async def dead_letters(
-        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
-    ) -> tuple[list[DeadLetterRow], str | None]:
-        """Failures that nobody will try again by itself (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
-        page = await self._store.find(self._tenant, DEAD_LETTER, terms, after=after, limit=limit)
-        return [read_dead_letter_row(row) for row in page.rows], page.after
-
-    async def cancel(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
-        """End the run; what runs is told, what comes late is discarded."""
-        await self._command(run_id, Cancel(reason=reason, actor=actor or None))
-
-    async def pause(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
-        """Dispatch nothing more until `resume`; attempts that run may finish."""
-        await self._command(run_id, Pause(reason=reason, actor=actor or None))
-
-    async def resume(self, run_id: str, *, reason: str = "", actor: str = "") -> None:
-        """Go on after a pause."""
-        await self._command(run_id, Resume(reason=reason, actor=actor or None))
-
-    async def _command(self, run_id: str, command: Cancel | Pause | Resume) -> None:
-        check_words(reason=command.reason, actor=command.actor or "")
-        answer = await self.turns.command(self._stream(run_id), command)
-        if answer.problem is not None:
-            raise Rejected(answer.problem)
-
-    async def _entry(self, run_id: str) -> Entry:
-        stream = self._stream(run_id)
-        entry = (await self.runs.refresh([stream])).get(stream)
-        if entry is None:
-            raise self.runs.damage(stream) or rejected("run_unknown", f"there is no run {run_id}")
-        return entry
-
-    def _stream(self, run_id: str) -> Stream:
-        return Stream(self._tenant, RUN, run_id)
 
 
 _TERMINAL = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__}

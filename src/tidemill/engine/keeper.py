@@ -4,6 +4,7 @@ Timers and expired leases need no keeper, they are jobs that any worker claims. 
 a job for every activation that calls for one, and an activation for every job? The audit compares both for
 each live run at one version, and repairs with an event that says why. A run in which nothing happens and that
 waits for nothing with a name is marked stuck; one that is merely quiet is listed as idle with what it waits for.
+Runs that only wait are many and need little: they are looked at in turn, a bounded number at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import msgspec
 
 from tidemill.ambient import Ambient
+from tidemill.engine.errands import Errands
 from tidemill.engine.rows import RUN, RunRow, read_run_row, run_row, run_terms
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import task_of
@@ -21,7 +23,7 @@ from tidemill.engine.turn import Turns
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Repair
-from tidemill.kernel.jobs import JOB_FORMAT, expected_jobs
+from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs
 from tidemill.stores.contract import Commit, JobView, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ STUCK_AFTER_MS = 60_000
 IDLE_AFTER_MS = 300_000
 AUDIT_EVERY_MS = 10_000
 PAGE = 200
+WAITING_PER_SWEEP = 200
+"""Runs that only wait which are looked at in one sweep: ten thousand of them must not slow down the rest."""
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +49,20 @@ class Keeper:
     """Audits the live runs of a store, a page at a time."""
 
     def __init__(
-        self, *, tenant: str, store: Store, runs: Runs, turns: Turns, ambient: Ambient, every_ms: int = AUDIT_EVERY_MS
-    ):
+        self,
+        *,
+        tenant: str,
+        store: Store,
+        runs: Runs,
+        turns: Turns,
+        errands: Errands,
+        ambient: Ambient,
+        every_ms: int = AUDIT_EVERY_MS,
+    ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._every_ms = every_ms
+        self._errands, self._every_ms = errands, every_ms
+        self._waiting_after: str | None = None
+        """Where the next sweep goes on with the runs that only wait."""
         self._task: asyncio.Task[None] | None = None
         self.repairs = 0
         self.audited = 0
@@ -75,25 +89,30 @@ class Keeper:
                 LOG.exception("the audit failed and will be repeated")
 
     async def sweep(self) -> None:
-        """Look at every live run once."""
-        after: str | None = None
-        while True:
-            page = await self._store.find(self._tenant, RUN, ["live"], after=after, limit=PAGE)
-            for row in page.rows:
-                await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row))
-            after = page.after
-            if after is None:
-                return
+        """Look at every run once that is at work, and at some of those that only wait."""
+        for term in ("active", "rollback:running"):
+            after: str | None = None
+            while True:
+                after = await self._look_through(term, after, PAGE)
+                if after is None:
+                    break
+        self._waiting_after = await self._look_through("waiting", self._waiting_after, WAITING_PER_SWEEP)
+
+    async def _look_through(self, term: str, after: str | None, limit: int) -> str | None:
+        page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
+        for row in page.rows:
+            await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row))
+        return page.after
 
     async def _look_at(self, stream: Stream, shown: RunRow) -> None:
         entry = (await self._runs.refresh([stream])).get(stream)
-        if entry is None or not entry.state.live:
+        if entry is None or not entry.state.busy:
             return
         seq = entry.state.seq
         jobs = await self._store.jobs(stream)
         again = (await self._runs.refresh([stream])).get(stream)
         self.audited += 1
-        if again is None or again.state.seq != seq or not again.state.live:
+        if again is None or again.state.seq != seq or not again.state.busy:
             return
         found = compare(again, jobs)
         if found.missing or found.surplus:
@@ -103,6 +122,7 @@ class Keeper:
             await self._turns.command(stream, repair)
         else:
             await self._mark(stream, again, jobs, shown)
+            await self._errands.look_after(stream, again)
 
     async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], shown: RunRow) -> None:
         """Bring a row up to date that lags behind, and say in it when nothing has happened for a while, and why."""
@@ -135,7 +155,8 @@ def compare(entry: Entry, jobs: list[JobView]) -> Audit:
     expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
     present = {view.job.key for view in jobs}
     missing = expected - present
-    surplus = {view.job.key for view in jobs if view.job.key not in expected and task_of(view.job.body).v <= JOB_FORMAT}
+    tasks = {view.job.key: task_of(view.job.body) for view in jobs if view.job.key not in expected}
+    surplus = {key for key, task in tasks.items() if task.v <= JOB_FORMAT and task.kind not in UNLISTED}
     if entry.state.status == "PAUSED":
         # While a run is paused, a running attempt keeps its job and a back-off that came due was put aside.
         leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}

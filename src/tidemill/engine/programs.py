@@ -26,12 +26,21 @@ class Program:
 class Flow:
     """A workflow and its programs, each compiled the first time it is needed."""
 
-    __slots__ = ("_outputs", "_programs", "workflow")
+    __slots__ = ("_outputs", "_programs", "_undoing", "workflow")
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self._programs: dict[str, Program] = {}
         self._outputs: Template | None = None
+        self._undoing: dict[str, Template] = {}
+
+    def undoing(self, node: Node) -> Template:
+        """The config of the node's compensator."""
+        known = self._undoing.get(node.id)
+        if known is None:
+            assert node.compensator is not None
+            known = self._undoing[node.id] = compile_template(node.compensator.config)
+        return known
 
     def program(self, node: Node) -> Program:
         """The node's expressions."""

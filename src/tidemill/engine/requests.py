@@ -27,6 +27,17 @@ def check_run_id(run_id: Any) -> None:
         )
 
 
+def check_command_id(command_id: Any) -> None:
+    """Refuse what cannot name a request."""
+    if command_id is not None and (not _is_text(command_id, LABEL_LENGTH_MAX) or not command_id):
+        raise rejected(
+            "command_id_invalid",
+            f"a command id is text of at most {LABEL_LENGTH_MAX} characters",
+            path="/command_id",
+            hint="use an id of your own request",
+        )
+
+
 def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
     """Refuse names and reasons that cannot be stored, each under the field it was given for."""
     for field, words in said.items():

@@ -1,19 +1,38 @@
-"""Index rows: how runs and dead letters are found. Written in the commit that changes what they show."""
+"""Index rows: how runs, approvals and dead letters are found. Written in the commit that changes what they show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tidemill.kernel.events import AnyEvent, DeadLettered
-from tidemill.kernel.state import State
+from tidemill.kernel.approval import Approval, closed, folded
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    ApprovalEvent,
+    DeadLetterClosed,
+    DeadLettered,
+    Ending,
+    NodeEvent,
+    NodeFailed,
+    RunCreated,
+)
+from tidemill.kernel.state import Letter, State, key_at, peek_at
 from tidemill.stores.contract import Row, Stream
 
 ROW_FORMAT = 1
+DESCRIPTION_SHOWN_MAX = 500
 
 RUN = "run"
 DEAD_LETTER = "dead_letter"
+APPROVAL = "approval"
+
+ANYONE = "anyone"
+"""Whom an approval without approvers is found under."""
+
+Said = tuple[str, bool, str, dict[str, str]]
+"""What the terms of a run are made from, as far as it changes."""
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -46,6 +65,38 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     idle: bool = False
     failed_node: str = ""
     error_code: str = ""
+    rollback: str = "none"
+    revision: int = 0
+
+
+class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """An approval as lists show it; the form is read from the run."""
+
+    run_id: str
+    workflow: str
+    node: str
+    visit: int
+    index: int
+    status: str
+    title: str
+    description: str
+    approvers: tuple[str, ...]
+    quorum: int
+    requested_ms: int
+    requester: str = ""
+    four_eyes: bool = False
+    votes: tuple[str, ...] = ()
+    """Who has approved so far."""
+    delegated: tuple[tuple[str, str], ...] = ()
+    expires_ms: int | None = None
+    on_timeout: str = "fail"
+    escalated: bool = False
+    url: str = ""
+    decision: str = ""
+    decided_by: str = ""
+    decided_ms: int | None = None
+    comments: str = ""
+    v: int = ROW_FORMAT
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -61,12 +112,21 @@ class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     message: str
     at_ms: int
     status: str = "open"
+    closed_by: str = ""
+    closed_ms: int | None = None
+    reason: str = ""
     v: int = ROW_FORMAT
 
 
 _ENCODE = msgspec.msgpack.Encoder().encode
 _RUN = msgspec.msgpack.Decoder(RunRow)
 _DEAD_LETTER = msgspec.msgpack.Decoder(DeadLetterRow)
+_APPROVAL = msgspec.msgpack.Decoder(ApprovalRow)
+
+
+def what_terms_say(state: State) -> Said:
+    """What would have to change for a run to be found by other terms."""
+    return state.status, state.in_flight > 0, state.rollback, state.labels
 
 
 def run_terms(state: State, *, stuck: bool = False, idle: bool = False) -> tuple[str, ...]:
@@ -74,7 +134,14 @@ def run_terms(state: State, *, stuck: bool = False, idle: bool = False) -> tuple
     terms = [f"status:{state.status}", f"workflow:{state.workflow}", f"version:{state.workflow}@{state.version}"]
     terms += [f"label:{key}={value}" for key, value in state.labels.items()]
     if state.live:
-        terms.append("live")
+        # A run that only waits costs nothing: whoever looks after the others can leave it alone for longer.
+        terms += ["live", "active" if state.in_flight else "waiting"]
+    if state.rollback != "none":
+        terms.append(f"rollback:{state.rollback}")
+    if state.parent is not None:
+        terms.append(f"parent:{state.parent[0]}")
+    if state.forked_from is not None:
+        terms.append(f"forked_from:{state.forked_from[0]}")
     if state.submitted_by:
         terms.append(f"by:{state.submitted_by}")
     if stuck:
@@ -122,39 +189,147 @@ def run_row(
         idle,
         state.failed_node,
         state.error.code if state.error else "",
+        state.rollback,
+        state.revision,
     )
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
 
 
-def dead_letter_rows(stream: Stream, state: State, events: Iterable[AnyEvent]) -> list[Row]:
-    """One row for each failure that was given up on in this commit."""
-    return [_dead_letter_row(stream, state, event) for event in events if type(event) is DeadLettered]
+def rows_beside(stream: Stream, before: State, after: State, events: Sequence[AnyEvent]) -> tuple[Row, ...]:
+    """Rows of approvals and dead letters that these events change; most runs have neither."""
+    if not (after.approvals or after.letters or before.letters):
+        return ()
+    rows: list[Row] = []
+    if after.approvals:
+        changed = _all_approvals(after) if _is_fork(events) else _approvals(before, events)
+        rows += [_approval_row(stream, after, key, each) for key, each in changed.items()]
+    if after.letters or before.letters:
+        rows += _letter_rows(stream, after, events)
+    return tuple(rows)
 
 
-def _dead_letter_row(stream: Stream, state: State, event: DeadLettered) -> Row:
-    body = DeadLetterRow(
+Key = tuple[str, int, int]
+
+
+def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]:
+    """Approvals as these events leave them. A visit that ends takes its approval with it."""
+    known: dict[Key, Approval] = {}
+    for event in events:
+        if not isinstance(event, NodeEvent):
+            continue
+        key = (event.node, event.visit, event.index)
+        approval = known.get(key) or _approval_at(before, key)
+        if isinstance(event, ApprovalEvent):
+            changed = folded(approval, event)
+            if changed is not None:
+                known[key] = changed
+        elif approval is not None and approval.status == "pending" and _ends(event):
+            known[key] = closed(approval)
+    return known
+
+
+def _ends(event: NodeEvent) -> bool:
+    """Whether a visit or item is over with this event, whatever it waited for."""
+    return isinstance(event, Ending) and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None)
+
+
+def _approval_at(state: State, key: Key) -> Approval | None:
+    node, visit, index = key
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    return None if act is None else act.approval
+
+
+def _is_fork(events: Sequence[AnyEvent]) -> bool:
+    return isinstance(events[0], RunCreated) and events[0].forked_from is not None
+
+
+def _all_approvals(state: State) -> dict[Key, Approval]:
+    """Every approval that a state knows: those that a fork takes over are found under its own name."""
+    found: dict[Key, Approval] = {}
+    for name, cell in state.cells.items():
+        acts = [(NOT_AN_ITEM, cell), *(cell.map.at.items() if cell.map is not None else ())]
+        found |= {(name, cell.visit, index): act.approval for index, act in acts if act.approval is not None}
+    return found
+
+
+def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) -> Row:
+    node, visit, index = key
+    body = ApprovalRow(
+        run_id=stream.key,
+        workflow=state.workflow,
+        node=node,
+        visit=visit,
+        index=index,
+        status=approval.status,
+        title=approval.title,
+        description=approval.description[:DESCRIPTION_SHOWN_MAX],
+        approvers=approval.approvers,
+        quorum=approval.quorum,
+        requested_ms=approval.requested_ms,
+        requester=approval.requester,
+        four_eyes=approval.four_eyes,
+        votes=tuple(vote.by for vote in approval.votes),
+        delegated=approval.delegated,
+        expires_ms=approval.expires_ms,
+        on_timeout=approval.on_timeout,
+        escalated=approval.escalated,
+        url=approval.url,
+        decision=approval.decision,
+        decided_by=approval.decided_by,
+        decided_ms=approval.decided_ms,
+        comments=approval.comments,
+    )
+    asked = {*(approval.approvers or (ANYONE,)), *(to for _, to in approval.delegated)}
+    terms = [f"status:{approval.status}", f"run:{stream.key}", f"workflow:{state.workflow}"]
+    terms += [f"approver:{each}" for each in sorted(asked)]
+    if approval.decided_by:
+        terms.append(f"decided_by:{approval.decided_by}")
+    place = f"{stream.key}/{key_at(node, visit, index)}"
+    return Row(kind=APPROVAL, key=place, sort=approval.requested_ms, terms=tuple(terms), body=_ENCODE(body))
+
+
+def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> Iterator[Row]:
+    """One row for each failure that was given up on or taken care of in this commit."""
+    for event in events:
+        if isinstance(event, (DeadLettered, DeadLetterClosed)):
+            letter = state.letters.get(key_at(event.node, event.visit, event.index))
+            if letter is not None:
+                yield _letter_row(_letter(stream, state, event, letter))
+
+
+def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: Letter) -> DeadLetterRow:
+    row = DeadLetterRow(
         run_id=stream.key,
         workflow=state.workflow,
         node=event.node,
         visit=event.visit,
         index=event.index,
-        attempts=event.attempts,
-        code=event.error.code,
-        message=event.error.message,
-        at_ms=event.at_ms,
+        attempts=letter.attempts,
+        code=letter.error.code,
+        message=letter.error.message,
+        at_ms=letter.at_ms,
     )
+    if isinstance(event, DeadLettered):
+        return row
+    return msgspec.structs.replace(
+        row, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
+    )
+
+
+def _letter_row(letter: DeadLetterRow) -> Row:
     return Row(
         kind=DEAD_LETTER,
-        key=f"{stream.key}/{event.node}/{event.visit}/{event.index}",
-        sort=event.at_ms,
+        key=f"{letter.run_id}/{key_at(letter.node, letter.visit, letter.index)}",
+        sort=letter.at_ms,
         terms=(
-            "status:open",
-            f"run:{stream.key}",
-            f"workflow:{state.workflow}",
-            f"node:{state.workflow}/{event.node}",
-            f"code:{event.error.code}",
+            f"status:{letter.status}",
+            f"run:{letter.run_id}",
+            f"workflow:{letter.workflow}",
+            f"node:{letter.workflow}/{letter.node}",
+            f"code:{letter.code}",
         ),
-        body=_ENCODE(body),
+        body=_ENCODE(letter),
     )
 
 
@@ -166,3 +341,8 @@ def read_run_row(row: Row) -> RunRow:
 def read_dead_letter_row(row: Row) -> DeadLetterRow:
     """A dead letter's row, decoded."""
     return _DEAD_LETTER.decode(row.body)
+
+
+def read_approval_row(row: Row) -> ApprovalRow:
+    """An approval's row, decoded."""
+    return _APPROVAL.decode(row.body)

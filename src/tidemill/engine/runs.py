@@ -7,11 +7,12 @@ somebody else was faster. The cache is bounded, and a run that has ended leaves 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.programs import Flow
+from tidemill.engine.rows import Said
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.evolve import evolve
@@ -25,22 +26,24 @@ CACHED_RUNS_MAX = 4_096
 class Entry:
     """A run at some version, and what is derived from it."""
 
-    __slots__ = ("flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
+    __slots__ = ("digest", "flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
 
     def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
         self.state = state
         self.flow = flow
+        self.digest = state.digest
+        """Of the workflow that `flow` is: a patch may have moved the state on to another one."""
         self.since_snapshot = since_snapshot
         """Events since the newest snapshot."""
         self.lists: dict[tuple[str, int], list[Any]] = {}
         """Decoded lists of maps by (node, visit): decoded once, not once per item."""
         self.terms: tuple[str, ...] = ()
-        self.terms_of = ""
-        """The status that `terms` were made for."""
+        self.terms_of: Said | None = None
+        """What `terms` were made from."""
         self.row_ms = 0
         """When this process last wrote the run's row."""
 
-    def take_in(self, decision: Decision, expected: int) -> None:
+    def take_in(self, decision: Decision, expected: int, flows: Sequence[Flow] = ()) -> None:
         """A decision taken at version `expected` is durable: it becomes the state.
 
         While it was on its way, a reload may have folded its events, and others behind them, already.
@@ -48,6 +51,15 @@ class Entry:
         if self.state.seq == expected:
             self.state = adopt(decision.after)
             self.since_snapshot += len(decision.events)
+            for flow in flows:
+                if flow.workflow.digest == self.state.digest:
+                    self.follow(flow)
+            self.digest = self.digest or self.state.digest
+
+    def follow(self, flow: Flow) -> None:
+        """Go on under another workflow."""
+        self.flow, self.digest = flow, self.state.digest
+        self.lists.clear()
 
 
 class Runs:
@@ -68,8 +80,8 @@ class Runs:
         return self._damaged.get(stream)
 
     def keep(self, stream: Stream, entry: Entry) -> None:
-        """Remember a run after a commit; one that has ended is of no further interest."""
-        if entry.state.live:
+        """Remember a run after a commit; one that has ended for good is of no further interest."""
+        if entry.state.busy and entry.digest == entry.state.digest:
             self._remember(stream, entry)
         else:
             self._entries.pop(stream, None)
@@ -114,6 +126,8 @@ class Runs:
             self._remember(tail.stream, entry)
             return entry
         entry.since_snapshot += _fold(entry.state, tail)
+        if entry.digest != entry.state.digest:
+            entry.follow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
         return entry
 
 

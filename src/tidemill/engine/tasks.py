@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.kernel.commands import AnyCommand, DeadlineReached, Expire, Shelve, Wake
-from tidemill.kernel.jobs import JOB_FORMAT, Task
+from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, Task
+from tidemill.kernel.model import Node
+from tidemill.kernel.state import State, peek_at
+from tidemill.stores.contract import Lease
 
 _TASK = msgspec.msgpack.Decoder(Task)
 
@@ -29,3 +32,14 @@ def timer_of(task: Task) -> AnyCommand:
         return DeadlineReached()
     kind = Wake if task.kind == "wake" else Expire
     return kind(node=task.node, visit=task.visit, index=task.index)
+
+
+def may_run(task: Task, state: State) -> bool:
+    """Whether a job can have a meaning: when a run has ended, only messages and its rollback are left."""
+    return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
+
+
+def begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
+    """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
+    act = peek_at(state.peek(task.node), task.index)
+    return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token

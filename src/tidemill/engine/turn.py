@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.programs import Flow
-from tidemill.engine.rows import dead_letter_rows, run_row, run_terms
+from tidemill.engine.rows import rows_beside, run_row, run_terms, what_terms_say
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.views import waiting_for
 from tidemill.errors import Problem, TidemillError, Unavailable
@@ -77,6 +77,8 @@ class Ask(msgspec.Struct, gc=False):
     """The lease that must still be held, and stays so."""
     start: Flow | None = None
     """The workflow of a run that is to be created."""
+    flow: Flow | None = None
+    """The workflow that the run goes on under, when the command changes it."""
 
 
 class Taker(Protocol):
@@ -149,7 +151,13 @@ class Turns:
             waiting.append(ask)
 
     async def command(
-        self, stream: Stream, command: AnyCommand, *, hold: Lease | None = None, start: Flow | None = None
+        self,
+        stream: Stream,
+        command: AnyCommand,
+        *,
+        hold: Lease | None = None,
+        start: Flow | None = None,
+        flow: Flow | None = None,
     ) -> Answer:
         """Queue a command and wait for its answer; raises when the store cannot be reached."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -158,7 +166,7 @@ class Turns:
             if not future.done():
                 future.set_result(answer)
 
-        self.ask(stream, Ask(command, settle, hold=hold, start=start))
+        self.ask(stream, Ask(command, settle, hold=hold, start=start, flow=flow))
         answer = await future
         if answer.error is not None:
             raise answer.error
@@ -251,7 +259,7 @@ class Turns:
         for stream in unsure:
             entry = self._runs.get(stream)
             if entry is not None:
-                entry.terms_of = ""
+                entry.terms_of = None
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
         """Turn the asks into one commit."""
@@ -303,16 +311,17 @@ class Turns:
         written for a while. In between, a busy run's row may lag behind its log; it says by how much (`events`),
         and the keeper brings it up to date should nothing follow.
         """
-        entry, after = plan.entry, plan.decision.after
-        if entry.terms_of == after.status and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
-            return tuple(dead_letter_rows(plan.stream, after, plan.decision.events)) if after.dead_letters else ()
+        entry, before, after = plan.entry, plan.entry.state, plan.decision.after
+        others = rows_beside(plan.stream, before, after, plan.decision.events)
+        found_by = what_terms_say(after)
+        if entry.terms_of == found_by and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+            return others
         entry.row_ms = after.last_ms
-        if entry.terms_of != after.status:
-            entry.terms, entry.terms_of = run_terms(after), after.status
-        letters = dead_letter_rows(plan.stream, after, plan.decision.events) if after.dead_letters else ()
+        if entry.terms_of != found_by:
+            entry.terms, entry.terms_of = run_terms(after), found_by
         quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
         waits = waiting_for(entry.flow.workflow, after) if quiet else ()
-        return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *letters)
+        return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)
 
     def _apply(self, plan: Plan, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
@@ -320,7 +329,7 @@ class Turns:
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
                 entry.since_snapshot = 0
-            entry.take_in(plan.decision, plan.commit.expected)
+            entry.take_in(plan.decision, plan.commit.expected, [ask.flow for ask in plan.asks if ask.flow is not None])
             self.commits += 1
             self.gathered += len(plan.asks) - 1
         self._runs.keep(plan.stream, entry)

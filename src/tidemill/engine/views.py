@@ -7,6 +7,7 @@ from typing import Any
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.programs import Flow
+from tidemill.kernel.approval import Approval, Vote
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
@@ -29,6 +30,12 @@ class RunView:
         self.error = error_view(state.error)
         self.workflow = state.workflow
         self.version = state.version
+        self.revision = state.revision
+        """How often the run was patched."""
+        self.labels = dict(state.labels)
+        self.rollback = {"status": state.rollback, "left": list(state.undo_left)}
+        self.parent = state.parent[0] if state.parent else None
+        self.forked_from = list(state.forked_from) if state.forked_from else None
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -36,13 +43,64 @@ class RunView:
             "run_id": self.run_id,
             "workflow": self.workflow,
             "version": self.version,
+            "revision": self.revision,
             "status": self.status,
             "outputs": self.outputs,
             "error": self.error,
             "counter": self.counter,
             "events": self.events,
+            "rollback": self.rollback,
+            "labels": self.labels,
+            "parent": self.parent,
+            "forked_from": self.forked_from,
             "nodes": self.nodes,
         }
+
+
+class ApprovalView:
+    """An approval with everything that somebody needs to decide."""
+
+    def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
+        self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
+        self.approval = approval
+        self.status: str = approval.status
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        approval = self.approval
+        return {
+            "run_id": self.run_id,
+            "workflow": self.workflow,
+            "node": self.node,
+            "visit": self.visit,
+            "index": None if self.index < 0 else self.index,
+            "status": approval.status,
+            "title": approval.title,
+            "description": approval.description,
+            "form": decode_value(approval.form) if isinstance(approval.form, bytes) else None,
+            "approvers": list(approval.approvers),
+            "quorum": approval.quorum,
+            "four_eyes": approval.four_eyes,
+            "requester": approval.requester,
+            "requested_ms": approval.requested_ms,
+            "expires_ms": approval.expires_ms,
+            "on_timeout": approval.on_timeout,
+            "escalate_to": list(approval.escalate_to),
+            "escalated": approval.escalated,
+            "url": approval.url,
+            "votes": [_vote_view(vote) for vote in approval.votes],
+            "delegated": [{"by": by, "to": to} for by, to in approval.delegated],
+            "decision": approval.decision or None,
+            "decided_by": approval.decided_by or None,
+            "on_behalf_of": approval.on_behalf_of or None,
+            "decided_ms": approval.decided_ms,
+            "comments": approval.comments,
+        }
+
+
+def _vote_view(vote: Vote) -> dict[str, Any]:
+    form = decode_value(vote.form) if isinstance(vote.form, bytes) else None
+    return {"by": vote.by, "on_behalf_of": vote.on_behalf_of or None, "comments": vote.comments, "form": form}
 
 
 def error_view(error: Error | None) -> dict[str, Any] | None:
@@ -65,6 +123,12 @@ async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs) -> Ru
     workflow = flow.workflow
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs) for node in workflow.nodes}
     return RunView(stream.key, state, await _outputs(stream, state, workflow, nodes, blobs), nodes)
+
+
+async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
+    """What a COMPLETED run returns."""
+    nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
+    return await _outputs(stream, state, workflow, nodes, blobs)
 
 
 async def _node_view(stream: Stream, cell: Cell, blobs: Blobs) -> dict[str, Any]:

@@ -11,35 +11,33 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempt import Attempt, Stale, Tools, failed_result
+from tidemill.engine.attempt_log import AttemptLog
+from tidemill.engine.errands import Errands
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
 from tidemill.engine.runs import Entry, Runs
-from tidemill.engine.tasks import shelved, task_of, timer_of
+from tidemill.engine.tasks import begun_elsewhere, may_run, shelved, task_of, timer_of
 from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
+from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
-    Checkpoint,
     Lost,
     Rendered,
     Result,
+    UndoLost,
 )
-from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
-from tidemill.kernel.jobs import JOB_FORMAT, SYSTEM_QUEUE, Put, Task
-from tidemill.kernel.model import Node
+from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put, Task
 from tidemill.kernel.standing import standing
-from tidemill.kernel.state import State, peek_at
+from tidemill.kernel.undoing import current as current_undo
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -89,11 +87,13 @@ class Worker:
         blobs: Blobs,
         ambient: Ambient,
         handlers: Mapping[str, Handler],
+        errands: Errands,
         options: WorkerOptions,
     ) -> None:
-        self._store, self._runs, self._turns = store, runs, turns
+        self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
-        self._tools = Tools(ambient, blobs, self._values, self, options.name, store.now_ms)
+        self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
+        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[tuple[Stream, str], Hand] = {}
@@ -247,8 +247,12 @@ class Worker:
         task = hand.task
         if task.v > JOB_FORMAT:
             self._give_back(hand)
-        elif entry is None or (task.kind != "deadline" and not entry.state.live):
+        elif entry is None or not may_run(task, entry.state):
             self._settle(hand, shelved(task))
+        elif task.kind in MESSAGES:
+            hand.running = asyncio.create_task(self._deliver(hand, entry))
+        elif task.kind == "undo":
+            self._begin_undo(hand, entry)
         elif task.kind == "run":
             self._begin_attempt(hand, entry, known)
         elif task.kind == "outputs":
@@ -263,7 +267,7 @@ class Worker:
         if not current or node is None or state.status == "PAUSED":
             self._settle(hand, shelved(task))
             return
-        if lease.expired or _begun_elsewhere(node, entry.state, task, lease):
+        if lease.expired or begun_elsewhere(node, entry.state, task, lease):
             times = max(1, lease.expired)
             self._settle(hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times))
             return
@@ -299,16 +303,52 @@ class Worker:
         self._settle(hand, result)
 
     async def _render(self, hand: Hand, entry: Entry) -> None:
-        """Render the run's outputs; like an attempt, it leaves nothing behind when it is cancelled."""
+        """Render the run's outputs."""
+
+        async def rendered() -> AnyCommand:
+            return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
+
+        await self._work_on(hand, rendered())
+
+    async def _deliver(self, hand: Hand, entry: Entry) -> None:
+        """Tell another run something."""
+        await self._work_on(hand, self._errands.run(hand.lease.stream, entry.state, hand.task))
+
+    def _begin_undo(self, hand: Hand, entry: Entry) -> None:
+        """Undo a completed visit or item, or find that nobody needs that from this worker."""
+        task, lease = hand.task, hand.lease
+        if current_undo(entry.state, task.node, task.visit, task.index, lease.token) is None:
+            self._settle(hand, shelved(task))
+            return
+        if lease.expired:
+            lost = UndoLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired)
+            self._settle(hand, lost)
+            return
+        node = entry.flow.workflow.by_id.get(task.node)
+        compensator = None if node is None else node.compensator
+        handler = None if compensator is None else self._handlers.get(compensator.type)
+        if handler is None:
+            self._give_back(hand)
+            return
+        undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
+        hand.running = asyncio.create_task(self._work_on(hand, undoing.run()))
+
+    async def _work_on(self, hand: Hand, work: Awaitable[AnyCommand]) -> None:
+        """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
         try:
-            outcome = await outputs_of(entry, hand.lease, self._values, self._blobs)
+            command = await work
         except asyncio.CancelledError:
             self._let_go(hand)
             raise
         except Unavailable:
             self._give_back(hand)
             return
-        self._settle(hand, Rendered(outcome=outcome))
+        except Exception:
+            # A bug must be heard of; the job is tried again, by somebody who may know better.
+            LOG.exception("a job failed and will be repeated: %s", hand.task)
+            self._give_back(hand)
+            return
+        self._settle(hand, command)
 
     def _settle(self, hand: Hand, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
@@ -335,36 +375,10 @@ class Worker:
 
     # While an attempt runs
 
-    async def record_start(self, attempt: Attempt) -> bool:
-        """Commit NodeStarted; False when the attempt no longer counts."""
-        answer = await self._turns.command(attempt.lease.stream, self._begin_of(attempt), hold=attempt.lease)
-        self._note_begun(attempt, answer)
-        return answer.problem is None
-
-    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Commit how far the attempt has come."""
-        task, lease = attempt.task, attempt.lease
-        text = encode_value(value)
-        payload: Payload = text
-        if len(text) > INLINE_BYTES_MAX:
-            payload = BlobRef(await self._blobs.put(lease.stream.tenant, text), len(text))
-        command = Checkpoint(node=task.node, visit=task.visit, index=task.index, token=lease.token, value=payload)
-        self._note_begun(attempt, await self._turns.command(lease.stream, command, hold=lease))
-
-    def _begin_of(self, attempt: Attempt) -> Begin:
-        task = attempt.task
-        return Begin(
-            node=task.node,
-            visit=task.visit,
-            index=task.index,
-            token=attempt.lease.token,
-            worker=self._options.name,
-        )
-
-    def _note_begun(self, attempt: Attempt, answer: Answer) -> None:
+    def _note_begun(self, attempt: Attempt, begun: bool) -> None:
         hand = self._hands.get((attempt.lease.stream, attempt.lease.key))
         if hand is not None and hand.attempt is attempt:
-            hand.begun = answer.problem is None
+            hand.begun = begun
 
     def _on_beat(self, lost: Sequence[Lease]) -> None:
         """After each renewal: stop what was lost, and let the log know of attempts that take long."""
@@ -377,13 +391,7 @@ class Worker:
             attempt = hand.attempt
             if hand.beats > 1 and not hand.begun and attempt is not None and attempt.called:
                 hand.begun = True
-                self._turns.ask(hand.lease.stream, Ask(self._begin_of(attempt), _ignore, hold=hand.lease))
-
-
-def _begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
-    """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
-    act = peek_at(state.peek(task.node), task.index)
-    return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token
+                self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), _ignore, hold=hand.lease))
 
 
 def _ignore(ask: Ask, answer: Answer) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,12 +23,47 @@ class Return(msgspec.Struct, frozen=True, gc=False):
     next_nodes: tuple[str, ...] | None = None
 
 
+class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is asked of people, and of whom."""
+
+    title: str
+    description: str = ""
+    form: Any = None
+    """A JSON Schema of what they fill in."""
+    approvers: tuple[str, ...] = ()
+    """`user:…` and `role:…`; empty is anyone."""
+    quorum: int = 1
+    four_eyes: bool = False
+    timeout_ms: int | None = None
+    on_timeout: Literal["approve", "reject", "escalate", "fail"] = "fail"
+    escalate_to: tuple[str, ...] = ()
+    url: str = ""
+
+
+class Child(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Another workflow that is to be run; its outputs end the wait."""
+
+    workflow: str
+    inputs: Any = None
+    close: Literal["cancel", "abandon"] = "cancel"
+    """What becomes of it when nobody waits for it any more."""
+    labels: dict[str, str] = {}
+
+
 class Pause(msgspec.Struct, frozen=True, gc=False):
     """Wait, without holding a worker, for a timer or for something with a name."""
 
     on: str
     name: str = ""
     for_ms: int | None = None
+    until_ms: int | None = None
+    """A moment, instead of a time from now."""
+    resume: bool = False
+    """Call the handler again once the wait is over, with what it ended with in `context.resumed`."""
+    approval: Asked | None = None
+    """For `human`."""
+    child: Child | None = None
+    """For `child`."""
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
@@ -70,12 +105,17 @@ class NodeContext(msgspec.Struct, kw_only=True):
     """Outputs of the parents whose edges were taken, by id."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
+    resumed: Any = None
+    """What the wait ended with that this handler had asked for, when it is called again."""
     checkpoint: Checkpointer | None = None
+    undoing: bool = False
+    """The handler is called to undo what a visit did."""
 
     @property
     def effect_key(self) -> str:
         """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
-        return f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
+        key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
+        return f"{key}/undo" if self.undoing else key
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,8 @@ def folded(approval: Approval | None, event: AnyEvent) -> Approval | None:
         case ApprovalDelegated():
             return replace(approval, delegated=(*approval.delegated, (event.by, event.to)))
         case ApprovalEscalated():
-            return replace(approval, approvers=event.to, expires_ms=event.expires_ms, escalated=True)
+            # Others are asked now; whom the first had passed it on to is no longer of interest.
+            return replace(approval, approvers=event.to, delegated=(), expires_ms=event.expires_ms, escalated=True)
         case ApprovalDecided() | ApprovalReturned():
             return replace(
                 approval,
@@ -118,5 +119,5 @@ def _vote(event: ApprovalVoted | ApprovalDecided | ApprovalReturned) -> Vote:
 
 
 def closed(approval: Approval) -> Approval:
-    """The approval after its visit has ended for another reason than a decision."""
+    """The approval after its wait has ended for another reason than a decision."""
     return msgspec.structs.replace(approval, status="cancelled") if approval.status == "pending" else approval

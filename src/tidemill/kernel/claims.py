@@ -38,7 +38,7 @@ def timer_due(pen: Pen, timer: Wake | Expire) -> None:
     pen.cause = pen.state.seq
     if isinstance(timer, Wake):
         wait_over(pen, node, timer.index, NULL)
-    elif act.approval is not None:
+    elif act.approval is not None and act.approval.status == "pending":
         deciding.timed_out(pen, node, timer.index)
     else:
         wait_expired(pen, node, timer.index)

@@ -7,14 +7,13 @@ decide is looked at when they do, never when they were asked. One rejection, or 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
 
 from tidemill.errors import Problem
 from tidemill.kernel.approval import Approval
 from tidemill.kernel.commands import Decide, Delegate
 from tidemill.kernel.events import (
+    INLINE_BYTES_MAX,
     NOT_AN_ITEM,
     SYSTEM,
     ApprovalDecided,
@@ -23,11 +22,13 @@ from tidemill.kernel.events import (
     ApprovalExpired,
     ApprovalReturned,
     ApprovalVoted,
+    BlobRef,
     Error,
     Payload,
 )
 from tidemill.kernel.jobs import system_job
 from tidemill.kernel.model import Node
+from tidemill.kernel.moments import iso
 from tidemill.kernel.outcomes import fail_for_good
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
@@ -41,8 +42,8 @@ EXITS = {"reject": "rejection", "changes": "changes"}
 
 
 def as_user(name: str) -> str:
-    """A person as approvals name them."""
-    return name if name.startswith((USER, ROLE)) else USER + name
+    """A person as approvals name them. Somebody who is called like a role is still no role."""
+    return name if name.startswith(USER) else USER + name
 
 
 def as_role(name: str) -> str:
@@ -61,16 +62,20 @@ def refusal(pen: Pen, command: Decide | Delegate) -> Problem | None:
     if not command.actor:
         return _problem("actor_missing", "nobody is named who decides", "say who you are")
     person = as_user(command.actor)
+    if isinstance(command, Delegate) and _passed_to(approval, person) == as_user(command.to):
+        return None
     problem = _may_not(approval, pen.state, person, command.roles)
     if problem is not None:
         return problem
     if isinstance(command, Delegate):
-        return _no_delegation(approval, pen.state, person, as_user(command.to))
+        return _no_delegation(approval, pen.state, person, command.to)
     if approval.status == "expired":
         return _problem("approval_expired", "the time to decide has passed", "retry the node to ask again")
     if approval.status == "cancelled":
         return _problem("approval_closed", "nobody waits for this decision any more")
-    if command.verb == "changes" and "changes" not in node.exits and not node.routed:
+    if isinstance(command.form, BlobRef):
+        return _problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
+    if command.verb == "changes" and not _changeable(pen, node, command.index):
         return _problem(
             "changes_not_possible",
             f"node {node.id} has no changes_path",
@@ -105,17 +110,29 @@ def _may_not(approval: Approval, state: State, person: str, roles: tuple[str, ..
 
 def _entitled(approval: Approval, person: str, roles: tuple[str, ...]) -> bool:
     """Whether somebody may decide: asked themselves or by delegation, and not having passed it on since."""
-    asked = (
+    if _passed_to(approval, person):
+        return False
+    return (
         not approval.approvers
         or person in approval.approvers
         or any(as_role(role) in approval.approvers for role in roles)
+        or any(to == person for _, to in approval.delegated)
     )
-    for by, to in approval.delegated:
-        if to == person:
-            asked = True
-        elif by == person:
-            asked = False
-    return asked
+
+
+def _passed_to(approval: Approval, person: str) -> str:
+    """To whom this person has passed the decision on, unless it came back since."""
+    for by, to in reversed(approval.delegated):
+        if person in (by, to):
+            return to if by == person else ""
+    return ""
+
+
+def _changeable(pen: Pen, node: Node, index: int) -> bool:
+    """Whether somebody would hear of a request for changes: a path, conditions, or the handler itself."""
+    act = peek_at(pen.state.peek(node.id), index)
+    recalled = act is not None and act.wait is not None and act.wait.recall
+    return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
 
 
 def _on_behalf_of(approval: Approval, person: str) -> str:
@@ -130,12 +147,11 @@ def _earlier(approval: Approval, person: str) -> str:
     return "approve" if any(vote.by == person for vote in approval.votes) else ""
 
 
-def _no_delegation(approval: Approval, state: State, person: str, to: str) -> Problem | None:
+def _no_delegation(approval: Approval, state: State, person: str, name: str) -> Problem | None:
+    to = as_user(name)
     if approval.status != "pending":
         return _problem("approval_closed", f"the approval is {approval.status}, there is nothing to pass on")
-    if approval.delegated and approval.delegated[-1] == (person, to):
-        return None
-    if to == person or to.startswith(ROLE):
+    if name.startswith(ROLE) or to == person:
         return _problem("delegation_invalid", "a decision is passed on to another person", "name a user")
     if approval.four_eyes and to in {as_user(name) for name in (approval.requester, *state.patched_by) if name}:
         return _problem("four_eyes", f"{to} submitted or patched the run, and four eyes are required")
@@ -226,7 +242,7 @@ def _answer(pen: Pen, verb: str, by: str, comments: str, form: Payload | None) -
             "decision": verb,
             "comments": comments,
             "decided_by": by,
-            "decided_at": datetime.fromtimestamp(pen.now / 1000, UTC).isoformat(timespec="milliseconds"),
+            "decided_at": iso(pen.now),
             "form": msgspec.Raw(form) if isinstance(form, bytes) else None,
         }
     )
@@ -234,7 +250,10 @@ def _answer(pen: Pen, verb: str, by: str, comments: str, form: Payload | None) -
 
 def _go_on(pen: Pen, node: Node, index: int, verb: str, answer: Payload) -> None:
     exit_ = EXITS.get(verb, "")
-    if index == NOT_AN_ITEM and exit_ in node.exits:
+    act = peek_at(pen.state.peek(node.id), index)
+    if act is not None and act.wait is not None and act.wait.recall:
+        wait_over(pen, node, index, answer)
+    elif index == NOT_AN_ITEM and exit_ in node.exits:
         leave_wait(pen, node, index)
         leave_visit(pen, node, exit_, answer, Facts(cause=pen.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
@@ -249,7 +268,7 @@ def take_delegation(pen: Pen, node: Node, command: Delegate) -> None:
     approval = _approval(pen.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
-    if approval.delegated and approval.delegated[-1] == (by, to):
+    if _passed_to(approval, by) == to:
         return
     pen.emit(
         ApprovalDelegated(
@@ -273,12 +292,11 @@ def timed_out(pen: Pen, node: Node, index: int) -> None:
     """The time to decide is over: what the document says for that case happens."""
     cell = pen.state.peek(node.id)
     act = peek_at(cell, index)
-    if act is None or act.approval is None or act.approval.status != "pending":
-        return
+    assert act is not None and act.approval is not None, "somebody was asked"
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
         _decide(pen, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
-    elif approval.on_timeout == "escalate" and not approval.escalated:
+    elif approval.on_timeout == "escalate" and approval.escalate_to and not approval.escalated:
         _escalate(pen, node, cell.visit, index, approval)
     else:
         pen.emit(ApprovalExpired(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=index))

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.kernel.approval import closed
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     BlobRef,
@@ -131,12 +132,7 @@ def node_overridden(state: State, event: NodeOverridden) -> None:
         cell.why = event.reason if event.status == "SKIPPED" else ""
     act.error = None
     if event.status == "QUEUED":
-        act.status, act.wait, act.resumed, act.since_ms = "QUEUED", None, event.output, event.at_ms
-        if not cell.fired:
-            cell.fired = True
-            cell.hop += 1
-            state.visits += 1
-        state.in_flight += 1
+        _queued_by_hand(state, cell, event)
         return
     act.output = event.output
     state.size += event.size
@@ -146,6 +142,19 @@ def node_overridden(state: State, event: NodeOverridden) -> None:
     over(state, cell, act, event, status)
     if cell.map is not None and event.index != NOT_AN_ITEM:
         pass_over_ended(state, cell.map)
+
+
+def _queued_by_hand(state: State, cell: Cell, event: NodeOverridden) -> None:
+    cell.status, cell.wait, cell.resumed, cell.since_ms = "QUEUED", None, event.output, event.at_ms
+    if cell.approval is not None:
+        cell.approval = closed(cell.approval)
+    if not cell.fired:
+        cell.fired = True
+        cell.hop += 1
+        state.visits += 1
+    cell.tokens += event.emitted
+    state.counter += event.emitted
+    state.in_flight += 1
 
 
 # Another graph, another run
@@ -188,7 +197,8 @@ def run_forked(state: State, event: RunForked) -> None:
     """Leases, letters, commands and what is to be undone belong to the other run; nothing runs here yet."""
     state.forked_from, state.deadline_ms = (event.run, event.at), event.deadline_at_ms
     state.status = "RUNNING" if state.status == "PAUSED" else state.status
-    state.commands, state.letters, state.undo, state.listening = {}, {}, {}, everything(state.listening)
+    state.commands = {} if event.command is None else {event.command: state.seq}
+    state.letters, state.undo, state.listening = {}, {}, dict(everything(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
     state.rollback, state.undo_order, state.undo_left = "none", (), ()
     for name in [*(state.behind or ()), *state.cells]:
@@ -217,7 +227,10 @@ def run_labelled(state: State, event: RunLabelled) -> None:
 
 
 def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
-    state.letters[key_at(event.node, event.visit, event.index)] = 0
+    key = key_at(event.node, event.visit, event.index)
+    letter = state.letters.get(key)
+    assert letter is not None, "only what was written is closed"
+    state.letters[key] = msgspec.structs.replace(letter, open=False)
     state.dead_letters -= 1
 
 

@@ -21,11 +21,13 @@ from tidemill.kernel.events import (
     NodeWaiting,
     ResultDiscarded,
 )
+from tidemill.kernel.fold_waits import signal_awaited
 from tidemill.kernel.state import (
     DISPATCHED,
     ENDED,
     Activation,
     Cell,
+    Letter,
     MapState,
     NodeStatus,
     Past,
@@ -64,6 +66,8 @@ def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
     """A wait is over, but not the visit: conditions are evaluated over what it ended with, or the handler goes on."""
     act.resumed, act.recall, act.wait = event.resumed, event.recall, None
     act.status, act.since_ms = "QUEUED", event.at_ms
+    if act.approval is not None:
+        act.approval = closed(act.approval)
     state.blobs += type(event.resumed) is BlobRef
     state.in_flight += 1
 
@@ -172,15 +176,7 @@ def node_waiting(state: State, event: NodeWaiting) -> None:
     )
     state.blobs += type(event.ask) is BlobRef
     if event.on == "signal":
-        _listens(state, event)
-
-
-def _listens(state: State, event: NodeWaiting) -> None:
-    if event.signal:
-        state.signals = tuple(kept for kept in state.signals if kept.signal != event.signal)
-    else:
-        waiting = state.listening.get(event.name, ())
-        state.listening[event.name] = (*waiting, (event.node, event.visit, event.index))
+        signal_awaited(state, event)
 
 
 def node_completed(state: State, event: NodeCompleted) -> None:
@@ -272,7 +268,8 @@ def over(state: State, cell: Cell, act: Activation, event: Ending, status: NodeS
         items.flying -= was != "PENDING"
         items.done += 1
         items.failed += status == "FAILED"
-        if items.room and not cell.held:
+        if items.room and cell.fired and not cell.held:
+            # An item settled by hand before its map goes on holds nothing: the map is held when it is made ready.
             hold(state, event.node, cell)
         return
     if cell.held and cell.map is not None:
@@ -334,4 +331,5 @@ def result_discarded(state: State, event: ResultDiscarded) -> None:
 
 def dead_lettered(state: State, event: DeadLettered) -> None:
     state.dead_letters += 1
-    state.letters[key_at(event.node, event.visit, event.index)] = state.seq
+    key = key_at(event.node, event.visit, event.index)
+    state.letters[key] = Letter(state.seq, event.at_ms, event.attempts, event.error)

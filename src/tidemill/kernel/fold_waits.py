@@ -12,9 +12,10 @@ from tidemill.kernel.events import (
     BlobRef,
     ChildFinished,
     ChildStarted,
+    NodeWaiting,
     SignalReceived,
 )
-from tidemill.kernel.state import Buffered, State, edit_at
+from tidemill.kernel.state import Buffered, State, edit_at, peek_at
 
 SIGNAL_ID = "signal:"
 """What the id of a signal is remembered under, beside those of commands."""
@@ -29,6 +30,27 @@ def approval_changed(state: State, event: ApprovalEvents) -> None:
         state.blobs += type(event.form) is BlobRef
     elif isinstance(event, ApprovalEscalated) and act.wait is not None:
         act.wait = msgspec.structs.replace(act.wait, expires_ms=event.expires_ms)
+
+
+def signal_awaited(state: State, event: NodeWaiting) -> None:
+    """Listen for a signal, behind those that do so already; or take one that was kept."""
+    if event.signal:
+        state.signals = tuple(kept for kept in state.signals if kept.signal != event.signal)
+        return
+    at, waiting = (event.node, event.visit, event.index), state.listening.get(event.name, ())
+    if event.attempt > 1:
+        # It listened before, without success: it has not waited since then.
+        waiting = tuple(each for each in waiting if each != at)
+    first = next((n for n, each in enumerate(waiting) if listens(state, event.name, each)), len(waiting))
+    state.listening[event.name] = (*waiting[first:], at)
+
+
+def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
+    """Whether an activation that began to wait for a signal still does."""
+    node, visit, index = at
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    return act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name
 
 
 def signal_received(state: State, event: SignalReceived) -> None:

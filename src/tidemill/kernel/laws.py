@@ -170,6 +170,9 @@ class LogChecker:
 
     def _scheduled(self, event: NodeScheduled) -> None:
         node = self.workflow.by_id[event.node]
+        if event.index != NOT_AN_ITEM and event.resumed is not None:
+            self._open_act(event)
+            return
         if event.index != NOT_AN_ITEM:
             self._items_queued(node, event)
             return

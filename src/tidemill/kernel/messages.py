@@ -6,6 +6,7 @@ from tidemill.errors import Problem
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Signal
 from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import NOT_AN_ITEM, ChildFinished, ChildStarted, Error, Payload, SignalReceived
+from tidemill.kernel.fold_waits import listens
 from tidemill.kernel.jobs import system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.outcomes import fail_for_good
@@ -24,12 +25,12 @@ NULL = b"null"
 
 
 def refuse_signal(pen: Pen, signal: Signal) -> Problem | None:
-    """Why a signal cannot be taken or kept."""
+    """Why a signal cannot be taken or kept. A name is known from the document, or because a handler asked for it."""
     state = pen.state
     if not state.live:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
     known = pen.flow.signals
-    if known is not None and signal.name not in known:
+    if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
         names = ", ".join(sorted(known)) or "none"
         return Problem(
             code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
@@ -63,12 +64,8 @@ def take_signal(pen: Pen, signal: Signal) -> None:
 
 def _taker(pen: Pen, name: str) -> tuple[str, int, int] | None:
     """Who has waited longest for a signal; those that wait no more are passed over."""
-    for node, visit, index in pen.state.listening.get(name, ()):
-        cell = pen.state.peek(node)
-        act = peek_at(cell, index) if cell.visit == visit else None
-        if act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name:
-            return node, visit, index
-    return None
+    waiting: tuple[tuple[str, int, int], ...] = pen.state.listening.get(name, ())
+    return next((at for at in waiting if listens(pen.state, name, at)), None)
 
 
 # Children

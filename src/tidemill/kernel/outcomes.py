@@ -47,6 +47,14 @@ def complete_item(
     item_over(pen, node)
 
 
+def bytes_exceeded(pen: Pen, size: int) -> Error | None:
+    """Why the run cannot have an output of this size, which fails it whatever the node tolerates."""
+    limit = pen.flow.limits.max_bytes
+    if limit is None or pen.state.size + size <= limit:
+        return None
+    return Error("max_bytes_exceeded", f"the outputs of the run exceed {limit} bytes")
+
+
 def attempt_failed(pen: Pen, node: Node, index: int, failed: Failed, chance: float, facts: Facts) -> None:
     """An attempt failed: try again if that may help and may be, else give up."""
     act = peek_at(pen.state.peek(node.id), index)

@@ -75,7 +75,7 @@ def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
             if not _stays(cell := state.peek(node.id))
         ]
     )
-    letters = [key for opened in nodes for key in _letters(state, opened.node)]
+    letters = [key for opened in nodes for key in _letters(state, opened.node) if not _tolerated(state, key)]
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     pen.emit(
@@ -100,6 +100,12 @@ def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
     if renders:
         pen.put(system_job("outputs"))
     return [opened.node for opened in nodes]
+
+
+def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
+    """Whether an item's failure was tolerated: then it stays as it is, and so does its letter."""
+    item = peek_at(state.peek(key[0]), key[2]) if key[2] != NOT_AN_ITEM else None
+    return item is not None and item.output is not None
 
 
 def _stays(cell: Cell) -> bool:
@@ -134,7 +140,12 @@ def _letters(state: State, node: str) -> list[tuple[str, int, int]]:
     """The open dead letters of a node's present visit and of its items."""
     cell = state.peek(node)
     indexes = [NOT_AN_ITEM, *(range(cell.map.count) if cell.map is not None else ())]
-    return [(node, cell.visit, index) for index in indexes if state.letters.get(key_at(node, cell.visit, index))]
+    return [(node, cell.visit, index) for index in indexes if _is_open(state, node, cell.visit, index)]
+
+
+def _is_open(state: State, node: str, visit: int, index: int) -> bool:
+    letter = state.letters.get(key_at(node, visit, index))
+    return letter is not None and letter.open
 
 
 def _close_letters(pen: Pen, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed") -> None:
@@ -164,7 +175,7 @@ def refuse_closing(pen: Pen, command: CloseLetter) -> Problem | None:
 
 def discard_letter(pen: Pen, command: CloseLetter) -> None:
     """Nobody will try this again."""
-    if pen.state.letters.get(key_at(command.node, command.visit, command.index)):
+    if _is_open(pen.state, command.node, command.visit, command.index):
         _close_letters(pen, [(command.node, command.visit, command.index)], command.reason, "discarded")
 
 
@@ -249,10 +260,13 @@ def refuse_override(pen: Pen, command: Override) -> Problem | None:
         problem = refuse_reopening(pen, (command.node,))
         if problem is not None:
             return problem
-    return _unsettleable(node, act) or _bad_route(node, command)
+    return _unsettleable(node, cell, act) or _bad_route(node, command)
 
 
-def _unsettleable(node: Node, act: Activation) -> Problem | None:
+def _unsettleable(node: Node, cell: Cell, act: Activation) -> Problem | None:
+    if act is not cell and _stays(cell):
+        message = f"node {node.id} is {cell.status}, and its items are over with it"
+        return _problem("node_ended", message, "rewind to it, or fork the run")
     if act.status in ("QUEUED", "RUNNING"):
         return _problem("node_live", f"node {node.id} is {act.status}", "let it end, or cancel the run")
     if act.status in ("COMPLETED", "SKIPPED"):
@@ -291,12 +305,23 @@ def override(pen: Pen, command: Override) -> None:
     elif command.output is None:
         _settle(pen, node, command, "SKIPPED", ())
     elif node.routed and command.next_nodes is None:
-        pen.emit(_overridden(pen, node, command, "QUEUED"))
-        pen.put(run_job(node, cell.visit))
+        _queue(pen, node, command)
     else:
         route = None if command.next_nodes is None else Route(branch=command.next_nodes)
         _settle(pen, node, command, "COMPLETED", on_completion(node, route))
     schedule(pen, reopened)
+
+
+def _queue(pen: Pen, node: Node, command: Override) -> None:
+    """Let a worker evaluate the conditions over the value.
+
+    A visit that no token has reached yet is given one: whatever is in flight holds at least one.
+    """
+    cell = pen.state.peek(node.id)
+    given = int(not cell.tokens)
+    event = _overridden(pen, node, command, "QUEUED")
+    pen.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
+    pen.put(run_job(node, cell.visit))
 
 
 def _settle_item(pen: Pen, node: Node, command: Override) -> None:

@@ -76,6 +76,16 @@ class Undo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: Error | None = None
 
 
+class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A failure that nobody will try again by itself, until somebody takes care of it."""
+
+    seq: int
+    at_ms: int
+    attempts: int
+    error: Error
+    open: bool = True
+
+
 class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How a node's visit had ended when a pass of a loop began."""
 
@@ -251,8 +261,8 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """What a rollback could not undo."""
     undo: dict[str, Undo] = {}
     """Completed visits and items whose nodes have compensators."""
-    letters: dict[str, int] = {}
-    """Dead letters: the seq that wrote an open one, 0 for one that was closed."""
+    letters: dict[str, Letter] = {}
+    """Dead letters, those included that somebody has taken care of."""
     commands: dict[str, int] = {}
     """Ids of commands that were carried out, with the seq of their first event."""
     cells: dict[str, Cell] = {}

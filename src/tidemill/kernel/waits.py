@@ -11,7 +11,7 @@ from tidemill.kernel.endings import drop_wait
 from tidemill.kernel.events import NOT_AN_ITEM, ApprovalRequested, Error, NodeWaiting, Payload
 from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
-from tidemill.kernel.outcomes import attempt_failed, complete_item
+from tidemill.kernel.outcomes import attempt_failed, bytes_exceeded, complete_item, fail_for_good
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
 from tidemill.kernel.state import Buffered, peek_at
@@ -106,15 +106,17 @@ def wait_over(pen: Pen, node: Node, index: int, output: Payload) -> None:
     """A wait ended well: complete the visit, unless a worker has to look at it first."""
     act = peek_at(pen.state.peek(node.id), index)
     leave_wait(pen, node, index)
-    facts = Facts(cause=pen.cause)
+    facts, size = Facts(cause=pen.cause), _size(output)
     if act is not None and act.wait is not None and act.wait.recall:
         resume(pen, node, index, output, recall=True)
+    elif (error := bytes_exceeded(pen, size)) is not None:
+        fail_for_good(pen, node, index, error, facts, fatal=True)
     elif index != NOT_AN_ITEM:
-        complete_item(pen, node, index, output, _size(output), facts)
+        complete_item(pen, node, index, output, size, facts)
     elif node.routed:
         resume(pen, node, index, output, recall=False)
     else:
-        complete_visit(pen, node, output, None, facts)
+        complete_visit(pen, node, output, None, facts, size)
 
 
 def _size(payload: Payload) -> int:

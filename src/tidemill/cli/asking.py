@@ -1,0 +1,123 @@
+"""One question to a store and its answer: as text for people, as one JSON value for programs.
+
+Every verb goes this way, so a refusal looks the same everywhere: a list of problems and exit code 2. No nodes are
+run meanwhile; that is the business of workers, and of `tidemill run`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidemill import front
+from tidemill.cli import exits
+from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
+from tidemill.cli.problems import as_plain, print_json, print_refusal
+from tidemill.errors import Problem, Rejected
+from tidemill.front import Tidemill
+
+T = TypeVar("T")
+
+CLOSE_SECONDS_MAX = 0.3
+ALONE = "this memory:// store is empty and private: name a store with --store, or in TIDEMILL_STORE"
+_NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
+_FORMAT = "v"
+"""The format of a stored row, which is nobody else's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Where to ask, and in which form to answer."""
+
+    store: str
+    as_json: bool = False
+
+    def answer(self, ask: Callable[[Tidemill], T], tell: Callable[[T], None]) -> int:
+        """Ask, and print what came of it."""
+        try:
+            found = self._asked(ask)
+        except Rejected as refusal:
+            return self.refused(refusal)
+        if self.as_json:
+            print_json(plain(found))
+        else:
+            tell(found)
+        return exits.OK
+
+    def listen(self, ask: Callable[[Tidemill], None]) -> int:
+        """Ask something that prints its answers by itself, as they come."""
+        try:
+            self._asked(ask)
+        except Rejected as refusal:
+            return self.refused(refusal)
+        return exits.OK
+
+    def _asked(self, ask: Callable[[Tidemill], T]) -> T:
+        mill = front.open(self.store, work=False)
+        try:
+            return ask(mill)
+        finally:
+            mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+    def refused(self, refusal: Rejected) -> int:
+        """Print a refusal."""
+        problems = [self._hinted(problem) for problem in refusal.problems]
+        if self.as_json:
+            print_json({"problems": as_plain(problems)})
+        else:
+            print_refusal(problems)
+        return exits.REFUSED
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else can ever reach this store."""
+        return self.store == DEFAULT_STORE
+
+    def command(self, *words: str) -> str:
+        """A command that can be copied from the screen and means this store."""
+        meant = os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+        store = () if self.store == meant else ("--store", self.store)
+        return shlex.join(("tidemill", *words, *store))
+
+    def _hinted(self, problem: Problem) -> Problem:
+        if self.alone and problem.code in _NOT_FOUND:
+            return msgspec.structs.replace(problem, hint=ALONE)
+        return problem
+
+
+def plain(value: Any) -> Any:
+    """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, msgspec.Struct):
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != _FORMAT}
+        return {**_kind(value), **fields}
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _kind(value: msgspec.Struct) -> dict[str, str]:
+    """What tells a value from the others of its union, where readers are meant to see it."""
+    config = value.__struct_config__
+    return {"kind": str(config.tag)} if config.tag_field == "kind" else {}
+
+
+def acting(name: str | None) -> str:
+    """Who acts: the name given, else the user of the operating system, else nobody."""
+    if name is not None:
+        return name
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run under a number that has no name.
+        return ""

@@ -1,0 +1,187 @@
+"""Events and paths in text: one line for each, with what matters of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tidemill.cli.ages import iso
+from tidemill.cli.paint import CYAN, DIM, GREEN, RED, YELLOW, Paint, clipped, columns, padded
+from tidemill.cli.phrases import duration
+from tidemill.cli.snippets import names, snippet
+from tidemill.cli.tables import Column, Line, print_table
+from tidemill.cli.terminal import clean
+from tidemill.kernel.events import NOT_AN_ITEM
+
+TYPE_COLUMNS = 18
+NUMBER_COLUMNS = 5
+
+_COMMON = frozenset({"type", "run", "seq", "v", "at_ms", "cause", "actor", "command", "node", "visit", "index"})
+_MACHINERY = frozenset(
+    {"counter", "consumed", "emitted", "token", "worker", "hop", "waited_ms", "dead", "dead_escapes", "parents"}
+    | {"recall", "renders", "digest", "document", "trace", "size", "close", "ask", "joins"}
+)
+"""Fields that only a debugger asks for; --json has them."""
+
+_COLOURS = (
+    (("Failed", "Lettered", "Cancelled", "Expired"), RED),
+    (("Completed", "Decided", "Closed"), GREEN),
+    (("Waiting", "Requested", "Paused", "Retried", "Rewound", "Patched", "Overridden", "Discarded"), YELLOW),
+    (("Run",), CYAN),
+)
+
+
+class Logbook:
+    """Prints events as they come; times are told from the first one on."""
+
+    def __init__(self) -> None:
+        self._began_ms: int | None = None
+        self._paint = Paint()
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Print one event."""
+        at_ms = event["at_ms"]
+        if self._began_ms is None:
+            self._began_ms = at_ms
+            print(self._paint(f"times since {iso(at_ms)}", DIM))
+        spent = f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0"
+        kind = str(event["type"])
+        said = " ".join(part for part in (where(event), about(event)) if part)
+        head = f"{event['seq']:>{NUMBER_COLUMNS}}  {spent:>10}  "
+        left = columns() - len(head) - TYPE_COLUMNS - 2
+        painted = self._paint(padded(kind, TYPE_COLUMNS), _colour(kind))
+        print(f"{self._paint(head, DIM)}{painted}  {clipped(clean(said), left)}".rstrip(), flush=True)
+
+
+def _colour(kind: str) -> str:
+    return next((colour for words, colour in _COLOURS if any(word in kind for word in words)), "")
+
+
+def where(event: Mapping[str, Any]) -> str:
+    """The activation that an event is about: `node`, `node#2` for a second visit, `node[3]` for an item."""
+    node = event.get("node") or ""
+    visit, index = event.get("visit") or 1, event.get("index", NOT_AN_ITEM)
+    if not node:
+        return ""
+    return node + (f"#{visit}" if visit > 1 else "") + (f"[{index}]" if index != NOT_AN_ITEM else "")
+
+
+def about(event: Mapping[str, Any]) -> str:
+    """What else matters of an event, in words where there are any."""
+    words = _WORDS.get(event["type"])
+    said = list(words(event) if words is not None else _anything(event))
+    if event.get("actor"):
+        said.append(f"by {event['actor']}")
+    return " · ".join(part for part in said if part)
+
+
+def _anything(event: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of an event that nobody has found words for."""
+    for name, value in event.items():
+        if name not in _COMMON | _MACHINERY and value not in (None, "", [], {}, False):
+            yield f"{name} {snippet(value, 60)}"
+
+
+def _attempt(event: Mapping[str, Any]) -> str:
+    return f"attempt {event['attempt']}" if (event.get("attempt") or 0) > 1 else ""
+
+
+def _error(event: Mapping[str, Any]) -> str:
+    error = event.get("error") or {}
+    return f"{error.get('message', '')} [{error.get('code', '')}]" if error else ""
+
+
+def _taken(event: Mapping[str, Any]) -> str:
+    return f"→ {names(event['taken'])}" if event.get("taken") else ""
+
+
+def _created(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{event.get('workflow', '')}@{event.get('version', '')}"
+    yield f"inputs {snippet(event['inputs'], 60)}" if event.get("inputs") not in (None, {}) else ""
+
+
+def _scheduled(event: Mapping[str, Any]) -> Iterator[str]:
+    yield "held by max_parallel" if event.get("held") else ""
+
+
+def _started(event: Mapping[str, Any]) -> Iterator[str]:
+    yield _attempt(event)
+
+
+def _completed(event: Mapping[str, Any]) -> Iterator[str]:
+    yield _taken(event)
+    yield snippet(event["output"], 60) if event.get("output") is not None else ""
+
+
+def _failed(event: Mapping[str, Any]) -> Iterator[str]:
+    yield _attempt(event)
+    yield _error(event)
+    if event.get("retry_at_ms"):
+        yield f"again in {duration(max(0, event['retry_at_ms'] - event['at_ms']))}"
+    yield _taken(event)
+
+
+def _waiting(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"for {event['on']}" + (f" {event['name']}" if event.get("name") else "")
+    until = event.get("until_ms") or event.get("expires_ms")
+    yield f"until {iso(until)}" if until else ""
+
+
+def _requested(event: Mapping[str, Any]) -> Iterator[str]:
+    yield str(event["title"])
+    yield f"asks {names(event.get('approvers') or ['anyone'])}"
+
+
+def _reasoned(event: Mapping[str, Any]) -> Iterator[str]:
+    yield str(event.get("reason") or "")
+
+
+def _expanded(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{event['count']:,} items"
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "RunCreated": _created,
+    "RunFailed": _failed,
+    "RunCancelled": _reasoned,
+    "RunPaused": _reasoned,
+    "RunResumed": _reasoned,
+    "NodeScheduled": _scheduled,
+    "NodeStarted": _started,
+    "NodeExpanded": _expanded,
+    "NodeWaiting": _waiting,
+    "NodeCompleted": _completed,
+    "NodeFailed": _failed,
+    "NodeSkipped": _reasoned,
+    "NodeCancelled": _reasoned,
+    "ApprovalRequested": _requested,
+}
+
+
+def tell_path(steps: Sequence[Mapping[str, Any]]) -> None:
+    """Print the visits of a run in the order in which they ended."""
+    if not steps:
+        print("nothing has happened yet")
+        return
+    heads = (Column("NODE", gives=True), Column("VISIT", number=True), Column("STATUS", status=True), Column("WENT"))
+    lines = (Line((step["node"], str(step["visit"]), step["status"], _went(step.get("went")))) for step in steps)
+    print_table((*heads[:3], Column("WENT", gives=True)), lines)
+
+
+def _went(went: Any) -> str:
+    if not went:
+        return ""
+    return f"→ {went}" if isinstance(went, str) else f"→ {names(went, 200)}"
+
+
+def tell_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
+    """Print the tokens of a run: which edge each took, and how many edges lay behind it."""
+    heads = (Column("FROM", gives=True), Column("TO", gives=True), Column("VISIT", number=True))
+    lines = [
+        Line((str(each.get("from") or "(start)"), each["to"], str(each["visit"]), str(each.get("hop", ""))))
+        for each in tokens
+    ]
+    if lines:
+        print_table((*heads, Column("HOP", number=True)), lines)
+    else:
+        print("no token has travelled yet")

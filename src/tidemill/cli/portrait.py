@@ -1,0 +1,126 @@
+"""A run in text: how it stands, its nodes, and what it returned or why it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidemill.cli.ages import moment
+from tidemill.cli.asking import Asking
+from tidemill.cli.ending import tell_outputs
+from tidemill.cli.paint import columns
+from tidemill.cli.phrases import duration
+from tidemill.cli.problems import counted
+from tidemill.cli.snippets import names, snippet
+from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title
+from tidemill.engine.views import RunView
+
+NODES_SHOWN_MAX = 200
+SIGNS = {
+    "PENDING": "○",
+    "QUEUED": "●",
+    "RUNNING": "●",
+    "WAITING": "◷",
+    "COMPLETED": "✓",
+    "FAILED": "✗",
+    "CANCELLED": "✗",
+    "SKIPPED": "⊘",
+}
+
+
+def tell_run(asking: Asking, view: RunView) -> None:
+    """Print a run, all of it that fits, and what to do next."""
+    shown = view.to_dict()
+    print_title(reference(shown), f"run {view.run_id}")
+    print_facts(_facts(shown))
+    print()
+    _tell_nodes(shown["nodes"])
+    if view.status == "COMPLETED":
+        print()
+        tell_outputs(view.outputs)
+    elif hint := _next(asking, view.run_id, view.status):
+        print()
+        print_hint(hint)
+
+
+def reference(shown: Mapping[str, Any]) -> str:
+    """A workflow with its version and how often the run itself was patched."""
+    revision = shown.get("revision")
+    return f"{shown['workflow']}@{shown['version']}" + (f"+{revision}" if revision else "")
+
+
+def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "status", shown["status"]
+    if shown.get("created_ms"):
+        yield "started", _times(shown)
+    if shown.get("rollback", "none") != "none":
+        yield "rollback", _rollback(shown)
+    yield "waits for", names(shown.get("waiting_for") or (), 500)
+    yield "by", shown.get("submitted_by")
+    yield "labels", names(f"{key}={value}" for key, value in sorted((shown.get("labels") or {}).items()))
+    yield "parent", shown.get("parent")
+    yield "forked from", shown.get("forked_from")
+    if shown["error"] is not None:
+        yield from _error(shown["error"], shown.get("failed_node", ""))
+    counts = dict.fromkeys(node["status"] for node in shown["nodes"].values())
+    told = (f"{sum(node['status'] == status for node in shown['nodes'].values())} {status.lower()}" for status in counts)
+    yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
+
+
+def _times(shown: Mapping[str, Any]) -> str:
+    began, ended = shown["created_ms"], shown.get("ended_ms")
+    return moment(began) + (f", took {duration(ended - began)}" if ended is not None else "")
+
+
+def _rollback(shown: Mapping[str, Any]) -> str:
+    left = shown.get("rollback_left") or ()
+    return str(shown["rollback"]) + (f": not undone {names(left)}" if left else "")
+
+
+def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
+    where = f"{node}: " if node else ""
+    yield "error", f"{where}{error['message']} [{error['code']}]"
+    yield "hint", error.get("hint")
+    yield "cause", "\n".join(error.get("causes", ()))
+
+
+def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the nodes; of many, those that are not completed first."""
+    chosen = list(nodes.items())
+    if len(chosen) > NODES_SHOWN_MAX:
+        chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
+    heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
+    lines = [Line((SIGNS.get(node["status"], " "), name, node["status"], _about(node))) for name, node in chosen]
+    print_table(heads, lines[:NODES_SHOWN_MAX])
+    if len(lines) > NODES_SHOWN_MAX:
+        print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
+
+
+def _about(node: Mapping[str, Any]) -> str:
+    said = []
+    if items := node.get("items"):
+        failed = f", {items['failed']:,} failed" if items["failed"] else ""
+        said.append(f"{items['done']:,}/{items['count']:,} items{failed}")
+    if node["visits"] > 1:
+        said.append(f"visit {node['visits']}")
+    if node["attempts"] > 1:
+        said.append(f"{node['attempts']} attempts")
+    if node.get("waiting_for"):
+        said.append(f"waits for {node['waiting_for']}")
+    if node["error"] is not None:
+        said.append(f"{node['error']['message']} [{node['error']['code']}]")
+    elif node["output"] is not None:
+        said.append(snippet(node["output"], columns()))
+    return " · ".join(said)
+
+
+def _next(asking: Asking, run_id: str, status: str) -> str:
+    match status:
+        case "FAILED":
+            return asking.command("runs", "why", run_id)
+        case "CANCELLED":
+            return asking.command("runs", "retry", run_id)
+        case "PAUSED":
+            return asking.command("runs", "resume", run_id)
+        case _:
+            return f"what it waits for: {asking.command('why', run_id)}"

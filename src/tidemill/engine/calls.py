@@ -1,0 +1,44 @@
+"""Waiting for a handler, no longer than it may take, whatever it does with a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from tidemill.handlers.contract import Ended
+
+ABANDON_AFTER_MS = 1_000
+"""How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
+
+
+class TimedOut(Exception):
+    """The handler took longer than it may."""
+
+
+async def bounded(pending: Awaitable[Ended], timeout_ms: int | None) -> Ended | BaseException:
+    """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`."""
+    handler = asyncio.ensure_future(_guarded(pending))
+    try:
+        await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        if not handler.done():
+            handler.cancel()
+            await asyncio.wait({handler}, timeout=ABANDON_AFTER_MS / 1000)
+            return TimedOut()
+    except asyncio.CancelledError:
+        handler.cancel()
+        raise
+    try:
+        return handler.result()
+    except BaseException as error:
+        return error
+
+
+async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
+    """Await a handler in a task of its own; whatever it raises is handed out as a value.
+
+    Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
+    """
+    try:
+        return await pending
+    except BaseException as error:
+        return error

@@ -1,0 +1,71 @@
+"""What every verb of the façade needs: the run it speaks of, brought up to date, and a way to ask something of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.inputs import packed
+from tidemill.engine.programs import Flow
+from tidemill.engine.requests import check_command_id, check_words
+from tidemill.engine.rows import RUN
+from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.turn import Turns
+from tidemill.errors import Rejected, rejected
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.events import AnyEvent, Payload
+from tidemill.stores.contract import Page, Store, Stream
+
+
+class Desk:
+    """Where requests are taken in; the groups of verbs build on it."""
+
+    def __init__(
+        self, *, store: Store, blobs: Blobs, ambient: Ambient, catalog: Catalog, runs: Runs, turns: Turns, tenant: str
+    ) -> None:
+        self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
+        self.catalog, self.runs, self.turns = catalog, runs, turns
+
+    def _stream(self, run_id: str) -> Stream:
+        return Stream(self._tenant, RUN, run_id)
+
+    async def _entry(self, run_id: str) -> Entry:
+        """The run as the store knows it now."""
+        stream = self._stream(run_id)
+        entry = (await self.runs.refresh([stream])).get(stream)
+        if entry is None:
+            raise self.runs.damage(stream) or rejected(
+                "run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`"
+            )
+        return entry
+
+    async def _log(self, run_id: str) -> list[AnyEvent]:
+        """Every event of a run."""
+        (tail,) = await self._store.load({self._stream(run_id): 0}, snapshots=False)
+        if not tail.records:
+            raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
+        return [decode_event(record) for record in tail.records]
+
+    async def _command(self, run_id: str, command: AnyCommand, *, flow: Flow | None = None, reason: str = "") -> None:
+        """Ask something of a run; a refusal is raised, and nothing has changed then."""
+        check_words(actor=command.actor or "", reason=reason)
+        check_command_id(command.id)
+        answer = await self.turns.command(self._stream(run_id), command, flow=flow)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+
+    async def _packed(self, value: Any, code: str, path: str) -> Payload:
+        return await packed(self._tenant, value, self._blobs, code, path)
+
+    async def _page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
+        return await self._store.find(self._tenant, kind, terms, after=after, limit=limit)
+
+
+def at_index(index: int | None) -> int:
+    """The index of an activation as the kernel counts; None is the visit itself."""
+    return -1 if index is None else index

@@ -1,0 +1,116 @@
+"""Looking at a run: as it is, as it was, the way it went, why it waits, and how it differs from another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.engine.desk import Desk
+from tidemill.engine.runs import Entry
+from tidemill.engine.views import RunView, view_run
+from tidemill.errors import rejected
+from tidemill.kernel.codec import plain
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.explain import Explanation, JobFact, Workers, explain
+from tidemill.kernel.sight import path, tokens
+from tidemill.stores.contract import JobView
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs side by side, node by node."""
+
+    left: str
+    right: str
+    same: bool
+    outputs_same: bool
+    first_divergence: str | None
+    """The first node, in the order in which the left run ended them, that did not come out the same."""
+    nodes: tuple[dict[str, Any], ...]
+
+
+class History(Desk):
+    """The verbs."""
+
+    async def show(self, run_id: str, *, at: int | None = None) -> RunView:
+        """The run as it is now, or as it was after event `at`."""
+        entry = await self._at(run_id, at)
+        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
+
+    async def _at(self, run_id: str, at: int | None) -> Entry:
+        if at is None:
+            return await self._entry(run_id)
+        events = await self._log(run_id)
+        if not 1 <= at <= len(events):
+            message = f"the run has events 1 to {len(events)}, not {at}"
+            raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
+        state = replay(events, until=at)
+        return Entry(state, await self.catalog.flow(self._tenant, state.digest))
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """The run's events so far, from `after` + 1 on."""
+        events = await self._log(run_id)
+        if after < 0:
+            raise rejected("cursor_invalid", "events are counted from 1", path="/after")
+        end = len(events) if limit is None else min(len(events), after + limit)
+        return [plain(events[number], number + 1) for number in range(min(after, len(events)), end)]
+
+    async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
+        """The way the run went: visits in the order in which they ended, each with the edges it took."""
+        state = (await self._at(run_id, at)).state
+        return [
+            {"node": name, "visit": state.peek(name).visit, "status": state.peek(name).status, "went": list(went)}
+            for name, went in path(state)
+        ]
+
+    async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
+        """What is in flight: the tokens that the run's counter counts."""
+        entry = await self._at(run_id, at)
+        return [
+            {"from": token.source, "to": token.to, "visit": token.visit, "hop": token.hop}
+            for token in tokens(entry.flow.workflow, entry.state)
+        ]
+
+    async def why(self, run_id: str) -> Explanation:
+        """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
+        entry = await self._entry(run_id)
+        jobs = await self._store.jobs(self._stream(run_id))
+        facts = [_fact(job) for job in jobs]
+        return explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=self._workers())
+
+    def _workers(self) -> Workers | None:
+        """Which workers are known to be alive; None when nobody keeps count of them."""
+        return None
+
+    async def compare(self, run_id: str, other_id: str) -> Comparison:
+        """Two runs side by side: which nodes came out the same, and where they first went apart."""
+        left, right = await self.show(run_id), await self.show(other_id)
+        order = [step["node"] for step in await self.path(run_id)]
+        names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]
+        nodes = tuple(_beside(name, left.nodes.get(name), right.nodes.get(name)) for name in names)
+        apart = [node["node"] for node in nodes if not node["same"]]
+        outputs_same = bool(left.outputs == right.outputs)
+        return Comparison(
+            left=run_id,
+            right=other_id,
+            same=not apart and outputs_same and left.status == right.status,
+            outputs_same=outputs_same,
+            first_divergence=apart[0] if apart else None,
+            nodes=nodes,
+        )
+
+
+def _fact(view: JobView) -> JobFact:
+    return JobFact(
+        key=view.job.key,
+        queue=view.job.queue,
+        ready_at_ms=view.job.ready_at_ms,
+        owner=view.owner,
+        lease_expires_at_ms=view.lease_expires_at_ms,
+    )
+
+
+def _beside(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:
+    compared = ("status", "output")
+    same = left is not None and right is not None and all(left[key] == right[key] for key in compared)
+    return {"node": name, "same": same, "left": left, "right": right}

@@ -1,0 +1,134 @@
+"""One try at undoing a completed visit or item: render its compensator in the visit's scope, call it, report.
+
+The compensator sees what the visit saw, plus the visit's own result as `output`. A visit that has been made again
+since (a loop, a rewind) is looked at as it was when it completed, by folding the log up to there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.attempt import Tools
+from tidemill.engine.calls import TimedOut, bounded
+from tidemill.engine.failures import failed_by, timed_out
+from tidemill.engine.runs import Entry
+from tidemill.engine.scopes import Upstream, blobs_of, scope_of
+from tidemill.engine.values import Fetched, text_of
+from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.schema import compile_schema
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.commands import Done, Failed, Undone
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.model import Compensator, Node
+from tidemill.kernel.state import State, Undo, key_at
+from tidemill.stores.contract import Lease, Store
+
+
+class Undoing:
+    """Everything that one try needs."""
+
+    def __init__(self, tools: Tools, store: Store, entry: Entry, handler: Handler, task: Task, lease: Lease) -> None:
+        self._tools, self._store, self._entry, self._handler = tools, store, entry, handler
+        self.task, self.lease = task, lease
+        self._node: Node = entry.flow.workflow.by_id[task.node]
+        assert self._node.compensator is not None
+        self._compensator: Compensator = self._node.compensator
+        undo = entry.state.undo.get(key_at(task.node, task.visit, task.index))
+        assert undo is not None
+        self._undo: Undo = undo
+        self._started = tools.ambient.monotonic_ms()
+
+    async def run(self) -> Undone:
+        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded."""
+        state = await self._then()
+        output, item = self._values(state)
+        wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
+        wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
+        fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
+        try:
+            context = self._context(state, fetched, output, item)
+            ended = self._handler.call(context)
+            result = ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms)
+        except ExpressionError as error:
+            return self._undone(failed_by(error))
+        except Exception as error:
+            result = error
+        return await self._ended(result)
+
+    async def _then(self) -> State:
+        """The state as it is, or as it was when a visit completed that has been made again since."""
+        if self._entry.state.peek(self.task.node).visit == self.task.visit:
+            return self._entry.state
+        (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False)
+        return replay((decode_event(record) for record in tail.records), until=self._undo.seq)
+
+    def _values(self, state: State) -> tuple[Payload, Payload | None]:
+        """What the visit or item returned, and the list that the item is from."""
+        cell = state.peek(self.task.node)
+        items = cell.map
+        if self.task.index == NOT_AN_ITEM or items is None:
+            return cell.output if cell.output is not None else b"null", None
+        item = items.at.get(self.task.index)
+        return item.output if item is not None and item.output is not None else b"null", items.items
+
+    def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
+        task, stream = self.task, self.lease.stream
+        scope = scope_of(self._entry.flow.workflow, state, stream.key, self._node, fetched)
+        scope = replace(scope, has_output=True, output=decode_value(text_of(output, fetched)))
+        if items is not None:
+            item = decode_value(text_of(items, fetched))[task.index]
+            scope = replace(scope, has_item=True, item=item, index=task.index)
+        config = decode_value(encode_value(self._entry.flow.undoing(self._node).render(scope)))
+        problems = compile_schema(self._handler.type.config_schema).problems(config, "")
+        if problems:
+            raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
+        return NodeContext(
+            run_id=stream.key,
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            attempt=self._undo.attempt + 1,
+            config=config,
+            upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
+            undoing=True,
+        )
+
+    async def _ended(self, ended: Ended | BaseException) -> Undone:
+        match ended:
+            case TimedOut():
+                return self._undone(timed_out(self._compensator.timeout_ms or 0))
+            case Return(value=value):
+                return await self._returned(value)
+            case BaseException():
+                return self._undone(failed_by(ended))
+            case _:
+                message = "a compensator cannot wait or be skipped"
+                return self._undone(failed_by(Fail("answer_invalid", message)))
+
+    async def _returned(self, value: Any) -> Undone:
+        try:
+            text = encode_value(value)
+        except NotJson as error:
+            return self._undone(failed_by(error))
+        if len(text) <= INLINE_BYTES_MAX:
+            return self._undone(Done(output=text, size=len(text)))
+        digest = await self._tools.blobs.put(self.lease.stream.tenant, text)
+        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
+
+    def _undone(self, outcome: Done | Failed) -> Undone:
+        ambient = self._tools.ambient
+        return Undone(
+            node=self.task.node,
+            visit=self.task.visit,
+            index=self.task.index,
+            token=self.lease.token,
+            outcome=outcome,
+            worker=self._tools.worker,
+            duration_ms=round(ambient.monotonic_ms() - self._started),
+            chance=ambient.chance(),
+        )

@@ -1,0 +1,162 @@
+"""Why a run is where it is: what every unfinished visit waits for, and what a failed run died of.
+
+A pure function of the workflow, the state, and what the store and the workers are known to hold, so that it can be
+asked of any moment of any log. It is told in data; front ends draw it. The pass over the run only finds out kinds
+(`survey`), and sentences are made for no more than the bounds allow, so its cost is that of one look at every node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from tidemill.kernel.explain import active, upstream, waiting
+from tidemill.kernel.explain.blockers import AnyBlocker, Deadline
+from tidemill.kernel.explain.ended import (
+    Cause,
+    Link,
+    Some,
+    chain_of,
+    fates,
+    first_cause,
+    unread,
+    way_on,
+)
+from tidemill.kernel.explain.headline import of_ended, of_live
+from tidemill.kernel.explain.scene import Bounds, JobFact, Scene, Workers
+from tidemill.kernel.explain.survey import Case, survey
+from tidemill.kernel.explain.whole import deadline_of, of_the_run
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import RollbackStatus, RunStatus, State
+
+__all__ = ["BOUNDS", "AnyBlocker", "Bounds", "Cause", "Explanation", "JobFact", "Link", "Some", "Workers", "explain"]
+
+BOUNDS = Bounds()
+
+Telling = Callable[[Scene, Case], AnyBlocker]
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why a run is where it is."""
+
+    status: RunStatus
+    headline: str
+    since_ms: int | None
+    """Since when that is so, as far as it is known."""
+    blockers: tuple[AnyBlocker, ...] = ()
+    """Roots first: what is really live or outside. Whatever only waits for other nodes comes after them."""
+    counts: dict[str, int] = {}
+    """Blockers by kind, also of those that are not listed; of a map's items only those that would be."""
+    more_roots: int = 0
+    more_followers: int = 0
+    deadline: Deadline | None = None
+    first_cause: Cause | None = None
+    """Of a FAILED run."""
+    chain: tuple[Link, ...] = ()
+    """From the innermost cause outwards."""
+    reason: str = ""
+    """Why it was paused or cancelled, in the words of whoever did it."""
+    failures_tolerated: int = 0
+    tolerated: Some = Some()
+    unread: dict[str, int] = {}
+    """Signals that nobody has taken, by name."""
+    dead_letters: int = 0
+    rollback: RollbackStatus = "none"
+    left: Some = Some()
+    """What a rollback could not undo, as node/visit/index."""
+    unblock: str = ""
+    """What lets a run go on that has ended; for others each blocker says it."""
+    command: str = ""
+
+
+def explain(
+    workflow: Workflow,
+    state: State,
+    jobs: Sequence[JobFact],
+    now_ms: int,
+    *,
+    workers: Workers | None = None,
+    bounds: Bounds = BOUNDS,
+) -> Explanation:
+    """Say what a run waits for, or how it ended. Total: there is no state it does not answer for.
+
+    `jobs` are those of the run, read at about the same moment as the state; `workers` None is when nobody knows.
+    """
+    scene = Scene(workflow, state, jobs, now_ms, workers, bounds)
+    return _live(scene) if state.live else _ended(scene)
+
+
+def _live(scene: Scene) -> Explanation:
+    state, bounds = scene.state, scene.bounds
+    whole, cases = list(of_the_run(scene)), survey(scene)
+    first = next((place for place, case in enumerate(cases) if not case.root), len(cases))
+    roots, followers = cases[:first], cases[first:]
+    above = upstream.Upstream(scene, cases)
+    listed = [*roots[: bounds.roots], *followers[: bounds.followers]]
+    edges: Telling = partial(upstream.behind_edges, above)
+    telling = {**_TELLING, "edge": edges, "join": edges, "loop": partial(upstream.behind_body, above)}
+    told = [*whole, *(telling[case.kind](scene, case) for case in listed)]
+    told.sort(key=_follows)
+    counts = dict(Counter([*(each.kind for each in whole), *(case.kind for case in cases)]))
+    return Explanation(
+        status=state.status,
+        headline=of_live(state, told, counts),
+        since_ms=told[0].since_ms if told else state.last_ms,
+        blockers=tuple(told),
+        counts=counts,
+        more_roots=max(0, len(roots) - bounds.roots),
+        more_followers=max(0, len(followers) - bounds.followers),
+        deadline=deadline_of(scene),
+        reason=state.reason,
+        failures_tolerated=state.tolerated,
+        unread=unread(state),
+        dead_letters=state.dead_letters,
+    )
+
+
+def _follows(blocker: AnyBlocker) -> bool:
+    return not blocker.root
+
+
+def _ended(scene: Scene) -> Explanation:
+    state, most = scene.state, scene.bounds.names
+    told, cause, found = tuple(of_the_run(scene)), first_cause(scene), fates(scene)
+    unblock, command = way_on(state, found)
+    return Explanation(
+        status=state.status,
+        headline=of_ended(state, cause, told),
+        since_ms=state.ended_ms,
+        blockers=told,
+        counts=dict(Counter(each.kind for each in told)),
+        first_cause=cause,
+        chain=() if cause is None else chain_of(cause, found, state.peek(cause.node)),
+        reason=state.reason,
+        failures_tolerated=state.tolerated,
+        tolerated=found.tolerated,
+        unread=unread(state),
+        dead_letters=state.dead_letters,
+        rollback=state.rollback,
+        left=Some(count=len(state.undo_left), names=state.undo_left[:most]),
+        unblock=unblock,
+        command=command,
+    )
+
+
+_TELLING: dict[str, Telling] = {
+    "worker": active.without_worker,
+    "lease": active.leased,
+    "retry": active.backing_off,
+    "pause": active.withdrawn,
+    "missing": active.missing,
+    "items": active.items_of,
+    "timer": waiting.asleep,
+    "person": waiting.undecided,
+    "signal": waiting.listening,
+    "child": waiting.parent,
+    "wait": waiting.waits,
+    "limit": upstream.behind_limit,
+}
+"""How each kind is told. Those that follow other nodes are added for every explanation: they share one search."""

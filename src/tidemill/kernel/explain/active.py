@@ -1,0 +1,212 @@
+"""Activations that own a job: nobody has taken it, somebody works on it, it is in back-off, withdrawn or missing."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import Any
+
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.blockers import (
+    BrokenItem,
+    Items,
+    Lease,
+    Missing,
+    Need,
+    Pause,
+    Retry,
+    Worker,
+    shown,
+)
+from tidemill.kernel.explain.scene import JobFact, Scene, label
+from tidemill.kernel.explain.survey import Case, job_key
+from tidemill.kernel.layers import everything
+from tidemill.kernel.standing import phase_of
+from tidemill.kernel.state import Activation
+
+_DOES = {
+    "call": "works on",
+    "expand": "evaluates the list of",
+    "assemble": "puts the results together of",
+    "route": "evaluates the conditions of",
+    "wake": "wakes",
+}
+_FREE = "a worker becomes free; one more makes it quicker"
+
+
+def who(case: Case) -> str:
+    """The activation as sentences name it."""
+    return label(case.node.id, case.cell.visit, case.item)
+
+
+def place_of(case: Case) -> dict[str, Any]:
+    """The fields that say who waits."""
+    return {
+        "node": case.node.id,
+        "visit": case.cell.visit,
+        "index": case.item if case.act is not case.cell else NOT_AN_ITEM,
+        "status": case.act.status,
+        "root": case.root,
+    }
+
+
+def _job(case: Case) -> JobFact:
+    assert case.job is not None, "its kind was found by looking at its job"
+    return case.job
+
+
+def ready_since(case: Case, job: JobFact) -> int:
+    """Since when a job could be taken; items do not remember when they were queued, but their jobs do."""
+    return max(case.act.since_ms, job.ready_at_ms) or case.cell.since_ms
+
+
+def start_worker(need: Need, queue: str, type_: str) -> tuple[str, str, str]:
+    """What is said of a job that nobody works on, what helps, and the line that does it."""
+    command = f"tidemill worker --queues {quote(queue)}"
+    match need:
+        case "no_worker":
+            return "no worker is running", "start a worker", command
+        case "no_queue":
+            return f"no worker on queue {queue}", f"start a worker that serves queue {queue}", command
+        case "no_type":
+            return f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}", command
+        case "later":
+            return "its job was put aside for a while", "it is taken up again by itself", ""
+        case "lost":
+            return f"its worker was lost; it waits for another on queue {queue}", _FREE, command
+        case "busy":
+            return f"waits for a free worker on queue {queue}", _FREE, command
+
+
+def without_worker(scene: Scene, case: Case) -> Worker:
+    """A job that nobody works on."""
+    job = _job(case)
+    waits = case.act.status == "WAITING"
+    type_ = "" if waits or phase_of(case.node, case.cell, case.item) != "call" else case.node.type
+    need = scene.need(job, type_)
+    words, unblock, command = start_worker(need, job.queue, type_)
+    later = need == "later"
+    common = place_of(case) | {
+        "since_ms": case.act.since_ms or case.cell.since_ms if later else ready_since(case, job),
+        "until_ms": job.ready_at_ms if later else None,
+    }
+    return Worker(
+        queue=job.queue,
+        type=type_,
+        need=need,
+        lost=job.owner if job.lease_expires_at_ms is not None else "",
+        words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
+        unblock=unblock,
+        command=command,
+        **common,
+    )
+
+
+def leased(_: Scene, case: Case) -> Lease:
+    """A worker has it."""
+    node, act, job = case.node, case.act, _job(case)
+    phase = "wake" if act.status == "WAITING" else phase_of(node, case.cell, case.item)
+    attempt = act.attempt if act.running or phase != "call" else act.attempt + 1
+    tries = act.failures + (phase == "call")
+    timeout = node.timeout_ms if act.running and phase == "call" else None
+    told = f"{who(case)}, {_nth(attempt, tries, node.retry.max_attempts)}" if phase == "call" else who(case)
+    since_ms = act.since_ms if act.running else ready_since(case, job)
+    return Lease(
+        owner=job.owner,
+        phase=phase,
+        attempt=attempt,
+        tries=tries,
+        max_attempts=node.retry.max_attempts,
+        timeout_at_ms=None if timeout is None else act.since_ms + timeout,
+        words=f"worker {job.owner or 'without a name'} {_DOES[phase]} {told}",
+        unblock="it ends by itself; if the worker is lost, another takes over when its lease has run out",
+        since_ms=since_ms,
+        until_ms=job.lease_expires_at_ms,
+        **place_of(case),
+    )
+
+
+def _nth(attempt: int, tries: int, most: int) -> str:
+    """Which attempt it is; attempts of lost workers, and those before an operator's retry, are not counted."""
+    return f"attempt {attempt} of {most}" if attempt == tries else f"attempt {attempt} (try {tries} of {most})"
+
+
+def backing_off(_: Scene, case: Case) -> Retry:
+    """An attempt failed, and the next one is not due yet."""
+    act, most = case.act, case.node.retry.max_attempts
+    code = "" if act.error is None else f" after {act.error.code}"
+    return Retry(
+        attempt=act.attempt + 1,
+        tries=act.failures + 1,
+        max_attempts=most,
+        error=shown(act.error),
+        words=f"{who(case)} is tried again{code}: {_nth(act.attempt + 1, act.failures + 1, most)}",
+        unblock="it is tried again by itself",
+        since_ms=act.since_ms or case.cell.since_ms,
+        until_ms=max(act.retry_at_ms or 0, _job(case).ready_at_ms),
+        **place_of(case),
+    )
+
+
+def withdrawn(scene: Scene, case: Case) -> Pause:
+    """It would be dispatched if the run were not paused."""
+    return Pause(
+        reason=scene.state.reason,
+        words=f"{who(case)} is ready, but the run is paused",
+        unblock="resume the run",
+        command="tidemill runs resume {run}",
+        since_ms=case.act.since_ms or case.cell.since_ms,
+        **place_of(case),
+    )
+
+
+def missing(_: Scene, case: Case) -> Missing:
+    """The state calls for a job that is not there."""
+    common = place_of(case) | {"since_ms": case.act.since_ms or case.cell.since_ms or None}
+    if case.act.status == "PENDING":
+        return Missing(
+            job="",
+            words=f"nothing that is under way leads to {who(case)}",
+            unblock="settle it by hand",
+            command=f"tidemill runs override {{run}} {case.node.id}",
+            **common,
+        )
+    key = job_key(case.node, case.cell, case.item, case.act)
+    return Missing(
+        job=key,
+        words=f"{who(case)} calls for a job that the store does not have: {key}",
+        unblock="the next audit puts it back; nothing is lost",
+        **common,
+    )
+
+
+def items_of(scene: Scene, case: Case) -> Items:
+    """A map between the evaluation of its list and the assembly of its results."""
+    items = case.cell.map
+    assert items is not None, "its kind was found by looking at its items"
+    counts = dict.fromkeys(("QUEUED", "RUNNING", "WAITING"), 0)
+    broken: list[tuple[int, Activation]] = []
+    for index, act in everything(items.at).items():
+        if act.status in counts and index < items.next:
+            counts[act.status] += 1
+        elif act.status == "FAILED" and len(broken) < scene.bounds.names:
+            broken.append((index, act))
+    queued = items.flying - counts["RUNNING"] - counts["WAITING"]
+    told = [f"{number} {word}" for word, number in (("queued", queued), ("running", counts["RUNNING"])) if number]
+    told += [f"{counts['WAITING']} waiting"] if counts["WAITING"] else []
+    told += [f"{items.count - items.next} not let in yet"] if items.count > items.next else []
+    return Items(
+        count=items.count,
+        done=items.done,
+        failed=items.failed,
+        queued=queued,
+        running=counts["RUNNING"],
+        waiting=counts["WAITING"],
+        unqueued=items.count - items.next,
+        window=items.window,
+        listed=min(items.flying, scene.bounds.items),
+        broken=tuple(BrokenItem(index=index, attempts=act.attempt, error=shown(act.error)) for index, act in broken),
+        words=f"{who(case)} has {items.done} of {items.count} items ({', '.join(told)})",
+        unblock="it goes on with the ends of its items",
+        since_ms=case.cell.since_ms,
+        **place_of(case),
+    )

@@ -1,0 +1,162 @@
+"""Runs that have ended: the first cause of a failure and what followed from it, and what an end leaves behind."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tidemill.kernel.endings import UPSTREAM_FAILED
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.blockers import Failure, shown
+from tidemill.kernel.explain.scene import Scene, label
+from tidemill.kernel.state import Cell, State, peek_at
+
+UNKNOWN_OUTCOME = "unknown_outcome"
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a failed run failed first. No node: the run failed as a whole, by its deadline or its outputs."""
+
+    node: str
+    visit: int
+    index: int
+    """The failing item, when a map failed because of one."""
+    attempts: int
+    at_ms: int | None
+    error: Failure
+
+
+class Some(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """So many nodes, and the first of their names."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A step from the innermost cause to what became of the rest of the run."""
+
+    what: Literal["cause", "item", "node", "run", "failed_with", "cancelled"]
+    words: str
+    nodes: Some = Some()
+
+
+class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of the nodes of a run that has ended, found in one pass."""
+
+    failed_with: Some
+    cancelled: Some
+    tolerated: Some
+    unsure: Some
+    """Nodes of which nobody knows whether they happened."""
+
+
+class _Tally:
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._names: list[str] = []
+
+    def add(self, name: str) -> None:
+        self._count += 1
+        if len(self._names) < self._most:
+            self._names.append(name)
+
+    def some(self) -> Some:
+        return Some(count=self._count, names=tuple(self._names))
+
+
+def fates(scene: Scene) -> Fates:
+    """What became of every node."""
+    with_it, cancelled, tolerated, unsure = (_Tally(scene.bounds.names) for _ in range(4))
+    for node in scene.flow.nodes:
+        cell = scene.state.peek(node.id)
+        if cell.status == "CANCELLED":
+            cancelled.add(node.id)
+        elif cell.tolerated or (cell.status == "COMPLETED" and cell.map is not None and cell.map.failed):
+            tolerated.add(node.id)
+        elif cell.status == "FAILED" and cell.error is not None:
+            if cell.error.code == UPSTREAM_FAILED:
+                with_it.add(node.id)
+            elif cell.error.code == UNKNOWN_OUTCOME:
+                unsure.add(node.id)
+    return Fates(
+        failed_with=with_it.some(), cancelled=cancelled.some(), tolerated=tolerated.some(), unsure=unsure.some()
+    )
+
+
+def first_cause(scene: Scene) -> Cause | None:
+    """Where a failed run failed first."""
+    state = scene.state
+    error = shown(state.error)
+    if state.status != "FAILED" or state.error is None or error is None:
+        return None
+    name, index = state.failed_node, state.error.index
+    if not name:
+        return Cause(node="", visit=0, index=NOT_AN_ITEM, attempts=0, at_ms=state.ended_ms, error=error)
+    cell = state.peek(name)
+    act = peek_at(cell, index) or cell
+    return Cause(
+        node=name,
+        visit=cell.visit,
+        index=index,
+        attempts=act.attempt,
+        at_ms=act.since_ms or state.ended_ms,
+        error=error,
+    )
+
+
+def chain_of(cause: Cause, found: Fates, cell: Cell) -> tuple[Link, ...]:
+    """From the innermost cause outwards to the nodes that never began because of it."""
+    error = cause.error
+    links = [Link(what="cause", words=text) for text in reversed(error.causes)]
+    told = f"{error.code}: {error.message}"
+    if cause.index != NOT_AN_ITEM:
+        words = f"{label(cause.node, cause.visit, cause.index)} failed after {_attempts(cause.attempts)}"
+        links.append(Link(what="item", words=words))
+    if cause.node and cell.status == "FAILED":
+        after = "" if cause.index != NOT_AN_ITEM else f" after {_attempts(cause.attempts)}"
+        links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {told}"))
+        links.append(Link(what="run", words=f"the run failed with {cause.node}"))
+    else:
+        before = f" before {cause.node} could begin" if cause.node else ""
+        links.append(Link(what="run", words=f"the run failed{before} with {told}"))
+    if found.failed_with.count:
+        words = f"{_nodes(found.failed_with)} behind it failed with it and never began"
+        links.append(Link(what="failed_with", words=words, nodes=found.failed_with))
+    if found.cancelled.count:
+        links.append(Link(what="cancelled", words=f"{_nodes(found.cancelled)} cancelled", nodes=found.cancelled))
+    return tuple(links)
+
+
+def _attempts(number: int) -> str:
+    return "1 attempt" if number == 1 else f"{number} attempts"
+
+
+def _nodes(some: Some) -> str:
+    return "1 node" if some.count == 1 else f"{some.count} nodes"
+
+
+def unread(state: State) -> dict[str, int]:
+    """Signals that nobody has taken: how many of each name."""
+    found: dict[str, int] = {}
+    for signal in state.signals:
+        found[signal.name] = found.get(signal.name, 0) + 1
+    return found
+
+
+def way_on(state: State, found: Fates) -> tuple[str, str]:
+    """What lets a run that has ended go on, and the line that does it."""
+    if state.status == "COMPLETED":
+        return "", ""
+    if state.rollback == "running":
+        return "a run that is being rolled back does not go on", ""
+    if state.rollback != "none":
+        return "a run that was rolled back does not go on: fork it, or start another", "tidemill runs fork {run}"
+    if found.unsure.count:
+        name = found.unsure.names[0]
+        words = f"nobody knows whether {name} happened: settle it by hand with its value, or by skipping it"
+        return words, f"tidemill runs override {{run}} {name}"
+    if state.status == "FAILED":
+        return "put the cause right, then retry the run: what completed stays", "tidemill runs retry {run}"
+    return "retry the run: what completed stays", "tidemill runs retry {run}"

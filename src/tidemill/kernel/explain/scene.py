@@ -1,0 +1,101 @@
+"""What an explanation is made from: the workflow, the state, the store's jobs, the workers, the moment, the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.blockers import Need
+from tidemill.kernel.jobs import SYSTEM_QUEUE
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State
+
+
+class JobFact(msgspec.Struct, frozen=True, gc=False):
+    """What the store knows of one of the run's jobs."""
+
+    key: str
+    queue: str
+    ready_at_ms: int = 0
+    owner: str = ""
+    lease_expires_at_ms: int | None = None
+    """None while nobody holds it."""
+    expired: bool = False
+    """The store knows the lease to be void, whatever its time says."""
+
+
+class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What the live workers can do between them; an empty one says that there is none."""
+
+    queues: frozenset[str] | None = frozenset()
+    """Queues that somebody serves; None is every queue."""
+    types: frozenset[str] = frozenset()
+    """Node types that somebody knows, as `name@major`."""
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How much is listed; whatever is beyond is counted."""
+
+    roots: int = 1_000
+    followers: int = 200
+    items: int = 20
+    """Of each map."""
+    names: int = 10
+    """In any list of nodes, edges or keys."""
+    origins: int = 5
+
+
+class Scene:
+    """Everything at hand while one explanation is made."""
+
+    def __init__(
+        self,
+        flow: Workflow,
+        state: State,
+        jobs: Sequence[JobFact],
+        now_ms: int,
+        workers: Workers | None,
+        bounds: Bounds,
+    ) -> None:
+        self.flow, self.state, self.now, self.workers, self.bounds = flow, state, now_ms, workers, bounds
+        self.jobs = {job.key: job for job in jobs}
+        self.paused = state.status == "PAUSED"
+        self.idle = workers is not None and workers.queues is not None and not (workers.queues or workers.types)
+        """Nobody is there at all."""
+
+    def holds(self, job: JobFact) -> bool:
+        """Whether somebody has a lease on the job that has not run out."""
+        return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
+
+    def need(self, job: JobFact, type_: str = "") -> Need:
+        """Why nobody works on a job that nobody holds; `type_` is what a worker has to know for it."""
+        workers = self.workers
+        if workers is not None:
+            if self.idle:
+                return "no_worker"
+            if workers.queues is not None and job.queue != SYSTEM_QUEUE and job.queue not in workers.queues:
+                return "no_queue"
+            if type_ and type_ not in workers.types:
+                return "no_type"
+        if job.ready_at_ms > self.now:
+            return "later"
+        return "lost" if job.lease_expires_at_ms is not None else "busy"
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The places of nodes in the queue of those that `max_parallel` holds back, from 1."""
+        found: dict[str, int] = {}
+        name = self.state.first_held
+        while name and name not in found:
+            found[name] = len(found) + 1
+            name = self.state.peek(name).behind
+        return found
+
+
+def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
+    """An activation as sentences name it."""
+    item = f"[{index}]" if index != NOT_AN_ITEM else ""
+    return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"

@@ -1,0 +1,193 @@
+"""The one pass over a live run: what kind of thing each unfinished visit waits for, and in which order to tell it.
+
+Only the kind is found out here, which is cheap. Sentences are made afterwards, for as many as are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.blockers import Kind
+from tidemill.kernel.explain.scene import JobFact, Scene
+from tidemill.kernel.jobs import JobKind, key_of
+from tidemill.kernel.model import Node
+from tidemill.kernel.routing import owns_job
+from tidemill.kernel.standing import phase_of
+from tidemill.kernel.state import ENDED, QUEUED_ITEM, Activation, Cell, MapState, Wait
+
+STARVED = frozenset({"no_worker", "no_queue", "no_type"})
+"""Needs that do not pass by themselves: somebody has to start a worker."""
+
+_RANKS: dict[Kind, int] = {
+    "missing": 1,
+    "person": 3,
+    "signal": 4,
+    "wait": 5,
+    "child": 6,
+    "retry": 7,
+    "worker": 8,
+    "lease": 9,
+    "timer": 10,
+    "items": 21,
+    "loop": 22,
+    "limit": 23,
+    "pause": 24,
+    "join": 25,
+    "edge": 25,
+}
+"""What needs somebody comes before what goes on by itself, and whatever only follows comes last."""
+_STARVED_RANK = 2
+_FOLLOWERS_FROM = 20
+
+
+class Case(NamedTuple):
+    """An activation, and what kind of thing it waits for."""
+
+    rank: int
+    order: int
+    kind: Kind
+    node: Node
+    cell: Cell
+    item: int
+    """Its index in a map, or NOT_AN_ITEM."""
+    act: Activation
+    job: JobFact | None
+
+    @property
+    def root(self) -> bool:
+        """Whether it waits for something that is live or outside, and not only for other nodes."""
+        return self.rank < _FOLLOWERS_FROM
+
+
+def survey(scene: Scene) -> list[Case]:
+    """Every unfinished visit of a live run, and the first items of its maps: roots first."""
+    cases: list[Case] = []
+    peek = scene.state.peek
+    for node in scene.flow.nodes:
+        cell = peek(node.id)
+        status = cell.status
+        if status in ENDED:
+            continue
+        if status == "PENDING":
+            cases.append(_pending(scene, node, cell))
+        elif cell.map is not None and status == "RUNNING" and not owns_job(cell):
+            cases.extend(_map(scene, node, cell, cell.map))
+        else:
+            cases.append(_active(scene, node, cell, NOT_AN_ITEM, cell))
+    cases.sort(key=_place)
+    return cases
+
+
+def _place(case: Case) -> tuple[int, int]:
+    return case.rank, case.order
+
+
+def _pending(scene: Scene, node: Node, cell: Cell) -> Case:
+    kind: Kind = "missing"
+    order = 0
+    if cell.held:
+        kind, order = "limit", scene.places.get(node.id, 0)
+    elif not cell.fired and len(node.inbound) > cell.taken + cell.dead:
+        kind = "edge" if node.single else "join"
+    return Case(_RANKS[kind], order, kind, node, cell, NOT_AN_ITEM, cell, None)
+
+
+def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -> Case:
+    """A visit or item that was dispatched, or that waits."""
+    if act.status == "WAITING":
+        kind, job = _waiting(scene, node, cell, index, act)
+    else:
+        job = scene.jobs.get(job_key(node, cell, index, act))
+        kind = _dispatched(scene, act, job)
+    rank = _RANKS[kind]
+    if kind == "worker" and scene.workers is not None and job is not None:
+        type_ = node.type if act.status != "WAITING" and phase_of(node, cell, index) == "call" else ""
+        rank = _STARVED_RANK if scene.need(job, type_) in STARVED else rank
+    return Case(rank, 0, kind, node, cell, index, act, job)
+
+
+def _dispatched(scene: Scene, act: Activation, job: JobFact | None) -> Kind:
+    if job is not None and scene.holds(job):
+        return "lease"
+    backing_off = act.retry_at_ms is not None and max(act.retry_at_ms, job.ready_at_ms if job else 0) > scene.now
+    if backing_off and job is not None:
+        return "retry"
+    if scene.paused and not backing_off:
+        # Its job was withdrawn, or is put aside by whoever claims it.
+        return "pause"
+    return "missing" if job is None else "worker"
+
+
+def _waiting(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -> tuple[Kind, JobFact | None]:
+    wait, approval = act.wait, act.approval
+    if wait is None:
+        return "wait", None
+    if approval is not None and approval.status == "pending":
+        return "person", None
+    match wait.on:
+        case "signal":
+            return "signal", None
+        case "loop" if wait.output is not None and node.loop is not None:
+            return "loop", None
+        case "child":
+            job = scene.jobs.get(job_key(node, cell, index, act))
+            return "missing" if job is None and not wait.started else "child", job
+        case "timer" if wait.until_ms is not None or wait.expires_ms is not None:
+            job = scene.jobs.get(job_key(node, cell, index, act))
+            return _timer(scene, job), job
+        case _:
+            return "wait", None
+
+
+def job_key(node: Node, cell: Cell, index: int, act: Activation) -> str:
+    """The name of the job without which an activation does not go on."""
+    wait = act.wait
+    if act.status != "WAITING" or wait is None:
+        return f"run/{node.id}/{cell.visit}/{index}"
+    kind: JobKind = "child" if wait.on == "child" else "expire" if expires_first(wait) else "wake"
+    return key_of(kind, node.id, cell.visit, index)
+
+
+def expires_first(wait: Wait) -> bool:
+    """Whether a wait times out before its timer is due: it has a job for the earlier of the two only."""
+    return wait.expires_ms is not None and (wait.until_ms is None or wait.expires_ms < wait.until_ms)
+
+
+def _timer(scene: Scene, job: JobFact | None) -> Kind:
+    """A timer that is due is work like any other."""
+    if job is None:
+        return "missing"
+    if scene.holds(job):
+        return "lease"
+    return "timer" if job.ready_at_ms > scene.now else "worker"
+
+
+def _map(scene: Scene, node: Node, cell: Cell, items: MapState) -> Iterator[Case]:
+    if cell.held and not items.flying:
+        yield Case(_RANKS["limit"], scene.places.get(node.id, 0), "limit", node, cell, NOT_AN_ITEM, cell, None)
+        return
+    rank = _RANKS["items"] if items.flying else _RANKS["missing"]
+    yield Case(rank, 0, "items", node, cell, NOT_AN_ITEM, cell, None)
+    for index in _some(items, scene.bounds.items):
+        yield _active(scene, node, cell, index, items.at.get(index) or QUEUED_ITEM)
+
+
+def _some(items: MapState, most: int) -> list[int]:
+    """The first unfinished items: those that wait or failed before those that are merely queued or run."""
+    stirred: list[int] = []
+    plain: list[int] = []
+    left, get = items.flying, items.at.get
+    for index in range(items.next):
+        if not left or len(stirred) >= most:
+            break
+        act = get(index) or QUEUED_ITEM
+        if act.status in ENDED:
+            continue
+        left -= 1
+        if act.status == "WAITING" or act.error is not None:
+            stirred.append(index)
+        elif len(plain) < most:
+            plain.append(index)
+    return [*stirred, *plain][:most]

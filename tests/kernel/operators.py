@@ -1,0 +1,118 @@
+"""Random walks with operators in the way: retries, rewinds, overrides and patches at random moments.
+
+A walk is one number: the document, the outcomes, the order of things and what operators do all follow from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.kernel.acts import Books
+from tests.kernel.lockstep import with_time_outs
+from tests.kernel.walker import STEPS_MAX, Walk
+from tests.oracle.documents import random_document, translate
+from tidemill.errors import Problem
+from tidemill.kernel.commands import AnyCommand, Cancel, DeadlineReached, Override, Pause, Resume, Retry, Rewind
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import ENDED
+
+Act = Callable[["Meddled"], AnyCommand | None]
+
+ACTS_MAX = 6
+"""Acts that one walk sees: each lets something happen again, so there must be an end of them."""
+ORDER_MAX = 3_000
+
+
+def flow_of(document: dict[str, Any]) -> Workflow:
+    """The graph of a random document, in which any wait can take too long."""
+    return with_time_outs(translate(document))
+
+
+class Meddled(Walk):
+    """One walk of a random document with operators who choose among some acts."""
+
+    def __init__(self, seed: int, acts: tuple[Act, ...], audit: bool = True) -> None:
+        self.rng = random.Random(seed)
+        self.document = random_document(self.rng, self.rng.choice((2, 4, 7, 11)))
+        trouble = self.rng.choice((0.0, 0.05, 0.15, 0.3))
+        order = [self.rng.randrange(1_000) for _ in range(ORDER_MAX)]
+        super().__init__(flow_of(self.document), seed, trouble, order, audit)
+        self.laws: Any = Books(self.flow)
+        self.acts = acts
+        self.left = self.rng.randint(1, ACTS_MAX)
+        self.likely = self.rng.choice((0.05, 0.2, 0.5))
+        self.done: list[str] = []
+
+    def run(self, meddle: bool = False) -> Meddled:
+        """To an end that nobody reopens any more."""
+        self.check(self.kernel.start().events)
+        for _ in range(STEPS_MAX):
+            if self.left and self.rng.random() < self.likely:
+                self.meddle()
+            if self.kernel.state.live:
+                self.step(meddle)
+            elif self.left:
+                self.meddle()
+            else:
+                self.kernel.check_fold()
+                return self
+        raise AssertionError("the run does not end")
+
+    def meddle(self) -> None:
+        """Let an operator try something; what is refused leaves no trace."""
+        self.left -= 1
+        command = self.rng.choice(self.acts)(self)
+        if command is None:
+            return
+        before = len(self.kernel.events)
+        answer = self.kernel.ask(command)
+        if isinstance(answer, Problem):
+            assert len(self.kernel.events) == before
+            return
+        self.done.append(type(command).__name__)
+        self.flow = self.script.workflow = self.kernel.flow
+        self.check(answer.events)
+
+    def check(self, events: Any) -> None:
+        """The laws, under the graph that the run goes by now."""
+        self.laws.read(events, self.kernel.flow)
+        self.laws.check(self.kernel.state)
+        if self.audit:
+            self.kernel.check_jobs()
+
+
+def retry(walk: Meddled) -> AnyCommand:
+    return Retry(sure=tuple(walk.flow.by_id))
+
+
+def rewind(walk: Meddled) -> AnyCommand:
+    return Rewind(node=walk.rng.choice(walk.flow.nodes).id)
+
+
+def interrupt(walk: Meddled) -> AnyCommand:
+    """Now and then somebody stops the run, for a while or for good."""
+    if walk.rng.random() < 0.7:
+        return walk.rng.choice((Pause(), Resume()))
+    return walk.rng.choice((Cancel(), DeadlineReached()))
+
+
+def override(walk: Meddled) -> AnyCommand | None:
+    """Settle anything that can be settled, in any way."""
+    state, rng = walk.kernel.state, walk.rng
+    names = [node.id for node in walk.flow.nodes if state.peek(node.id).status not in ("COMPLETED", "SKIPPED")]
+    if not names:
+        return None
+    node = walk.flow.by_id[rng.choice(names)]
+    items = state.peek(node.id).map
+    index = rng.randrange(items.next) if items is not None and items.next and rng.random() < 0.6 else -1
+    output = rng.choice((None, b"7", b"7"))
+    ways = node.branch.default if node.branch is not None else ()
+    chosen = ways if node.routed and output is not None and index < 0 and rng.random() < 0.5 else None
+    return Override(node=node.id, visit=0, index=index, output=output, next_nodes=chosen)
+
+
+def settled(walk: Meddled) -> bool:
+    """Whether every node of the present graph has come to something."""
+    return all(walk.kernel.state.peek(node.id).status in ENDED for node in walk.flow.nodes)
