@@ -143,6 +143,7 @@ def test_what_a_run_can_be_found_by() -> None:
         "workflow:w",
         "version:w@2",
         "label:a=b=c",
+        "waiting",
         "by:ada",
         "live",
         "stuck",

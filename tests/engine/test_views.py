@@ -33,7 +33,10 @@ async def test_a_view_is_plain_json(mill: Mill) -> None:
     await asyncio.sleep(20)
     shown = (await worker.engine.show(run_id)).to_dict()
     assert json.loads(json.dumps(shown)) == shown
-    assert list(shown) == ["run_id", "workflow", "version", "status", "outputs", "error", "counter", "events", "nodes"]
+    assert list(shown) == [
+        "run_id", "workflow", "version", "revision", "status", "outputs", "error", "counter", "events", "rollback",
+        "labels", "parent", "forked_from", "nodes",
+    ]  # fmt: skip
     assert shown["nodes"]["m"]["items"] == {"count": 2, "done": 1, "failed": 0}
     assert set(shown["nodes"]["b"]) == {"status", "visits", "attempts", "output", "error"}
 

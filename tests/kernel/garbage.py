@@ -67,13 +67,14 @@ class Garbage:
                 name=rng.choice(NAMES), signal=f"s{rng.randrange(9)}", payload=self._payload(), **self._who()
             ),
             cmd.ChildBegan: lambda: cmd.ChildBegan(
-                child=rng.choice(NAMES), workflow="w", version=1, digest="", close=self._close(), **self._where()
+                child=rng.choice(NAMES), workflow="w", version=1, digest="sha256:1", close=self._close(), **self._where()
             ),
             cmd.ChildEnded: lambda: cmd.ChildEnded(
                 child=rng.choice(NAMES),
                 status=rng.choice(("COMPLETED", "FAILED", "CANCELLED", "")),
                 output=rng.choice((None, self._payload())),
                 error=rng.choice((None, Error("boom", "", causes=("x",)))),
+                digest=rng.choice(("", "sha256:1")),
                 **self._where(),
             ),
             cmd.Delivered: lambda: cmd.Delivered(**self._who()),

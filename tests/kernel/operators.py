@@ -11,10 +11,11 @@ from typing import Any
 
 from tests.kernel.acts import Books
 from tests.kernel.lockstep import with_time_outs
+from tests.kernel.mutations import changed
 from tests.kernel.walker import STEPS_MAX, Walk
 from tests.oracle.documents import random_document, translate
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand, Cancel, DeadlineReached, Override, Pause, Resume, Retry, Rewind
+from tidemill.kernel.commands import AnyCommand, Cancel, DeadlineReached, Override, Patch, Pause, Resume, Retry, Rewind
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import ENDED
 
@@ -44,6 +45,7 @@ class Meddled(Walk):
         self.left = self.rng.randint(1, ACTS_MAX)
         self.likely = self.rng.choice((0.05, 0.2, 0.5))
         self.done: list[str] = []
+        self.proposed = self.document
 
     def run(self, meddle: bool = False) -> Meddled:
         """To an end that nobody reopens any more."""
@@ -72,6 +74,8 @@ class Meddled(Walk):
             assert len(self.kernel.events) == before
             return
         self.done.append(type(command).__name__)
+        if isinstance(command, Patch):
+            self.document = self.proposed
         self.flow = self.script.workflow = self.kernel.flow
         self.check(answer.events)
 
@@ -111,6 +115,17 @@ def override(walk: Meddled) -> AnyCommand | None:
     ways = node.branch.default if node.branch is not None else ()
     chosen = ways if node.routed and output is not None and index < 0 and rng.random() < 0.5 else None
     return Override(node=node.id, visit=0, index=index, output=output, next_nodes=chosen)
+
+
+def patch(walk: Meddled) -> AnyCommand | None:
+    """Change the document at random, a few times, as long as it stays one."""
+    state = walk.kernel.state
+    proposed = changed(walk.rng, walk.document)
+    if proposed is None:
+        return None
+    walk.proposed = proposed
+    new, sure = flow_of(proposed), tuple(walk.flow.by_id)
+    return Patch(base=state.digest, workflow=new, patch=b"[]", retry=not state.live, sure=sure)
 
 
 def settled(walk: Meddled) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from tests.kernel.driver import Driver
 from tests.kernel.laws import Laws
 from tests.kernel.wording import Rows, job_row, shown
@@ -21,6 +23,7 @@ from tidemill.handlers.plain import FAIL, SLEEP, VALUE
 from tidemill.handlers.python import PYTHON
 from tidemill.handlers.waiting import HUMAN, SIGNAL, WAIT_UNTIL, WORKFLOW
 from tidemill.kernel import events as ev
+from tidemill.kernel.approval import Approval
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
@@ -312,6 +315,18 @@ class Run:
         assert found is not None
         return found
 
+    def output(self, at: str) -> Json:
+        """What an activation ended with, read."""
+        value = self.act(at).output
+        assert isinstance(value, bytes)
+        return msgspec.json.decode(value)
+
+    def approval(self, at: str) -> Approval:
+        """What was asked, and how that stands."""
+        found = self.act(at).approval
+        assert found is not None
+        return found
+
     def of(self, kind: type[ev.Event]) -> list[Any]:
         """All events of one type so far."""
         return [event for event in self.kernel.events if isinstance(event, kind)]
@@ -362,3 +377,11 @@ class Run:
         self.laws.check(kernel.state)
         kernel.check_jobs()
         return shown(decision, kernel.now)
+
+
+def asked(graph: str = "h > z", who: str = "", node: Json = None, **request: Any) -> Run:
+    """A run that rita has submitted, whose node `h` has asked people."""
+    run = Run(graph, {"h": node or human()})
+    run.start(submitted_by="rita")
+    run.ask("h", who, **request)
+    return run

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.rows import RUN, read_run_row
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted
+from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.state import State, decode_state, encode_state
 from tidemill.stores.contract import Stream
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+
+MUST_BE_WRITTEN = ("retry-", "rewind-", "override-", "patch-", "rollback-", "relabel-")
+"""Acts that leave an event whenever they are not refused."""
 
 
 async def judge(world: World, run: str) -> list[str]:
@@ -47,9 +51,12 @@ async def _store_agrees(world: World, stream: Stream, state: State) -> AsyncIter
     left = [view.job.key for view in await world.store.jobs(stream)]
     if left:
         yield f"jobs are left: {left}"
-    letters = await world.store.count("default", "dead_letter", [f"run:{stream.key}"])
+    letters = await world.store.count("default", "dead_letter", [f"run:{stream.key}", "status:open"])
     if letters != state.dead_letters:
-        yield f"{letters} dead letter rows for {state.dead_letters} events"
+        yield f"{letters} open dead letter rows for {state.dead_letters} in the log"
+    waiting = await world.store.count("default", "approval", [f"run:{stream.key}", "status:pending"])
+    if waiting:
+        yield f"{waiting} approvals are shown as pending after the end"
 
 
 def _acknowledged(world: World, run: str, state: State) -> list[str]:
@@ -57,6 +64,8 @@ def _acknowledged(world: World, run: str, state: State) -> list[str]:
     complaints = []
     for of, command in world.acknowledged:
         if of == run and command.startswith("start:") and command not in state.commands:
+            complaints.append(f"{command} was acknowledged and is not in the log")
+        if of == run and command.startswith(MUST_BE_WRITTEN) and command not in state.commands:
             complaints.append(f"{command} was acknowledged and is not in the log")
         if of == run and command.startswith("cancel") and state.status not in ("CANCELLED", "COMPLETED", "FAILED"):
             complaints.append(f"{command} was acknowledged and the run is {state.status}")
@@ -66,7 +75,9 @@ def _acknowledged(world: World, run: str, state: State) -> list[str]:
 async def _ledger_agrees(world: World, run: str, events: list[AnyEvent]) -> AsyncIterator[str]:
     """A committed result is that of a call that really happened; at-most-once calls were announced first."""
     started: dict[str, int] = {}
-    for event in events:
+    first = events[0]
+    shared = first.forked_from[1] if isinstance(first, RunCreated) and first.forked_from is not None else 0
+    for event in events[shared:]:
         if isinstance(event, NodeStarted):
             key = f"{run}/{event.node}/{event.visit}/{event.index}"
             started[key] = started.get(key, 0) + 1
@@ -75,8 +86,8 @@ async def _ledger_agrees(world: World, run: str, events: list[AnyEvent]) -> Asyn
             key = f"{run}/{event.node}/{event.visit}/{event.index}"
             if isinstance(value, dict) and "nonce" in value and value["nonce"] not in world.ledger.calls[key]:
                 yield f"the output of {key} comes from no call"
-    for node in world.workflows[run].nodes:
+    for node in world.checkers[run].workflow.nodes:
         if node.delivery == "at_most_once":
             for key, calls in world.ledger.calls.items():
-                if key.startswith(f"{run}/{node.id}/") and len(calls) > started.get(key, 0):
+                if key.startswith(f"{run}/{node.id}/") and not key.endswith("/undo") and len(calls) > started.get(key, 0):
                     yield f"{key} was called {len(calls)} times and announced {started.get(key, 0)} times"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.waiting import WAITING
 from tidemill.kernel.model import NodeType
 
 BIG = "x" * 70_000
@@ -44,15 +45,18 @@ class Script:
         self._choices = choices
 
     def handlers(self) -> list[Handler]:
-        """The four built-in names with scripted code."""
-        return [
+        """Four built-in names with scripted code, and those that wait for the world."""
+        scripted = [
             Handler(NodeType(name=name, waits=name == "sleep"), lambda context, name=name: self._call(name, context))
             for name in ("value", "fail", "sleep", "python")
         ]
+        return [*scripted, *WAITING]
 
     def _call(self, name: str, context: NodeContext) -> Any:
         rng = random.Random(f"{self._seed}/{context.effect_key}/{context.attempt}")
         nonce = self._ledger.enter(context)
+        if context.undoing:
+            return self._undo(rng)
         if name == "sleep" and rng.random() < 0.9:
             self._behaved["wait"] += 1
             return Pause(on="timer", for_ms=rng.choice((0, 10, 700, 5_000, 40_000)))
@@ -68,6 +72,24 @@ class Script:
             return Return(value)
         self._behaved["async"] += 1
         return self._later(rng, value)
+
+    def _undo(self, rng: random.Random) -> Any:
+        """A compensator succeeds, or fails in one of the ways that it can."""
+        kind = rng.choice(("done", "done", "later", "retryable", "final", "hang", "pause"))
+        self._behaved[f"undo.{kind}"] += 1
+        match kind:
+            case "later":
+                return self._later(rng, {"undone": True})
+            case "retryable":
+                raise Fail("flaky", "try again", retryable=True)
+            case "final":
+                raise Fail("broken", "for good")
+            case "hang":
+                return self._hang()
+            case "pause":
+                return Pause(on="timer", for_ms=1)
+            case _:
+                return Return({"undone": True})
 
     async def _later(self, rng: random.Random, value: Any) -> Ended:
         await asyncio.sleep(rng.choice((0.0, 0.001, 0.02, 0.5, 2.0, 9.0)))

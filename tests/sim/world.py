@@ -19,17 +19,21 @@ from tests.oracle.documents import random_document
 from tests.sim.faults import FaultyStore, Odds
 from tests.sim.judge import judge
 from tests.sim.loop import SimAmbient, SimLoop
+from tests.sim.operators import Operators
 from tests.sim.scripted import Ledger, Script
+from tests.sim.waits import KID, with_waits
 from tidemill.blobs.local import MemoryBlobs
+from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
 from tidemill.engine.rows import RUN
 from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume
+from tidemill.kernel.events import RunCreated
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.laws import LogChecker
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
 from tidemill.stores.memory import MemoryStore
 
@@ -60,6 +64,14 @@ class CheckedStore(MemoryStore):
             if isinstance(result, Committed) and commit.stream.kind == RUN:
                 self._world.committed(commit)
         return results
+
+
+class SeenBlobs(MemoryBlobs):
+    """Blobs that the world itself can look into."""
+
+    def held(self, tenant: str, digest: str) -> bytes:
+        """A blob that must be there: a fact points to it."""
+        return self._held[tenant, digest]
 
 
 class Process:
@@ -122,13 +134,13 @@ class World:
         base = Odds()
         self.odds = Odds(base.slow, base.error * heat, base.crash * heat, base.claim * heat, base.stale * heat)
         self.meddling = heat > 0
-        self.blobs = MemoryBlobs()
+        self.blobs = SeenBlobs()
         self.ledger = Ledger()
-        self.workflows: dict[str, Workflow] = {}
-        """Workflow by run."""
+        self._flows: dict[str, Workflow] = {}
         trouble = self.rng.choice((0.0, 0.1, 0.3))
         self.script = Script(seed, self.ledger, self.behaved, trouble, self._choices)
         self.store = CheckedStore(self)
+        self.operators = Operators(self)
         self.processes: dict[str, Process] = {}
         self.checkers: dict[str, LogChecker] = {}
         self.acknowledged: list[tuple[str, str]] = []
@@ -162,7 +174,9 @@ class World:
         run = commit.stream.key
         checker = self.checkers.get(run)
         if checker is None:
-            checker = self.checkers[run] = LogChecker(self.workflows[run])
+            created = decode_event(commit.records[0])
+            assert isinstance(created, RunCreated)
+            checker = self.checkers[run] = LogChecker(self.flow_of(created.digest), self.flow_of)
         if commit.expected != checker.seq:
             self.broken.append(f"{run}: committed at {commit.expected} after {checker.seq}")
         for record in commit.records:
@@ -172,8 +186,15 @@ class World:
         if checker.finish():
             self.broken.append(f"{run}: {checker.violations[0]}")
 
+    def flow_of(self, digest: str) -> Workflow:
+        """The workflow behind a digest, as the blobs have it."""
+        known = self._flows.get(digest)
+        if known is None:
+            known = self._flows[digest] = decode_workflow(self.blobs.held(TENANT, digest))
+        return known
+
     def _choices(self, run: str, node: str) -> tuple[str, ...]:
-        branch = self.workflows[run].by_id[node].branch
+        branch = self.checkers[run].workflow.by_id[node].branch
         return branch.available if branch is not None and branch.kind == "agent_driven" else ()
 
     # Life
@@ -197,16 +218,23 @@ class World:
         client = await self._client("client")
         other = await self._client("other")
         self.clients = [client, other]
-        runs = [await self._submit(client, number) for number in range(self.rng.choice((1, 1, 2, 3)))]
-        ends = self.loop.now + TROUBLED_S
+        await self._publish_kid(client)
+        for number in range(self.rng.choice((1, 1, 2, 3))):
+            await self._submit(client, number)
+        ends, afterwards = self.loop.now + TROUBLED_S, self.rng.choice((0, 2, 5, 12))
         if self.meddling:
-            while self.loop.now < ends and await self._any_live() and not self.broken:
+            while self.loop.now < ends and not self.broken:
+                if not await self._any_live():
+                    afterwards -= 1
+                    if afterwards < 0:
+                        break
                 await asyncio.sleep(self.rng.choice((0.01, 0.3, 2.0, 6.0)))
                 await self._something_happens(client)
         await self._heal(client)
-        await self._must_end(runs)
+        await self._must_end()
         await asyncio.sleep(60)
-        await self._final_checks(runs)
+        await self._must_end()
+        await self._final_checks()
         for process in list(self.processes.values()):
             process.kill()
         for each in self.clients:
@@ -236,12 +264,14 @@ class World:
 
     # Clients
 
+    async def _publish_kid(self, client: Engine) -> None:
+        document = {**random_document(self.rng, self.rng.choice((1, 2, 4))), "name": KID}
+        await _until_answered(lambda: client.publish(document))
+
     async def _submit(self, client: Engine, number: int) -> str:
         document = _troubled(self.rng, random_document(self.rng, self.rng.choice((3, 5, 8, 12))))
         run = f"run{number}"
-        published = await _until_answered(lambda: client.publish(document))
-        flow = await client.catalog.flow(TENANT, published.digest)
-        self.workflows[run] = flow.workflow
+        published = await self._published(client, document)
         inputs = {
             "flag": self.rng.random() < 0.5,
             "x": self.rng.randrange(4),
@@ -252,6 +282,16 @@ class World:
         await asyncio.gather(*(_until_answered(lambda: client.start(reference, inputs, key=run)) for _ in range(times)))
         self.acknowledged.append((run, f"start:{run}"))
         return run
+
+    async def _published(self, client: Engine, document: dict[str, Any]) -> Published:
+        try:
+            waiting = with_waits(self.rng, document)
+            published: Published = await _until_answered(lambda: client.publish(waiting))
+            self.behaved["document.waits"] += 1
+        except Rejected:
+            self.behaved["document.plain"] += 1
+            published = await _until_answered(lambda: client.publish(document))
+        return published
 
     async def _command(self, client: Engine, run: str, command: AnyCommand) -> None:
         """Send a command as a client with retries would; remember it once it is acknowledged."""
@@ -317,16 +357,19 @@ class World:
             self.fired["queue.job_lost"] += 1
             await self.store.commit([Commit(stream=found[0], expected=None, drop=(found[1],))])
 
+    async def _act(self, client: Engine) -> None:
+        await self.operators.act()
+
     async def _invent_job(self, client: Engine) -> None:
-        run = self.rng.choice(list(self.workflows))
-        node = self.rng.choice(self.workflows[run].nodes)
+        run = self.rng.choice(list(self.checkers))
+        node = self.rng.choice(self.checkers[run].workflow.nodes)
         put = run_job(node, self.rng.choice((1, 1, 2)), self.rng.choice((-1, -1, 0)))
         job = Job(key=put.key, queue=put.queue, body=msgspec.msgpack.encode(put.task))
         self.fired["queue.job_invented"] += 1
         await self.store.commit([Commit(stream=Stream(TENANT, RUN, run), expected=None, jobs=(job,))])
 
     async def _some_job(self) -> tuple[Stream, str] | None:
-        for run in self.rng.sample(list(self.workflows), len(self.workflows)):
+        for run in self.rng.sample(list(self.checkers), len(self.checkers)):
             stream = Stream(TENANT, RUN, run)
             jobs = await self.store.jobs(stream)
             if jobs:
@@ -358,7 +401,7 @@ class World:
             victim.ambient.skew_ms = self.rng.choice((-3_600_000, -500, 500, 86_400_000))
 
     async def _meddle(self, client: Engine) -> None:
-        run = self.rng.choice(list(self.workflows))
+        run = self.rng.choice(list(self.checkers))
         number = len(self.acknowledged) + self.rng.randrange(1_000_000)
         kind = self.rng.choice(("pause", "resume", "pause", "resume", "cancel"))
         command: AnyCommand
@@ -377,7 +420,8 @@ class World:
     # Healing and judging
 
     async def _any_live(self) -> bool:
-        return await self.store.count(TENANT, RUN, ["live"]) > 0
+        busy = await self.store.count(TENANT, RUN, ["live"]) + await self.store.count(TENANT, RUN, ["rollback:running"])
+        return busy > 0
 
     async def _heal(self, client: Engine) -> None:
         self._thaw()
@@ -389,17 +433,18 @@ class World:
         self.odds = Odds(slow=0.05, error=0.0, crash=0.0, claim=0.0, stale=0.0)
         if not self.processes:
             await self._spawn("w0")
-        for run in self.workflows:
+        for run in list(self.checkers):
             # Whoever asks may know an old state of the run; the answer must hold all the same.
             await self._command(self.rng.choice(self.clients), run, Resume())
 
-    async def _must_end(self, runs: list[str]) -> None:
+    async def _must_end(self) -> None:
         self.last_event_s = self.loop.now
         while await self._any_live():
             if self.broken:
                 raise Broken(self.broken[0])
             if self.loop.now > self.last_event_s + QUIET_S_MAX:
-                raise Broken(f"no progress: {await self._stuck(runs)}")
+                raise Broken(f"no progress: {await self._stuck()}")
+            await self.operators.diligent()
             if not self.processes:
                 # The last one died of a fault that struck in the very moment of healing.
                 await self._spawn("w0")
@@ -407,17 +452,16 @@ class World:
         if self.broken:
             raise Broken(self.broken[0])
 
-    async def _stuck(self, runs: list[str]) -> str:
+    async def _stuck(self) -> str:
         found = []
-        for run in runs:
-            checker = self.checkers.get(run)
-            if checker is not None and checker.status in ("RUNNING", "PAUSED"):
+        for run, checker in list(self.checkers.items()):
+            if checker.status in ("RUNNING", "PAUSED") or await self.store.jobs(Stream(TENANT, RUN, run)):
                 jobs = [view.job.key for view in await self.store.jobs(Stream(TENANT, RUN, run))]
                 found.append(f"{run} {checker.status} counter {checker.counter}, jobs {jobs}")
         return "; ".join(found)
 
-    async def _final_checks(self, runs: list[str]) -> None:
-        for run in runs:
+    async def _final_checks(self) -> None:
+        for run in list(self.checkers):
             for complaint in await judge(self, run):
                 raise Broken(f"{run}: {complaint}")
         if self.empty_commits > EMPTY_COMMITS_MAX:
@@ -426,7 +470,7 @@ class World:
 
 _HAPPENINGS = (
     ["kill"] * 3 + ["restart"] * 5 + ["stop"] * 2 + ["drain"] * 2 + ["lose_job", "invent_job"]
-    + ["jump", "freeze", "skew"] + ["meddle"] * 3
+    + ["jump", "freeze", "skew"] + ["meddle"] * 3 + ["act"] * 20
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,13 +22,12 @@ from tidemill.cli.options import (
     Sure,
     Visit,
 )
-from tidemill.cli.runs import runs
+from tidemill.cli.patches import patch_command
 
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
 
-@runs.command("retry")
 def retry_command(
     run: Run,
     sure: Sure = None,
@@ -47,7 +47,6 @@ def retry_command(
     return act(Asking(store, as_json), run, "retried", do)
 
 
-@runs.command("rewind")
 def rewind_command(
     run: Run,
     node: Node,
@@ -57,7 +56,10 @@ def rewind_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Let a node of an unfinished run, and everything behind it, happen anew."""
+    """Let a node and everything behind it happen anew.
+
+    The run must not have ended; of one that has, fork it.
+    """
     from tidemill.cli.acting import act
     from tidemill.cli.asking import Asking, acting
 
@@ -67,7 +69,6 @@ def rewind_command(
     return act(Asking(store, as_json), run, f"rewound to {node}", do)
 
 
-@runs.command("cancel")
 def cancel_command(
     run: Run,
     compensate: Annotated[
@@ -92,7 +93,6 @@ def cancel_command(
     return act(Asking(store, as_json), run, "cancelled", do)
 
 
-@runs.command("pause")
 def pause_command(
     run: Run,
     reason: Reason = "",
@@ -101,7 +101,10 @@ def pause_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Begin nothing more in a run until it is resumed; what runs may finish."""
+    """Begin nothing more in a run until it is resumed.
+
+    What is being worked on may finish.
+    """
     from tidemill.cli.acting import act
     from tidemill.cli.asking import Asking, acting
 
@@ -111,7 +114,6 @@ def pause_command(
     return act(Asking(store, as_json), run, "paused", do)
 
 
-@runs.command("resume")
 def resume_command(
     run: Run,
     reason: Reason = "",
@@ -130,7 +132,6 @@ def resume_command(
     return act(Asking(store, as_json), run, "resumed", do)
 
 
-@runs.command("rollback")
 def rollback_command(
     run: Run,
     reason: Reason = "",
@@ -139,7 +140,7 @@ def rollback_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Undo what a run that has ended did, as far as its nodes say how."""
+    """Undo what a run did, as far as its nodes say how."""
     from tidemill.cli.acting import act
     from tidemill.cli.asking import Asking, acting
 
@@ -149,7 +150,6 @@ def rollback_command(
     return act(Asking(store, as_json), run, "rollback asked for", do)
 
 
-@runs.command("relabel")
 def relabel_command(
     run: Run,
     labels: Labels = None,
@@ -177,7 +177,6 @@ def relabel_command(
     return act(Asking(store, as_json), run, "relabelled", do)
 
 
-@runs.command("signal")
 def signal_command(
     run: Run,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that a node waits for.")],
@@ -189,7 +188,7 @@ def signal_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Tell a run something that one of its nodes waits for, or will."""
+    """Tell a run something that a node of it waits for."""
     from tidemill.cli.asking import Asking, acting
     from tidemill.cli.sources import read_value
     from tidemill.cli.verdicts import say
@@ -202,7 +201,6 @@ def signal_command(
     return Asking(store, as_json).answer(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
 
 
-@runs.command("override")
 def override_command(
     run: Run,
     node: Node,
@@ -224,7 +222,10 @@ def override_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Settle a node by hand: with a value, by skipping it, or by saying that it did not happen."""
+    """Settle a node by hand: give it a value, or skip it.
+
+    Or say of one whose outcome is unknown that it did not happen, and let it run again.
+    """
     from tidemill.cli.acting import Settling, act
     from tidemill.cli.asking import Asking, acting
 
@@ -243,7 +244,6 @@ def override_command(
     return act(Asking(store, as_json), run, f"{node} {settling.words}", do)
 
 
-@runs.command("fork")
 def fork_command(
     run: Run,
     at: Annotated[
@@ -259,7 +259,10 @@ def fork_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Start a run that takes over what another one has done up to a point, and print its id."""
+    """Branch a new run off another one, and print its id.
+
+    It takes over what the other has done, up to an event, or up to the node where it begins anew.
+    """
     from tidemill.cli.acting import Forking, forked
     from tidemill.cli.asking import Asking, acting
 
@@ -275,3 +278,19 @@ def fork_command(
         key=key,
     )
     return forked(Asking(store, as_json), forking)
+
+
+ACTS: dict[str, Callable[..., int]] = {
+    "retry": retry_command,
+    "rewind": rewind_command,
+    "cancel": cancel_command,
+    "pause": pause_command,
+    "resume": resume_command,
+    "rollback": rollback_command,
+    "relabel": relabel_command,
+    "signal": signal_command,
+    "override": override_command,
+    "fork": fork_command,
+    "patch": patch_command,
+}
+"""All of them, in the order in which the help lists them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-_STEPS = ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h"))
+_STEPS = ((1, 60, "s"), (60, 60, "min"), (3_600, 48, "h"))
+"""Units: the seconds of one, and how many are said before the next unit is plainer."""
 _DAY_S = 86_400
 _MOMENT_MAX_MS = 253_402_300_799_000
 """The end of the year 9999, where calendars stop."""
@@ -21,17 +22,17 @@ def age(at_ms: int | None, now: int | None = None) -> str:
     if at_ms is None:
         return ""
     ahead_ms = at_ms - (now_ms() if now is None else now)
-    seconds = abs(ahead_ms) // 1_000
+    seconds = round(abs(ahead_ms) / 1_000)
     if seconds < 1:
-        return "now"
+        return "just now"
     return f"in {_span(seconds)}" if ahead_ms > 0 else f"{_span(seconds)} ago"
 
 
 def _span(seconds: int) -> str:
-    for below, unit, word in _STEPS:
-        if seconds < below:
-            return f"{seconds // unit} {word}"
-    days = seconds // _DAY_S
+    for unit, count, word in _STEPS:
+        if (whole := round(seconds / unit)) < count:
+            return f"{whole} {word}"
+    days = round(seconds / _DAY_S)
     return f"{days:,} day{'s' if days != 1 else ''}"
 
 

@@ -1,4 +1,7 @@
-"""The commands and their options. What a command does is in the file of its name, imported when it is called."""
+"""The commands and their options. What a command does is in the file of its name, imported when it is called.
+
+The groups of commands (`runs`, `approvals`, `dlq`, `workflows`) are declared in files of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,24 @@ from typing import Annotated, Literal
 import typer
 
 from tidemill.cli import exits
+from tidemill.cli.acts import ACTS
+from tidemill.cli.approvals import approvals
+from tidemill.cli.dlq import dlq
+from tidemill.cli.options import (
+    DEFAULT_STORE,
+    Actor,
+    AsJson,
+    Author,
+    File,
+    Given,
+    Labels,
+    Message,
+    Reference,
+    Roles,
+    Store,
+)
+from tidemill.cli.runs import runs, why_command
+from tidemill.cli.workflows import workflows
 
 PROGRAM = "tidemill"
 
@@ -22,9 +43,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON document; - reads standard input.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the command they name."""
@@ -34,7 +52,7 @@ def run_app(arguments: Sequence[str]) -> int:
         from tidemill.cli.terminal import clean
 
         print(f"{PROGRAM}: {clean(error.format_message())}", file=sys.stderr)
-        print(f"Try `{PROGRAM} --help`.", file=sys.stderr)
+        print(f"Try `{_path_of(error)} --help`.", file=sys.stderr)
         return exits.REFUSED
     except typer.Abort:
         return exits.INTERRUPTED
@@ -42,6 +60,12 @@ def run_app(arguments: Sequence[str]) -> int:
         # Typer's answer to a reader that is gone.
         return error.code if isinstance(error.code, int) else exits.FAILED
     return code if isinstance(code, int) else exits.OK
+
+
+def _path_of(error: typer.TyperException) -> str:
+    """The command whose help answers an error of usage."""
+    context = getattr(error, "ctx", None)
+    return PROGRAM if context is None else str(context.command_path)
 
 
 @app.callback(invoke_without_command=True)
@@ -83,24 +107,78 @@ def graph_command(
 @app.command("run")
 def run_command(
     file: File,
-    given: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="NAME=VALUE",
-            help="An input; VALUE is JSON where it parses as JSON, else a string. @file.json gives many. Repeatable.",
-        ),
-    ] = None,
-    store: Annotated[str, typer.Option("--store", metavar="URL", help="Where the run is kept.")] = "memory://",
+    given: Given = None,
+    store: Store = DEFAULT_STORE,
+    actor: Actor = None,
+    roles: Roles = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outputs.")] = False,
 ) -> int:
     """Run a workflow here and now, and watch it."""
+    from tidemill.cli.asking import acting
     from tidemill.cli.run import RunOptions, run
 
-    options = RunOptions(file=file, given=tuple(given or ()), store=store, as_json=as_json, quiet=quiet)
+    options = RunOptions(
+        file=file,
+        given=tuple(given or ()),
+        store=store,
+        actor=acting(actor),
+        roles=tuple(roles or ()),
+        as_json=as_json,
+        quiet=quiet,
+    )
     return run(options)
+
+
+@app.command("publish")
+def publish_command(
+    file: File,
+    message: Message = "",
+    author: Author = None,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Publish a workflow as a new version."""
+    from tidemill.cli.asking import Asking, acting
+    from tidemill.cli.catalogue import publish
+
+    return publish(Asking(store, as_json), file, author=acting(author), message=message)
+
+
+@app.command("start")
+def start_command(
+    workflow: Reference,
+    given: Given = None,
+    labels: Labels = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="ID", help="The run's id: the same key again answers the same run.")
+    ] = None,
+    correlation: Annotated[
+        str, typer.Option("--correlation", metavar="ID", help="What it belongs to elsewhere; it is kept.")
+    ] = "",
+    actor: Actor = None,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Start a published workflow and print the run's id.
+
+    It is not waited for: workers on the same store run it.
+    """
+    from tidemill.cli.asking import Asking, acting
+    from tidemill.cli.catalogue import start
+
+    return start(
+        Asking(store, as_json),
+        workflow,
+        given or (),
+        labels=labels or (),
+        key=key,
+        actor=acting(actor),
+        correlation_id=correlation,
+    )
+
+
+app.command("why")(why_command)
 
 
 @app.command("version")
@@ -114,3 +192,9 @@ def print_version() -> None:
     from tidemill import __version__
 
     print(f"{PROGRAM} {__version__}")
+
+
+for name, act in ACTS.items():
+    runs.command(name)(act)
+for group in (runs, approvals, dlq, workflows):
+    app.add_typer(group)

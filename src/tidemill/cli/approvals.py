@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
 approvals = typer.Typer(
-    help="See what waits for people, and decide.", no_args_is_help=True, rich_markup_mode=None
+    name="approvals", help="See what waits for people, and decide.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Status = Literal["pending", "decided", "expired", "cancelled", "all"]
@@ -47,7 +47,7 @@ def list_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """List approvals, newest first; without --status those that are pending."""
+    """List approvals, newest first: those that are pending."""
     from tidemill.cli.asking import Asking
     from tidemill.cli.rosters import Page, tell_approvals
 
@@ -70,7 +70,7 @@ def show_command(
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Show an approval: what is asked of whom, with its form, and who has decided."""
+    """Show what is asked of whom, and who has decided."""
     from tidemill.cli.asking import Asking
     from tidemill.cli.ballots import tell_approval
 
@@ -86,7 +86,7 @@ def show_command(
 def decide_command(
     run: Run,
     node: Node,
-    verb: Annotated[Verb, typer.Argument(help="The decision.", show_default=False)],
+    verb: Annotated[Verb, typer.Argument(metavar="VERB", help="approve, reject or changes.")],
     comments: Comments = "",
     form: Annotated[
         list[str] | None,
@@ -157,4 +157,4 @@ def delegate_command(
             command_id=key,
         )
 
-    return asking.answer(ask, lambda _: say(f"{to} may decide {node} of run {run} now"))
+    return asking.answer(ask, lambda _: say(f"{node}: {to} may decide now"))

@@ -24,7 +24,8 @@ from tidemill.front import Tidemill
 T = TypeVar("T")
 
 CLOSE_SECONDS_MAX = 0.3
-ALONE = "this memory:// store is empty and private: name a store with --store, or in TIDEMILL_STORE"
+"""Whatever still runs is fenced off, so it is not waited for."""
+ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
 _FORMAT = "v"
 """The format of a stored row, which is nobody else's business."""

@@ -21,7 +21,9 @@ def tell_approval(asking: Asking, approval: Mapping[str, Any]) -> None:
     print_facts(_facts(approval))
     if approval["status"] == "pending":
         print()
-        print_hint(asking.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *_which(approval)))
+        print_hint(
+            asking.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *_which(approval))
+        )
 
 
 def _facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -31,11 +33,12 @@ def _facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "asked", moment(approval.get("requested_ms"))
     yield "by", approval.get("requester")
     yield "approvers", asked_of(approval)
-    yield "agreed", names(_voter(vote) for vote in approval.get("votes") or ())
-    yield "delegated", names(f"{by} → {to}" for by, to in approval.get("delegated") or ())
+    if approval["status"] == "pending":
+        yield "agreed", names(vote["by"] for vote in approval["votes"])
+    yield "delegated", names(f"{each['by']} → {each['to']}" for each in approval["delegated"])
     if approval["status"] == "pending" and approval.get("expires_ms") is not None:
         yield "expires", f"{moment(approval['expires_ms'])}, then: {approval.get('on_timeout', 'fail')}"
-    yield "decision", approval.get("decision")
+    yield "decision", DECISIONS.get(approval["decision"])
     if approval.get("decided_by"):
         yield "decided", f"by {approval['decided_by']} {moment(approval.get('decided_ms'))}".rstrip()
     yield "comment", approval.get("comments")
@@ -51,10 +54,6 @@ def _is_item(approval: Mapping[str, Any]) -> bool:
 
 def _which(approval: Mapping[str, Any]) -> tuple[str, ...]:
     return ("--item", str(approval["index"])) if _is_item(approval) else ()
-
-
-def _voter(vote: Any) -> str:
-    return str(vote.get("by", "")) if isinstance(vote, Mapping) else str(vote)
 
 
 def asked_of(approval: Mapping[str, Any]) -> str:
@@ -80,7 +79,7 @@ def tell_decision(approval: Mapping[str, Any]) -> None:
     """Print what became of an approval after somebody has decided."""
     from tidemill.cli.verdicts import say
 
-    place = f"{approval['node']} of run {approval['run_id']}"
+    place = approval["node"]
     if approval["status"] == "decided":
         say(f"{place}: {DECISIONS.get(approval['decision'], approval['decision'])} by {approval['decided_by']}")
         return

@@ -8,7 +8,7 @@ it knows only what a spectator is interested in, and it may be a moment behind.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -20,6 +20,8 @@ BUSY: frozenset[Phase] = frozenset({"ACTIVE", "RETRYING", "WAITING"})
 ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"})
 
 RECENT_MAX = 40
+WAITS = {"human": "a decision", "signal": "signal", "child": "a child run"}
+"""What visits wait for, where another word is plainer."""
 NOT_REACHED = "upstream_failed"
 
 
@@ -44,6 +46,9 @@ class Row:
     """Items of a map, when their number is known."""
     done: int = 0
     failed: int = 0
+    quorum: int = 1
+    """How many people have to agree, when people are asked."""
+    agreed: int = 0
 
     @property
     def begun(self) -> bool:
@@ -127,6 +132,10 @@ class Board:
                 self.paused = True
             case "RunResumed":
                 self.paused = False
+            case "RunRewound" | "RunRetried":
+                self._reopen([reopened.node for reopened in event["nodes"]])
+            case "RunPatched":
+                self._repaint(event.get("added", ()), event.get("removed", ()))
             case "RunFailed":
                 self.failed_node, self.error = event["node"], event["error"]
             case "RunCompleted":
@@ -149,8 +158,12 @@ class Board:
                 row.count, row.done, row.failed = event["count"], 0, 0
             case "NodeWaiting":
                 self._wait(row, event)
+            case "ApprovalRequested" | "ApprovalVoted" | "ApprovalEscalated":
+                self._ask(row, kind, event)
             case "NodeCompleted":
                 self._end(row, "COMPLETED", event)
+            case "NodeOverridden" if event["status"] != "QUEUED":
+                self._end(row, "SKIPPED" if event["status"] == "SKIPPED" else "COMPLETED", event)
             case "NodeFailed" if "retry_at_ms" in event:
                 self._blame(row, event)
                 row.until_ms = event["retry_at_ms"]
@@ -175,9 +188,19 @@ class Board:
         self._move(row, "ACTIVE")
 
     def _wait(self, row: Row, event: Mapping[str, Any]) -> None:
-        row.reason = event["on"] + (f" {event['name']}" if event.get("name") else "")
-        row.until_ms = event.get("until_ms")
+        row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
+        row.until_ms = event.get("until_ms", event.get("expires_ms"))
         self._move(row, "WAITING")
+
+    def _ask(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+        """People were asked, or some of them have agreed."""
+        if kind == "ApprovalVoted":
+            row.agreed += 1
+        else:
+            asked = event.get("approvers") or event.get("to") or ("anyone",)
+            row.reason, row.agreed = f"a decision by {', '.join(asked)}", 0
+            row.quorum = event.get("quorum", row.quorum)
+            row.until_ms = event.get("expires_ms")
 
     def _blame(self, row: Row, event: Mapping[str, Any]) -> None:
         error = event["error"]
@@ -189,11 +212,28 @@ class Board:
         self._recent.append(row)
 
     def _next_pass(self, row: Row, event: Mapping[str, Any]) -> None:
-        for name in event["body"]:
-            inner = self.rows[name]
-            inner.attempt, inner.reason, inner.count, inner.passes = 0, "", None, 1
-            self._move(inner, "PENDING")
+        self._reopen(event["body"])
         row.passes = event["iteration"] + 1
+
+    def _reopen(self, names: Iterable[str]) -> None:
+        """Nodes that are to be visited anew."""
+        for row in [self.rows[name] for name in names if name in self.rows]:
+            row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
+            self._move(row, "PENDING")
+
+    def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """The run goes on under another graph."""
+        for name in removed:
+            if (gone := self.rows.pop(name, None)) is not None:
+                self._move(gone, "PENDING")
+                self.counts["PENDING"] -= 1
+        for name in added:
+            self.rows[name] = Row(0, name)
+            self.counts["PENDING"] += 1
+        self._ordered = list(self.rows.values())
+        for number, row in enumerate(self._ordered):
+            row.number = number
+        self._recent = deque((row for row in self._recent if row.name in self.rows), maxlen=RECENT_MAX)
 
     def _move(self, row: Row, phase: Phase) -> None:
         self.counts[row.phase] -= 1

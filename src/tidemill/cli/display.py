@@ -74,6 +74,19 @@ class Display:
         with self._lock:
             self._board.see(event)
 
+    def say(self, text: str) -> None:
+        """Print a line above the display."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def leave(self) -> None:
+        """Stop drawing, so that the terminal can be used for something else."""
+        self._live.stop()
+
+    def enter(self) -> None:
+        """Draw again, below whatever was written meanwhile."""
+        self._console.print()
+        self._live.start()
+
     def render(self) -> Group:
         """The display as it is now."""
         with self._lock:

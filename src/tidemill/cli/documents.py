@@ -21,7 +21,25 @@ def as_yaml(document: Any) -> str:
     """A JSON value as YAML that reads back as the same value."""
     import yaml
 
-    return str(yaml.dump(document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=WIDTH))
+    return str(yaml.dump(_ordered(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=WIDTH))
+
+
+def _ordered(document: Any) -> Any:
+    """The same document with its keys in the order in which people write them."""
+    if not isinstance(document, dict):
+        return document
+    nodes = document.get("nodes")
+    ordered = _sorted(document, first=("name", "description"), last=("nodes", "edges", "outputs"))
+    if isinstance(nodes, list):
+        ordered["nodes"] = [
+            _sorted(node, first=("id", "type"), last=("config",)) if isinstance(node, dict) else node for node in nodes
+        ]
+    return ordered
+
+
+def _sorted(mapping: dict[str, Any], *, first: tuple[str, ...], last: tuple[str, ...]) -> dict[str, Any]:
+    between = [key for key in mapping if key not in first + last]
+    return {key: mapping[key] for key in (*first, *between, *last) if key in mapping}
 
 
 def _dumper() -> Any:

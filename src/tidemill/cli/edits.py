@@ -67,6 +67,8 @@ def _entry(entries: list[Any], step: str, *, by_id: bool) -> Any:
     """An entry of a list by its number, of the list of nodes by its id too."""
     if step.isdecimal() and step.isascii():
         return entries[int(step)] if len(step) < 9 and int(step) < len(entries) else None
-    return next((entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step), None) if by_id else None
-
-
+    return (
+        next((entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step), None)
+        if by_id
+        else None
+    )

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tidemill.cli.board import Board, Row
 from tidemill.cli.phrases import SIGNS, detail, duration, passes
+from tidemill.cli.terminal import clean
 
 
 class Lines:
@@ -30,6 +31,16 @@ class Lines:
         row = self._board.see(event)
         if row is not None and not _goes_round(event):
             print(self._line(row, event["type"] == "LoopContinued"), flush=True)
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        print(clean(text), flush=True)
+
+    def leave(self) -> None:
+        """Make room for something else: lines always do."""
+
+    def enter(self) -> None:
+        """Go on."""
 
     def _line(self, row: Row, again: bool) -> str:
         now_ms = time.time_ns() // 1_000_000
@@ -58,3 +69,13 @@ class Silence:
     def see(self, event: Mapping[str, Any]) -> None:
         """Fold an event."""
         self._board.see(event)
+
+    def say(self, text: str) -> None:
+        """Say it where it is in nobody's way."""
+        print(clean(text), file=sys.stderr, flush=True)
+
+    def leave(self) -> None:
+        """Nothing is in the way."""
+
+    def enter(self) -> None:
+        """Go on."""

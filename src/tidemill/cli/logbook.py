@@ -13,13 +13,13 @@ from tidemill.cli.tables import Column, Line, print_table
 from tidemill.cli.terminal import clean
 from tidemill.kernel.events import NOT_AN_ITEM
 
-TYPE_COLUMNS = 18
-NUMBER_COLUMNS = 5
+TYPE_COLUMNS = 17
+NUMBER_COLUMNS = 4
 
 _COMMON = frozenset({"type", "run", "seq", "v", "at_ms", "cause", "actor", "command", "node", "visit", "index"})
 _MACHINERY = frozenset(
     {"counter", "consumed", "emitted", "token", "worker", "hop", "waited_ms", "dead", "dead_escapes", "parents"}
-    | {"recall", "renders", "digest", "document", "trace", "size", "close", "ask", "joins"}
+    | {"recall", "signal", "renders", "digest", "document", "trace", "size", "close", "ask", "joins"}
 )
 """Fields that only a debugger asks for; --json has them."""
 
@@ -44,13 +44,14 @@ class Logbook:
         if self._began_ms is None:
             self._began_ms = at_ms
             print(self._paint(f"times since {iso(at_ms)}", DIM))
-        spent = f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0"
+        spent = f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
         kind = str(event["type"])
         said = " ".join(part for part in (where(event), about(event)) if part)
         head = f"{event['seq']:>{NUMBER_COLUMNS}}  {spent:>10}  "
-        left = columns() - len(head) - TYPE_COLUMNS - 2
-        painted = self._paint(padded(kind, TYPE_COLUMNS), _colour(kind))
-        print(f"{self._paint(head, DIM)}{painted}  {clipped(clean(said), left)}".rstrip(), flush=True)
+        left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
+        tail = f"  {clipped(clean(said), left)}" if said else ""
+        painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, _colour(kind))
+        print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
 
 def _colour(kind: str) -> str:
@@ -70,7 +71,7 @@ def about(event: Mapping[str, Any]) -> str:
     """What else matters of an event, in words where there are any."""
     words = _WORDS.get(event["type"])
     said = list(words(event) if words is not None else _anything(event))
-    if event.get("actor"):
+    if event.get("actor") and "by" not in event:
         said.append(f"by {event['actor']}")
     return " · ".join(part for part in said if part)
 
@@ -136,6 +137,39 @@ def _reasoned(event: Mapping[str, Any]) -> Iterator[str]:
     yield str(event.get("reason") or "")
 
 
+def _lettered(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"given up after {event['attempts']} attempt{'s' if event['attempts'] != 1 else ''}"
+
+
+def _reopened(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"again: {names(reopened.node for reopened in event['nodes'])}"
+    yield from _reasoned(event)
+
+
+def _patched(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"revision {event['revision']}"
+    for name in ("added", "removed", "changed"):
+        if event.get(name):
+            yield f"{name} {names(event[name])}"
+    yield str(event.get("message") or "")
+
+
+def _decided(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{event.get('decision') or 'changes' * (event['type'] == 'ApprovalReturned') or 'approve'} by {event['by']}"
+    yield str(event.get("comments") or "")
+
+
+def _overridden(event: Mapping[str, Any]) -> Iterator[str]:
+    yield str(event["status"])
+    yield snippet(event["output"], 60) if event.get("output") is not None else ""
+    yield from _reasoned(event)
+
+
+def _signalled(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"signal {event['name']}"
+    yield snippet(event.get("payload"), 60)
+
+
 def _expanded(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"{event['count']:,} items"
 
@@ -154,7 +188,17 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "NodeFailed": _failed,
     "NodeSkipped": _reasoned,
     "NodeCancelled": _reasoned,
+    "NodeOverridden": _overridden,
+    "DeadLettered": _lettered,
+    "RunRetried": _reopened,
+    "RunRewound": _reopened,
+    "RunPatched": _patched,
     "ApprovalRequested": _requested,
+    "ApprovalVoted": _decided,
+    "ApprovalDecided": _decided,
+    "ApprovalReturned": _decided,
+    "CompensationFailed": _failed,
+    "SignalReceived": _signalled,
 }
 
 

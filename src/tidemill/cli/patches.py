@@ -12,13 +12,11 @@ from tidemill.cli.options import (
     AsJson,
     DryRun,
     Key,
-    Message,
     Run,
     Sets,
     Store,
     Sure,
 )
-from tidemill.cli.runs import runs
 
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
@@ -28,7 +26,6 @@ PatchFile = Annotated[
 ]
 
 
-@runs.command("patch")
 def patch_command(
     run: Run,
     file: PatchFile = None,
@@ -43,13 +40,18 @@ def patch_command(
     ] = None,
     publish: Annotated[bool, typer.Option("--publish", help="Publish the result as a version, too.")] = False,
     sure: Sure = None,
-    message: Message = "",
+    message: Annotated[
+        str, typer.Option("--message", "--reason", "-m", metavar="TEXT", help="What it is about; it is kept.")
+    ] = "",
     actor: Actor = None,
     key: Key = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Change the graph or configuration of a run, and say what is run again and what is kept."""
+    """Change the graph or the configuration of a run.
+
+    And say what is added, removed, run again and kept; --dry-run says it and does nothing.
+    """
     from tidemill.cli.asking import Asking, acting
     from tidemill.cli.edits import read_edits
     from tidemill.cli.verdicts import tell_patch

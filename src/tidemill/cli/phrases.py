@@ -54,7 +54,7 @@ def _happening(row: Row, now_ms: int) -> str:
         case "RETRYING":
             return f"attempt {row.attempt} failed: {_blame(row)} · again in {left}"
         case "WAITING":
-            return _waiting(row.reason, left)
+            return _waiting(row, left)
         case "TOLERATED":
             return f"failed, tolerated: {_blame(row)}"
         case "FAILED" if row.code == NOT_REACHED:
@@ -69,12 +69,14 @@ def _happening(row: Row, now_ms: int) -> str:
             return "cancelled"
 
 
-def _waiting(reason: str, left: str) -> str:
+def _waiting(row: Row, left: str) -> str:
+    reason = row.reason
     if reason == "timer":
         return f"sleeps, {left} left" if left else "sleeps"
     if reason == "loop":
         return "waits for the rest of its loop"
-    return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}" + (f", {left} left" if left else "")
+    agreed = f", {row.agreed} of {row.quorum} agreed" if row.quorum > 1 else ""
+    return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 
 
 def _blame(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tidemill.cli.ages import moment
@@ -14,6 +15,7 @@ from tidemill.cli.problems import counted
 from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title
 from tidemill.engine.views import RunView
+from tidemill.front import Tidemill
 
 NODES_SHOWN_MAX = 200
 SIGNS = {
@@ -28,11 +30,31 @@ SIGNS = {
 }
 
 
-def tell_run(asking: Asking, view: RunView) -> None:
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """A run as it is shown, and when it began and last changed."""
+
+    view: RunView
+    began_ms: int | None = None
+    last_ms: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: the run's own."""
+        return self.view.to_dict()
+
+
+def span(mill: Tidemill, view: RunView) -> tuple[int, int]:
+    """When a run began, and when it came to what is shown."""
+    (first,) = mill.events(view.run_id, limit=1)
+    (last,) = mill.events(view.run_id, after=view.events - 1, limit=1)
+    return first["at_ms"], last["at_ms"]
+
+
+def tell_run(asking: Asking, sitting: Sitting) -> None:
     """Print a run, all of it that fits, and what to do next."""
-    shown = view.to_dict()
+    view, shown = sitting.view, sitting.to_dict()
     print_title(reference(shown), f"run {view.run_id}")
-    print_facts(_facts(shown))
+    print_facts([*_times(sitting), *_facts(shown)])
     print()
     _tell_nodes(shown["nodes"])
     if view.status == "COMPLETED":
@@ -50,31 +72,39 @@ def reference(shown: Mapping[str, Any]) -> str:
 
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "status", shown["status"]
-    if shown.get("created_ms"):
-        yield "started", _times(shown)
-    if shown.get("rollback", "none") != "none":
-        yield "rollback", _rollback(shown)
+    if shown["rollback"]["status"] != "none":
+        yield "rollback", _rollback(shown["rollback"])
     yield "waits for", names(shown.get("waiting_for") or (), 500)
     yield "by", shown.get("submitted_by")
     yield "labels", names(f"{key}={value}" for key, value in sorted((shown.get("labels") or {}).items()))
     yield "parent", shown.get("parent")
-    yield "forked from", shown.get("forked_from")
+    if shown.get("forked_from"):
+        origin, seq = shown["forked_from"]
+        yield "forked from", f"{origin} after event {seq}"
     if shown["error"] is not None:
         yield from _error(shown["error"], shown.get("failed_node", ""))
     counts = dict.fromkeys(node["status"] for node in shown["nodes"].values())
-    told = (f"{sum(node['status'] == status for node in shown['nodes'].values())} {status.lower()}" for status in counts)
+    told = (
+        f"{sum(node['status'] == status for node in shown['nodes'].values())} {status.lower()}" for status in counts
+    )
     yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
 
 
-def _times(shown: Mapping[str, Any]) -> str:
-    began, ended = shown["created_ms"], shown.get("ended_ms")
-    return moment(began) + (f", took {duration(ended - began)}" if ended is not None else "")
+def _times(sitting: Sitting) -> Iterator[tuple[str, Any]]:
+    began, last = sitting.began_ms, sitting.last_ms
+    yield "status", sitting.view.status
+    yield "started", moment(began)
+    if began is None or last is None:
+        return
+    if sitting.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
+        yield "took", duration(last - began)
+    else:
+        yield "last change", moment(last)
 
 
-def _rollback(shown: Mapping[str, Any]) -> str:
-    left = shown.get("rollback_left") or ()
-    return str(shown["rollback"]) + (f": not undone {names(left)}" if left else "")
+def _rollback(rollback: Mapping[str, Any]) -> str:
+    left = rollback["left"]
+    return str(rollback["status"]) + (f", not undone: {names(left)}" if left else "")
 
 
 def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:

@@ -1,123 +1,121 @@
-"""Why a run does not go on, in text: each blocker, since when, until when, and the command that ends it."""
+"""Why a run does not go on, in text: each thing it waits for, since when, until when, and the command that ends it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from tidemill.cli.ages import age, iso
-from tidemill.cli.asking import Asking
+from tidemill.cli.ages import moment
+from tidemill.cli.asking import Asking, plain
 from tidemill.cli.logbook import where
 from tidemill.cli.paint import BOLD, DIM, MAGENTA, RED, Paint, columns
 from tidemill.cli.snippets import names, snippet
-from tidemill.cli.tables import print_facts, print_hint
+from tidemill.cli.tables import COMMAND, print_facts, print_hint
 from tidemill.cli.terminal import clean
+from tidemill.kernel.explain import AnyBlocker, Cause, Explanation
 
-BLOCKERS_SHOWN_MAX = 20
+SHOWN_MAX = 12
 RUN_MARK = "{run}"
+VALUE_COLUMNS_BESIDE = 20
 
 _SAID = frozenset({"kind", "node", "visit", "index", "status", "words", "unblock", "command", "since_ms", "until_ms"})
-_LEFT_OUT = frozenset({"root", "title", "undecided", "origins", "more_origins", "listed", "broken", "url"})
-"""What `words` say already, or what takes more than a line."""
+_LEFT_OUT = frozenset(
+    {"root", "undecided", "origins", "more_origins", "listed", "broken"}
+    | {"window", "body_count", "title", "name", "reason"}
+)
+"""What the words say already, or what takes more than a line; --json has it."""
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
-def tell_why(asking: Asking, run_id: str, explanation: Mapping[str, Any]) -> None:
+def tell_why(asking: Asking, run_id: str, found: Explanation) -> None:
     """Print an explanation."""
-    paint = Paint()
-    print(paint(clean(_named(explanation.get("headline", ""), run_id)), BOLD))
-    blockers = list(explanation.get("blockers") or ())
-    shown = [each for each in blockers if each.get("root", True)] or blockers
-    for blocker in shown[:BLOCKERS_SHOWN_MAX]:
+    print(Paint()(clean(found.headline), BOLD))
+    roots = [each for each in found.blockers if each.root] or list(found.blockers)
+    for blocker in roots[:SHOWN_MAX]:
         print()
-        _tell_blocker(asking, run_id, blocker)
-    if cause := explanation.get("first_cause"):
+        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+    if found.first_cause is not None:
         print()
-        _tell_cause(cause, explanation.get("chain") or ())
-    rest = len(blockers) - min(len(shown), BLOCKERS_SHOWN_MAX)
-    if rest:
+        _tell_cause(found, found.first_cause)
+    if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
-        print_hint(f"{rest:,} more follow from these; --json lists them all")
-    if command := explanation.get("command"):
+        print_facts(facts)
+    _tell_rest(found, shown=min(len(roots), SHOWN_MAX))
+    if found.command:
         print()
-        print_hint(command_of(asking, run_id, str(command)))
+        print_hint(command_of(asking, run_id, found.command))
 
 
-def _tell_blocker(asking: Asking, run_id: str, blocker: Mapping[str, Any]) -> None:
-    paint = Paint()
-    place = where(blocker) or "the run"
-    kind = str(blocker.get("kind", "")).replace("_", " ")
-    print(f"{paint('◷', MAGENTA)} {paint(clean(place), BOLD)}  {paint(kind, DIM)}")
-    print_facts(_facts(asking, run_id, blocker), indent=2)
+def _tell_blocker(asking: Asking, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
+    paint, shown = Paint(), plain(blocker)
+    print(f"{paint('◷', MAGENTA)} {paint(clean(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
+    facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
+    facts.append(("unblock", blocker.unblock))
+    if blocker.command:
+        facts.append((COMMAND, command_of(asking, run_id, blocker.command)))
+    print_facts(facts, indent=2)
 
 
-def _facts(asking: Asking, run_id: str, blocker: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "why", _named(blocker.get("words", ""), run_id)
-    for label, name in (("since", "since_ms"), ("until", "until_ms")):
-        if blocker.get(name) is not None:
-            yield label, f"{age(blocker[name])} ({iso(blocker[name])})"
-    for name, value in blocker.items():
-        if name not in _SAID | _LEFT_OUT and value not in (None, "", [], (), {}, False, -1):
-            yield _label(name), _value(name, value)
-    yield "look at", blocker.get("url")
-    yield "unblock", _named(blocker.get("unblock", ""), run_id)
-    if blocker.get("command"):
-        yield "run", command_of(asking, run_id, str(blocker["command"]))
-
-
-def _label(name: str) -> str:
-    return name.removesuffix("_ms").replace("_", " ")
+def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "since", moment(shown["since_ms"])
+    yield "until", moment(shown["until_ms"])
+    for name, value in shown.items():
+        if name not in _SAID | _LEFT_OUT and value not in _NOTHING:
+            yield name.removesuffix("_ms").replace("_", " "), _value(name, value)
 
 
 def _value(name: str, value: Any) -> str:
+    width = columns() - VALUE_COLUMNS_BESIDE
     if name.endswith("_ms") and isinstance(value, int):
-        return f"{age(value)} ({iso(value)})"
-    if isinstance(value, Mapping) and "code" in value:
-        return f"{value.get('message', '')} [{value['code']}]"
-    if isinstance(value, (list, tuple)) and all(isinstance(entry, str) for entry in value):
-        return names(value, columns() - 20)
-    return snippet(value, columns() - 20)
+        return moment(value)
+    if isinstance(value, dict) and "code" in value:
+        return f"{value['message']} [{value['code']}]"
+    if isinstance(value, list):
+        return names((" → ".join(map(str, entry)) if isinstance(entry, list) else entry for entry in value), width)
+    return "yes" if value is True else snippet(value, width)
 
 
-def _tell_cause(cause: Any, chain: Sequence[Any]) -> None:
-    paint = Paint()
-    if not isinstance(cause, Mapping):
-        print(f"{paint('✗', RED)} {clean(str(cause))}")
-        return
-    error = cause.get("error") if isinstance(cause.get("error"), Mapping) else cause
-    print(f"{paint('✗', RED)} {paint(clean(where(cause) or 'the run'), BOLD)}  {paint('first cause', DIM)}")
-    print_facts(_cause_facts(cause, error or {}, chain), indent=2)
+def _tell_cause(found: Explanation, cause: Cause) -> None:
+    paint, error = Paint(), cause.error
+    place = where({"node": cause.node, "visit": cause.visit, "index": cause.index}) or "the run"
+    print(f"{paint('✗', RED)} {paint(clean(place), BOLD)}  {paint('the first cause', DIM)}")
+    facts = [
+        ("error", f"{error.message} [{error.code}]"),
+        ("type", error.type if error.type != "Fail" else ""),
+        ("hint", error.hint),
+        ("when", moment(cause.at_ms)),
+        ("chain", "\n".join(f"{link.words}{_of(link.nodes.names)}" for link in found.chain)),
+    ]
+    print_facts(facts, indent=2)
 
 
-def _cause_facts(
-    cause: Mapping[str, Any], error: Mapping[str, Any], chain: Sequence[Any]
-) -> Iterator[tuple[str, Any]]:
-    if "code" in error:
-        yield "error", f"{error.get('message', '')} [{error['code']}]"
-    else:
-        yield "why", cause.get("words") or error.get("message")
-    yield "hint", error.get("hint")
-    yield "cause", "\n".join(map(str, error.get("causes") or ()))
-    if cause.get("at_ms") is not None:
-        yield "when", f"{age(cause['at_ms'])} ({iso(cause['at_ms'])})"
-    if cause.get("seq"):
-        yield "event", cause["seq"]
-    yield "then", "\n".join(_step(step) for step in chain)
+def _of(nodes: tuple[str, ...]) -> str:
+    return f": {names(nodes)}" if nodes else ""
 
 
-def _step(step: Any) -> str:
-    if not isinstance(step, Mapping):
-        return str(step)
-    number = f"{step['seq']:>5}  " if step.get("seq") else ""
-    said = step.get("words") or step.get("what") or step.get("type") or ""
-    return " ".join(part for part in (f"{number}{where(step)}".rstrip(), str(said)) if part)
+def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
+    """What is to be said of the run as a whole."""
+    yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
+    yield "reason", found.reason if not found.blockers else ""
+    yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
+    yield "tolerated", names(found.tolerated.names)
+    yield "unread", names(f"{name} ({number})" for name, number in found.unread.items())
+    yield "dead letters", str(found.dead_letters or "")
+    if found.rollback != "none":
+        yield "rollback", found.rollback + (f", not undone: {names(found.left.names)}" if found.left.names else "")
+    yield "unblock", found.unblock
 
 
-def _named(text: Any, run_id: str) -> str:
-    return str(text).replace(RUN_MARK, run_id)
+def _tell_rest(found: Explanation, *, shown: int) -> None:
+    more = len(found.blockers) - shown + found.more_roots + found.more_followers
+    if more:
+        print()
+        print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
 
 
 def command_of(asking: Asking, run_id: str, command: str) -> str:
     """A command line that an explanation gives, for this run and this store."""
+    # Replaced, not formatted: the rest of the line may hold braces of its own.
     said = command.replace(RUN_MARK, run_id)
     store = asking.command().removeprefix("tidemill").strip()
-    return f"{said} {store}".strip() if said.startswith("tidemill") else said
+    return f"{said} {store}".strip() if said.startswith("tidemill ") else said

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemill.cli.ages import age, iso
 from tidemill.cli.asking import ALONE, Asking
+from tidemill.cli.ballots import DECISIONS
 from tidemill.cli.snippets import names
 from tidemill.cli.tables import Column, Line, print_hint, print_next, print_table
 from tidemill.engine.catalog import TagMoved, Version, WorkflowRow
@@ -38,7 +39,7 @@ def tell_page(asking: Asking, page: Page, heads: Sequence[Column], lines: Iterab
             print_hint(ALONE)
         return
     print_table(heads, lines)
-    print_next(page.cursor, len(page.rows))
+    print_next(page.cursor)
 
 
 def tell_runs(asking: Asking, page: Page) -> None:
@@ -78,7 +79,10 @@ def tell_approvals(asking: Asking, page: Page) -> None:
         Column("ASKED"),
     )
     lines = (
-        Line((row.run_id, place(row), row.decision or row.status, age(row.requested_ms)), _approval_note(row))
+        Line(
+            (row.run_id, place(row), DECISIONS.get(row.decision, row.status), age(row.requested_ms)),
+            _approval_note(row),
+        )
         for row in page.rows
     )
     tell_page(asking, page, heads, lines, "no approval matches")

@@ -11,18 +11,17 @@ from typing import Any, Protocol, Self
 
 from tidemill import front
 from tidemill.cli import exits
+from tidemill.cli.asking import CLOSE_SECONDS_MAX, Asking
 from tidemill.cli.board import Board
 from tidemill.cli.ending import tell_end, tell_quietly
+from tidemill.cli.helping import Helper
 from tidemill.cli.lines import Lines, Silence
 from tidemill.cli.problems import as_plain, counted, print_json, print_problems, print_refusal
-from tidemill.cli.sources import Source, read_inputs, read_source
+from tidemill.cli.sources import STDIN, Source, read_inputs, read_source
 from tidemill.cli.terminal import console, draws, stdout_kept_clean
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.front import Tidemill
-
-CLOSE_SECONDS_MAX = 0.3
-"""The run has ended: what still runs is fenced off, so it is not waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +31,15 @@ class RunOptions:
     file: str
     given: tuple[str, ...]
     store: str
+    actor: str
+    roles: tuple[str, ...]
     as_json: bool
     quiet: bool
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is shown before the end."""
+        return self.as_json or self.quiet
 
 
 class Watcher(Protocol):
@@ -45,13 +51,18 @@ class Watcher(Protocol):
 
     def see(self, event: Mapping[str, Any]) -> None: ...
 
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
+
 
 def run(options: RunOptions) -> int:
     """Run a document to its end and tell how it went."""
-    silent = options.as_json or options.quiet
     try:
         source, inputs = read_source(options.file), read_inputs(options.given)
-        with stdout_kept_clean() if silent else nullcontext(), _importable(source.folder):
+        with stdout_kept_clean() if options.silent else nullcontext(), _importable(source.folder):
             view, board = _run(options, source, inputs)
     except Rejected as refusal:
         return _refused(options, refusal)
@@ -67,23 +78,31 @@ def run(options: RunOptions) -> int:
 def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[RunView, Board]:
     mill = front.open(options.store)
     try:
-        published = mill.publish(source.document)
-        if published.warnings and not (options.as_json or options.quiet):
+        published = mill.publish(source.document, author=options.actor)
+        if published.warnings and not options.silent:
             title = f"! {counted(len(published.warnings), 'warning')}"
             print_problems(title, published.warnings, sys.stderr, warning=True)
         reference = f"{published.name}@{published.version}"
         board = Board(mill.workflow(reference))
         watcher = _watcher(options, board)
         # From here on an interrupt finds somebody who cancels the run.
-        board.run_id = mill.start(reference, inputs)
-        _watch(mill, board, watcher)
+        board.run_id = mill.start(reference, inputs, submitted_by=options.actor)
+        helper = Helper(
+            mill,
+            Asking(options.store),
+            watcher,
+            actor=options.actor,
+            roles=options.roles,
+            talks=not options.silent and options.file != STDIN,
+        )
+        _watch(mill, board, watcher, helper)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
 
 def _watcher(options: RunOptions, board: Board) -> Watcher:
-    if options.as_json or options.quiet:
+    if options.silent:
         return Silence(board)
     if not draws():
         return Lines(board)
@@ -92,12 +111,13 @@ def _watcher(options: RunOptions, board: Board) -> Watcher:
     return Display(board, console())
 
 
-def _watch(mill: Tidemill, board: Board, watcher: Watcher) -> None:
+def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper) -> None:
     """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
     with watcher:
         try:
             for event in mill.follow(board.run_id):
                 watcher.see(event)
+                helper.see(board.run_id, event)
         except KeyboardInterrupt:
             board.interrupted = True
             # A refusal means that it ended by itself a moment ago; its end is still to be seen.

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tidemill.cli.asking import Asking
     from tidemill.front import Tidemill
 
-runs = typer.Typer(help="Find runs, look at them, repair them.", no_args_is_help=True, rich_markup_mode=None)
+runs = typer.Typer(
+    name="runs", help="Find runs, look at them, repair them.", no_args_is_help=True, rich_markup_mode=None
+)
 
 EVENTS_PAGE = 200
 Status = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
@@ -59,12 +61,17 @@ def list_command(
 
 @runs.command("show")
 def show_command(run: Run, at: At = None, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
-    """Show a run: how it stands, its nodes, and what it returned or why it did not."""
+    """Show a run, its nodes, and what it returned or why not."""
     from tidemill.cli.asking import Asking
-    from tidemill.cli.portrait import tell_run
+    from tidemill.cli.portrait import Sitting, span, tell_run
 
     asking = Asking(store, as_json)
-    return asking.answer(lambda mill: mill.show(run, at=at), lambda view: tell_run(asking, view))
+
+    def ask(mill: Tidemill) -> Sitting:
+        view = mill.show(run, at=at)
+        return Sitting(view) if as_json else Sitting(view, *span(mill, view))
+
+    return asking.answer(ask, lambda sitting: tell_run(asking, sitting))
 
 
 @runs.command("state")
@@ -115,7 +122,7 @@ def _tell_events(page: Any) -> None:
         book.tell(event)
     if not page.rows:
         print("no events behind that one")
-    print_next(page.cursor, len(page.rows))
+    print_next(page.cursor)
 
 
 def _follow(asking: Asking, run: str, after: int) -> int:
@@ -155,17 +162,23 @@ def path_command(
 
 @runs.command("why")
 def why_command(run: Run, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
-    """Say what a run waits for, or why it failed, and what to do about it."""
-    from tidemill.cli.asking import Asking, plain
+    """Say what a run waits for, or why it failed.
+
+    With what to do about it: the command that unblocks it, where there is one.
+    """
+    from tidemill.cli.asking import Asking
     from tidemill.cli.reasons import tell_why
 
     asking = Asking(store, as_json)
-    return asking.answer(lambda mill: plain(mill.why(run)), lambda found: tell_why(asking, run, found))
+    return asking.answer(lambda mill: mill.why(run), lambda found: tell_why(asking, run, found))
 
 
 @runs.command("document")
 def document_command(run: Run, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
-    """Print the document that a run follows, in its normal form, and the digest that patches name."""
+    """Print the document that a run follows.
+
+    In its normal form, which patches are made for, with the digest they may name.
+    """
     from tidemill.cli.asking import Asking
 
     return Asking(store, as_json).answer(lambda mill: mill.document(run), _tell_document)

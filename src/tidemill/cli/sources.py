@@ -79,13 +79,13 @@ def _nearby(name: str) -> str:
     return f"did you mean {path.with_name(close[0])}?" if close else ""
 
 
-def read_inputs(given: Sequence[str]) -> dict[str, Any]:
-    """Read `--input` options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
+def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]:
+    """Read options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     for text in given:
         try:
-            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(text)
+            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(option, text)
         except Rejected as refusal:
             problems.extend(refusal.problems)
     if problems:
@@ -142,17 +142,17 @@ def _input_code(code: str) -> str:
 
 
 def _input_words(problem: Problem) -> str:
-    return "the file does not hold a mapping of inputs" if problem.code == "not_a_mapping" else problem.message
+    return "the file does not hold a mapping" if problem.code == "not_a_mapping" else problem.message
 
 
-def _from_pair(text: str) -> dict[str, Any]:
+def _from_pair(option: str, text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         hint = "write name=value, or @file.json"
-        raise rejected("input_invalid", f"--input {text!r} is not name=value", hint=hint)
+        raise rejected("input_invalid", f"{option} {text!r} is not name=value", hint=hint)
     if not _is_unicode(text):
-        raise rejected("input_invalid", f"--input {name!a} is not valid UTF-8")
-    return {name: parse_value(f"--input {name}", value)}
+        raise rejected("input_invalid", f"{option} {name!a} is not valid UTF-8")
+    return {name: parse_value(f"{option} {name}", value)}
 
 
 def parse_value(option: str, text: str) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +14,8 @@ from tidemill.cli.terminal import clean
 GAP = 2
 CELL_COLUMNS_MIN = 8
 VALUE_COLUMNS_MAX = 2_000
+COMMAND = "how"
+"""The label of a command that does something about it."""
 
 
 class Column(NamedTuple):
@@ -37,10 +42,11 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
     widths = _widths(heads, rows, columns() - indent)
     paint, margin = Paint(), " " * indent
     if any(head.title for head in heads):
-        print((margin + _joined([paint(_placed(head.title, head, width), DIM) for head, width in zip(heads, widths, strict=True)])).rstrip())
+        titles = [head.title for head in heads]
+        print(margin + paint(_joined(_placed(titles, heads, widths)), DIM))
     for row in rows:
-        cells = [_painted(paint, *parts) for parts in zip(row.cells, heads, widths, strict=True)]
-        print((margin + _joined(cells)).rstrip())
+        placed = _placed(row.cells, heads, widths)
+        print(margin + _joined(_painted(paint, cell, head) for cell, head in zip(placed, heads, strict=False)))
         if row.note:
             print(margin + "  " + paint(clipped(_cell(row.note), columns() - indent - 2), DIM))
 
@@ -53,21 +59,29 @@ def _joined(cells: Iterable[str]) -> str:
     return (" " * GAP).join(cells)
 
 
-def _placed(text: str, head: Column, width: int) -> str:
-    text = clipped(text, width)
-    return " " * (width - room(text)) + text if head.number else padded(text, width)
+def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    """The cells of a row, each as wide as its column; nothing stands behind the last one that is not empty."""
+    texts = [clipped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    while texts and not texts[-1]:
+        texts.pop()
+    last = len(texts) - 1
+    return [
+        " " * (widths[number] - room(text)) + text
+        if heads[number].number
+        else text
+        if number == last
+        else padded(text, widths[number])
+        for number, text in enumerate(texts)
+    ]
 
 
-def _painted(paint: Paint, text: str, head: Column, width: int) -> str:
-    placed = _placed(text, head, width)
-    return paint(placed, STATUS_COLOURS.get(text, "")) if head.status else placed
+def _painted(paint: Paint, placed: str, head: Column) -> str:
+    return paint(placed, STATUS_COLOURS.get(placed.strip(), "")) if head.status else placed
 
 
 def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
     """The widest cell of each column; those that give are cut until all of it fits."""
-    widths = [
-        max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)
-    ]
+    widths = [max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)]
     surplus = sum(widths) + GAP * (len(widths) - 1) - columns_max
     while surplus > 0:
         giving = [number for number, head in enumerate(heads) if head.gives and widths[number] > CELL_COLUMNS_MIN]
@@ -87,10 +101,19 @@ def print_facts(facts: Iterable[tuple[str, Any]], *, indent: int = 0) -> None:
     width = max((len(label) for label, _ in shown), default=0)
     paint, margin = Paint(), " " * indent
     for label, text in shown:
-        for number, line in enumerate(text.split("\n")):
+        for number, line in enumerate(_folded(label, text, columns() - indent - width - GAP)):
             name = paint(f"{label if not number else '':<{width}}", DIM)
             said = paint.status(line) if label == "status" else line
             print(f"{margin}{name}  {said}".rstrip())
+
+
+def _folded(label: str, text: str, columns_max: int) -> list[str]:
+    """The lines of a fact. Sentences are folded on a terminal; what is to be copied is left in one piece."""
+    lines = text.split("\n")
+    if label == COMMAND or not sys.stdout.isatty():
+        return lines
+    fold = functools.partial(textwrap.wrap, width=columns_max, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in (fold(line) if room(line) > columns_max else [line])]
 
 
 def print_title(*parts: str) -> None:
@@ -104,9 +127,9 @@ def print_hint(text: str) -> None:
     print(Paint()(f"→ {clean(text)}", DIM))
 
 
-def print_next(cursor: str | None, shown: int) -> None:
+def print_next(cursor: str | None) -> None:
     """Say how to get the next page, when there is one."""
     if cursor is not None:
         import shlex
 
-        print_hint(f"{shown} shown, there are more: the same command with --after {shlex.quote(cursor)}")
+        print_hint(f"next page: --after {shlex.quote(cursor)}")

@@ -33,7 +33,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
-from tidemill.kernel.events import Payload, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Frame, Store, Stream
 
@@ -179,10 +179,10 @@ class Engine(Letters, Inbox, History, Library):
             raise rejected(
                 "cursor_invalid", message, path="/after", hint="pass the seq of the last event you have seen"
             )
-        if not entry.state.live and after >= entry.state.seq:
+        if not entry.state.busy and after >= entry.state.seq:
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
-        last = None if entry.state.live else entry.state.seq
+        last = None if entry.state.busy else entry.state.seq
         frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
         async with aclosing(frames):
             async for frame in frames:
@@ -190,8 +190,13 @@ class Engine(Letters, Inbox, History, Library):
                     continue
                 shown = plain(decode_event(frame.body), frame.version)
                 yield shown
-                if shown["type"] in _TERMINAL or frame.version == last:
+                if frame.version == last or (shown["type"] in _ENDS and await self._is_over(run_id, frame.version)):
                     return
+
+    async def _is_over(self, run_id: str, seq: int) -> bool:
+        """Whether nothing follows by itself after an event: the run is not reopened behind it, nor rolled back."""
+        state = (await self._entry(run_id)).state
+        return not state.busy and seq >= state.ended_seq
 
     async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
@@ -201,7 +206,8 @@ class Engine(Letters, Inbox, History, Library):
         return [read_run_row(row) for row in page.rows], page.after
 
 
-_TERMINAL = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__}
+_ENDS = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__, RollbackFinished.__name__}
+"""Events after which a run may be over."""
 
 
 def _same_value(one: Payload, other: Payload) -> bool:

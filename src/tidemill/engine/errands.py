@@ -18,7 +18,7 @@ from tidemill.engine.rows import RUN
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import outputs_of_state
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.kernel.commands import (
     AnyCommand,
     Cancel,
@@ -120,7 +120,8 @@ class Errands:
         if answer.problem is not None:
             raise Rejected(answer.problem)
         entry = await self._find(child)
-        assert entry is not None, "what was committed can be read"
+        if entry is None:
+            raise Unavailable(f"run {child.key} was started, but cannot be read")
         return entry
 
     async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, Flow]:
@@ -181,6 +182,9 @@ class Errands:
             status=state.status,
             output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
             error=error if state.status != "COMPLETED" else None,
+            workflow=state.workflow,
+            version=state.version,
+            digest=state.digest,
         )
 
     async def _outputs(self, child: Stream, entry: Entry) -> Payload:

@@ -96,12 +96,14 @@ class Runs:
 
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
-        after = {stream: self._version(stream) for stream in streams}
+        # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
+        known = {stream: self._entries.get(stream) for stream in streams}
+        after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
         found: dict[Stream, Entry] = {}
         for tail in await self._store.load(after):
             self._damaged.pop(tail.stream, None)
             try:
-                entry = await self._absorb(tail)
+                entry = await self._absorb(tail, self._entries.get(tail.stream) or known[tail.stream])
             except TidemillError as error:
                 # One run that cannot be read must not keep the others from going on.
                 self._entries.pop(tail.stream, None)
@@ -111,12 +113,7 @@ class Runs:
                 found[tail.stream] = entry
         return found
 
-    def _version(self, stream: Stream) -> int:
-        entry = self._entries.get(stream)
-        return 0 if entry is None else entry.state.seq
-
-    async def _absorb(self, tail: Tail) -> Entry | None:
-        entry = self._entries.get(tail.stream)
+    async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
         if tail.version == 0:
             return entry
         if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):

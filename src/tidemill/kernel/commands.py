@@ -248,6 +248,9 @@ class ChildEnded(ToActivation, frozen=True, kw_only=True):
     status: str
     output: Payload | None = None
     error: Error | None = None
+    workflow: str = ""
+    version: int = 0
+    digest: str = ""
 
 
 class Delivered(Command, frozen=True, kw_only=True):

@@ -296,7 +296,7 @@ def timed_out(pen: Pen, node: Node, index: int) -> None:
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
         _decide(pen, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
-    elif approval.on_timeout == "escalate" and approval.escalate_to and not approval.escalated:
+    elif approval.on_timeout == "escalate" and not approval.escalated:
         _escalate(pen, node, cell.visit, index, approval)
     else:
         pen.emit(ApprovalExpired(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=index))

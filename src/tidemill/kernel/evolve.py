@@ -92,6 +92,7 @@ def _run_cancelled(state: State, event: RunCancelled) -> None:
 
 def _run_ended(state: State, event: RunCompleted | RunFailed | RunCancelled, status: Any) -> None:
     state.status, state.ended_ms, state.rendering = status, event.at_ms, False
+    state.ended_seq = state.seq
     state.counter -= event.consumed
     state.first_held = state.last_held = ""
 

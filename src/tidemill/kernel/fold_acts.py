@@ -77,6 +77,10 @@ def _reopen_items(state: State, cell: Cell) -> None:
 def run_rewound(state: State, event: RunRewound) -> None:
     reset = {reopened.node for reopened in event.nodes}
     _leave_queue(state, reset)
+    for source, target in event.undecided:
+        cell = state.edit(target)
+        cell.edges = {known: taken for known, taken in everything(cell.edges).items() if known != source}
+        cell.dead -= 1
     for reopened in event.nodes:
         state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
@@ -100,7 +104,7 @@ def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRew
         tokens=reopened.tokens,
         own=own,
         settled=own and bool(old.edges),
-        hop=max((state.peek(source).hop for source, went in edges.items() if went), default=0),
+        hop=old.hop - old.fired if own else max((state.peek(s).hop for s, went in edges.items() if went), default=0),
         passes=0 if reopened.node in event.restarted else old.passes,
         past=old.past,
         reported_before=old.reported,
@@ -166,6 +170,7 @@ def run_patched(state: State, event: RunPatched) -> None:
     state.blobs += type(event.patch) is BlobRef
     if event.actor is not None and event.actor not in state.patched_by:
         state.patched_by = (*state.patched_by, event.actor)
+    state.rendering = state.rendering and not event.emitted
     for name in event.removed:
         _forget(state, name)
     for join in event.joins:
@@ -178,7 +183,9 @@ def run_patched(state: State, event: RunPatched) -> None:
 
 def _forget(state: State, name: str) -> None:
     """A node that is removed; should one of its name come back, its visits are counted on."""
-    old = state.peek(name)
+    old = state.edit(name)
+    if old.held:
+        unhold(state, name, old)
     state.items -= 0 if old.map is None else old.map.next
     state.cells[name] = Cell(visit=old.visit + (old.fired or old.attempt > 0))
 
@@ -189,8 +196,8 @@ def _rejoin(state: State, join: Join) -> None:
     cell.taken = sum(cell.edges.values())
     cell.dead = len(cell.edges) - cell.taken
     cell.tokens, cell.own = join.tokens, join.own
-    if not cell.fired:
-        cell.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0)
+    if not join.own:
+        cell.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + cell.fired
 
 
 def run_forked(state: State, event: RunForked) -> None:

@@ -189,6 +189,10 @@ def node_completed(state: State, event: NodeCompleted) -> None:
     note_token(act, event.token)
     if event.undoable:
         undoable(state, event)
+    if event.route is not None:
+        cell.aside = bool(event.route.again)
+    elif act.approval is not None:
+        cell.aside = act.approval.decision in ("reject", "changes")
     over(state, cell, act, event, "COMPLETED")
 
 

@@ -2,7 +2,7 @@
 
 The first events are taken over as they are, under the new run's name; nothing is ever written to the other run.
 What was under way there begins anew here, with effect keys of its own, and is undone, if it ever has to be, by
-this run alone.
+this run alone. Any event may be the last: what had followed from it in the same commit is worked out again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,22 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.kernel.commands import Fork
-from tidemill.kernel.events import AnyEvent, RunCompleted, RunCreated, RunForked
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalReturned,
+    ChildFinished,
+    DeadLettered,
+    NodeCancelled,
+    NodeCompleted,
+    NodeFailed,
+    NodeWaiting,
+    RunCompleted,
+    RunCreated,
+    RunForked,
+    SignalReceived,
+)
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.patching import apply_patch
@@ -21,6 +36,7 @@ from tidemill.kernel.patching import problems as patch_problems
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reopening import reopen, rewind_run, schedule
 from tidemill.kernel.state import ENDED
+from tidemill.kernel.visits import item_over
 
 
 def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
@@ -44,7 +60,7 @@ def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
 def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
     if fork.rewind not in pen.flow.by_id:
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}")
-    cell = replay(fork.prefix).peek(fork.rewind)
+    cell = replay(_whole(fork.prefix)).peek(fork.rewind)
     if not cell.fired and cell.status not in ENDED:
         return Problem(code="node_not_begun", message=f"node {fork.rewind} had not begun at this event")
     return None
@@ -56,19 +72,55 @@ def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
     return next(ends, len(events)) if rewinds else len(events)
 
 
+def _whole(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
+    """The prefix without events at its end that mean nothing without those behind them.
+
+    The end of a run that is only half written did not happen here. An answer on its way to the visit that waits for
+    it has to be given once more, and so has the last word of a pass whose successor does not begin here.
+    """
+    length = len(prefix)
+    while length > 1 and _ends_run(prefix, length - 1):
+        length -= 1
+    return prefix[: length - _waits_for_more(prefix[length - 1])]
+
+
+def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
+    """Whether an event is part of how a run, or a map, is brought to an end: it is followed by more of that."""
+    event = events[at]
+    if isinstance(event, DeadLettered):
+        return _ends_run(events, at - 1)
+    if isinstance(event, NodeFailed):
+        return event.retry_at_ms is None and event.output is None
+    return isinstance(event, NodeCancelled)
+
+
+def _waits_for_more(event: AnyEvent) -> bool:
+    """Whether what follows from an event stands right behind it and cannot be worked out without it."""
+    match event:
+        case SignalReceived():
+            return bool(event.node)
+        case NodeWaiting():
+            return bool(event.signal) or event.on == "human"
+        case NodeCompleted():
+            return event.route is not None and bool(event.route.again) and not event.taken
+        case _:
+            return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
+
+
 def fork_run(pen: Pen, fork: Fork) -> None:
     """Take over the prefix, and go on from it."""
-    begin = _take_over(pen, fork)
+    _take_over(pen, fork)
     if fork.patch is not None:
-        begin |= dict.fromkeys(apply_patch(pen, fork.patch))
+        apply_patch(pen, fork.patch)
     for put in expected_jobs(pen.flow, pen.state):
         pen.put(put)
-    schedule(pen, begin)
+    _go_on(pen)
 
 
-def _take_over(pen: Pen, fork: Fork) -> dict[str, None]:
-    """Write the shared events and what makes them this run's own; answers the nodes that are to begin."""
-    for event in _renamed(fork):
+def _take_over(pen: Pen, fork: Fork) -> None:
+    """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
+    prefix = _whole(fork.prefix)
+    for event in _renamed(fork, prefix):
         pen.emit(event)
     deadline = None if pen.flow.limits.deadline_ms is None else pen.now + pen.flow.limits.deadline_ms
     pen.emit(
@@ -77,33 +129,42 @@ def _take_over(pen: Pen, fork: Fork) -> dict[str, None]:
             actor=pen.actor,
             command=pen.command,
             run=fork.run,
-            at=len(fork.prefix),
+            at=len(prefix),
             deadline_at_ms=deadline,
             reason=fork.reason,
         )
     )
     pen.cause = pen.state.seq
-    begin: dict[str, None] = {}
     if not pen.state.live:
         # What nobody knows about the other run's effects is no question here: these are effects of its own.
-        begin |= dict.fromkeys(reopen(pen, fork.reason, tuple(pen.flow.by_id)))
+        reopen(pen, fork.reason, tuple(pen.flow.by_id))
     if fork.rewind:
-        begin |= dict.fromkeys(rewind_run(pen, fork.rewind, fork.reason))
-    return begin
+        rewind_run(pen, fork.rewind, fork.reason)
 
 
-def _renamed(fork: Fork) -> Iterator[AnyEvent]:
+def _go_on(pen: Pen) -> None:
+    """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
+    for node in pen.flow.nodes:
+        cell = pen.state.peek(node.id)
+        if cell.status == "RUNNING" and cell.map is not None:
+            item_over(pen, node)
+        elif cell.wait is not None and cell.wait.on == "loop":
+            pen.loops.append(node.id)
+    schedule(pen, pen.flow.by_id)
+
+
+def _renamed(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
     """The shared events; the first says whose they are now."""
-    first = fork.prefix[0]
+    first = prefix[0]
     assert isinstance(first, RunCreated), "it was not refused"
     yield msgspec.structs.replace(
         first,
         inputs=first.inputs if fork.inputs is None else fork.inputs,
         labels=first.labels if fork.labels is None else fork.labels,
         submitted_by=fork.submitted_by or first.submitted_by,
-        forked_from=(fork.run, len(fork.prefix)),
+        forked_from=(fork.run, len(prefix)),
         parent=None,
         close="",
         depth=0,
     )
-    yield from fork.prefix[1:]
+    yield from prefix[1:]

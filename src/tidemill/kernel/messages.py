@@ -86,25 +86,34 @@ def child_began(pen: Pen, message: ChildBegan) -> None:
     if act is None:
         if message.close != ABANDON:
             pen.put(system_job("close", 0, message.node, message.visit, message.index))
-    elif act.wait is not None and not act.wait.started:
-        pen.emit(
-            ChildStarted(
-                at_ms=pen.now,
-                node=message.node,
-                visit=message.visit,
-                index=message.index,
-                child=message.child,
-                workflow=message.workflow,
-                version=message.version,
-                digest=message.digest,
-            )
+    else:
+        _note_start(pen, act, message)
+
+
+def _note_start(pen: Pen, act: Activation, message: ChildBegan | ChildEnded) -> None:
+    """Write down that the child exists, once; a child may have ended before anybody heard of it."""
+    if act.wait is None or act.wait.started or not message.digest:
+        return
+    pen.emit(
+        ChildStarted(
+            at_ms=pen.now,
+            node=message.node,
+            visit=message.visit,
+            index=message.index,
+            child=message.child,
+            workflow=message.workflow,
+            version=message.version,
+            digest=message.digest,
         )
+    )
 
 
 def child_ended(pen: Pen, node: Node, message: ChildEnded) -> None:
     """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
-    if _waiting_for(pen, message) is None:
+    act = _waiting_for(pen, message)
+    if act is None:
         return
+    _note_start(pen, act, message)
     pen.emit(
         ChildFinished(
             at_ms=pen.now,

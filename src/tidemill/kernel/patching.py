@@ -114,6 +114,13 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
             yield _fixed_problem(cell, node.id, "changed")
         elif node.loops != after.loops and _is_live(cell):
             yield _fixed_problem(cell, node.id, "put into another loop")
+        elif _relists(old, after, state) and _items_begun(cell):
+            yield Problem(
+                code="patch_items_begun",
+                message=f"items of {node.id} have begun: those of another list would be taken for them",
+                path=f"/nodes/{node.id}/map",
+                hint="fork the run with this patch and rewind the fork to the node",
+            )
         if after is not None and _joined(state, cell) and set(node.inbound) != set(after.inbound):
             yield Problem(
                 code="patch_join_fired",
@@ -121,6 +128,12 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
                 path=f"/nodes/{node.id}",
                 hint="rewind the run to it first",
             )
+
+
+def _items_begun(cell: Cell) -> bool:
+    """Whether any item of a map was tried or settled, so that its effect key is used up."""
+    items = {} if cell.map is None else everything(cell.map.at)
+    return any(item.attempt > 0 or item.status == "COMPLETED" for item in items.values())
 
 
 def _is_live(cell: Cell) -> bool:
@@ -160,11 +173,14 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     seen = verdict(old, new, state)
     changed = set(seen.changed)
     joins = tuple(_joins(old, new, state))
-    before = sum(state.peek(join.node).tokens for join in joins)
-    lost = sum(state.peek(name).tokens for name in seen.removed)
     emitted = sum(join.tokens for join in joins)
+    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *seen.removed))
+    if state.rendering and emitted:
+        # There is more to do before the outputs can be known: their rendering gives its token back.
+        consumed += 1
+        pen.drop(key_of("outputs"))
+    before = state.deadline_ms
     deadline = _deadline(pen, new)
-    moved = deadline != state.deadline_ms
     pen.flow = new
     pen.emit(
         RunPatched(
@@ -181,8 +197,8 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
             joins=joins,
             relisted=tuple(node.id for node in new.nodes if node.id in changed and _relists(old, node, state)),
             emitted=emitted,
-            consumed=before + lost,
-            counter=state.counter + emitted - before - lost,
+            consumed=consumed,
+            counter=state.counter + emitted - consumed,
             deadline_at_ms=deadline,
             message=patch.message,
         )
@@ -190,44 +206,93 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     pen.cause = state.seq
     if not state.live:
         return reopen(pen, patch.message, patch.sure)
-    if moved:
-        pen.drop(key_of("deadline"))
-        if deadline is not None:
-            pen.put(system_job("deadline", deadline))
+    _go_on(pen, before)
     return [join.node for join in joins]
 
 
+def _go_on(pen: Pen, before: int | None) -> None:
+    """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
+    deadline = pen.state.deadline_ms
+    if deadline != before:
+        pen.drop(key_of("deadline"))
+        if deadline is not None:
+            pen.put(system_job("deadline", deadline))
+    for node in pen.flow.nodes:
+        wait = pen.state.peek(node.id).wait
+        if wait is not None and wait.on == "loop":
+            pen.loops.append(node.id)
+
+
 def _deadline(pen: Pen, new: Workflow) -> int | None:
-    if new.limits.deadline_ms == pen.flow.limits.deadline_ms:
-        return pen.state.deadline_ms
-    return None if new.limits.deadline_ms is None else pen.state.created_ms + new.limits.deadline_ms
+    """The deadline under the new graph, counted from the moment that the old one was counted from."""
+    state, was, allowed = pen.state, pen.flow.limits.deadline_ms, new.limits.deadline_ms
+    if allowed == was:
+        return state.deadline_ms
+    if allowed is None:
+        return None
+    if was is not None and state.deadline_ms is not None:
+        return state.deadline_ms - was + allowed
+    return (state.created_ms if state.forked_from is None else pen.now) + allowed
 
 
 def _relists(old: Workflow, node: Node, state: State) -> bool:
     """Whether a map that had its list must make a new one; other changes leave the items that completed alone."""
-    return state.peek(node.id).map is not None and old.by_id[node.id].map != node.map
+    return state.peek(node.id).map is not None and _list_of(old.by_id[node.id]) != _list_of(node)
+
+
+def _list_of(node: Node) -> Any:
+    return None if node.map is None else (node.map.over,)
 
 
 def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
     """The inbound edges, under the new graph, of every visit that has not begun and whose edges are others now."""
     for node in new.nodes:
         cell, before = state.peek(node.id), old.by_id.get(node.id)
-        same = before is not None and set(before.inbound) == set(node.inbound)
-        if same or _joined(state, cell):
+        if _joined(state, cell):
             continue
         edges = {source: _edge(old, new, state, source, node.id) for source in node.inbound}
+        same = before is not None and set(before.inbound) == set(node.inbound)
+        if same and all(cell.edges.get(source) is taken for source, taken in edges.items()):
+            continue
         decided = tuple((source, taken) for source, taken in edges.items() if taken is not None)
-        own = not node.inbound
+        own = (same and cell.own) or not node.inbound
         tokens = int(own) or sum(taken for _, taken in decided)
         yield Join(node.id, decided, tokens if state.live else 0, own)
 
 
 def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
-    """What an edge of the new graph was decided to be by the visit that its source has made."""
-    known = old.by_id.get(source)
-    if known is not None and target in known.outbound:
-        return everything(state.peek(target).edges).get(source)
-    cell = state.peek(source)
-    if cell.status not in ENDED or _reopens(state, cell):
-        return None
-    return target in new.by_id[source].plain and (cell.status == "COMPLETED" or cell.tolerated)
+    """What an edge of the new graph was decided to be by the visit that its source has made.
+
+    An edge that was not taken is dead, unless it leaves the body of a loop that may still come back to its source.
+    """
+    known, cell = old.by_id.get(source), state.peek(source)
+    was = known is not None and target in known.outbound
+    recorded = state.peek(target).edges.get(source) if was else None
+    if recorded or known is None or cell.status not in ENDED or _reopens(state, cell):
+        return bool(recorded) if recorded is not None else None
+    if not was and target in new.by_id[source].plain and _went_on(known, cell):
+        return True
+    return None if _comes_back(new, state, source, target) else False
+
+
+def _went_on(node: Node, cell: Cell) -> bool:
+    """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
+    if cell.status == "FAILED":
+        return cell.tolerated and node.on_error == "continue"
+    aside = list(node.exits.values())
+    loop = node.loop
+    if loop is not None and loop.max_iterations is not None and cell.passes + 1 >= loop.max_iterations:
+        aside.append(loop.timeout_path)
+    went = set(cell.went or ())
+    return cell.status == "COMPLETED" and not (went and any(went == set(targets) for targets in aside))
+
+
+def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
+    """Whether a loop around the source of an edge, but not around its target, may make another pass."""
+    for looping in flow.by_id[source].loops:
+        if target in flow.bodies[looping]:
+            return False
+        cell = state.peek(looping)
+        if looping != source and (cell.status not in ENDED or _reopens(state, cell)):
+            return True
+    return False

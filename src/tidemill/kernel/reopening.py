@@ -208,7 +208,9 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
     for each in touched:
         if in_flight(state.peek(each.id)):
             end_visit(pen, each, f"the run was rewound to {node}")
-    nodes = tuple([_again(state, each, node, reach) for each in touched])
+    undecided = _undecided(pen, reach)
+    anew = {each.id for each in touched}
+    nodes = tuple([_again(state, each, node, anew) for each in touched])
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
     emitted = sum(each.tokens for each in nodes)
     if state.rendering:
@@ -225,6 +227,7 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
             counter=state.counter + emitted - consumed,
             restarted=tuple(each.id for each in touched if each.loop is not None and node not in flow.bodies[each.id]),
             reason=reason,
+            undecided=undecided,
         )
     )
     pen.cause = state.seq
@@ -233,15 +236,29 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
 
 
 def _touched(cell: Cell) -> bool:
-    return _begun(cell) or bool(cell.edges) or cell.taken + cell.dead > 0
+    return _begun(cell) or cell.own or bool(cell.edges) or cell.taken + cell.dead > 0
 
 
-def _again(state: State, node: Node, target: str, reach: set[str]) -> Reopened:
+def _undecided(pen: Pen, reach: set[str]) -> tuple[tuple[str, str], ...]:
+    """Error paths out of loops that had ended and now go on: whoever is not rewound may still take them."""
+    state = pen.state
+    loops = [node.loop for node in pen.flow.nodes if node.loop is not None and node.id in reach]
+    escapes = dict.fromkeys(edge for loop in loops for edge in loop.escapes)
+    return tuple(
+        (source, target)
+        for source, target in escapes
+        if source not in reach
+        and state.peek(target).edges.get(source) is False
+        and (target in reach or not state.peek(target).settled)
+    )
+
+
+def _again(state: State, node: Node, target: str, anew: set[str]) -> Reopened:
     """A node's next visit, with a token for every edge that was taken by a node that stays as it is."""
     cell = state.peek(node.id)
     if node.id == target and cell.own:
         return Reopened(node.id, cell.visit + 1, 1)
-    kept = sum(bool(cell.edges.get(source)) for source in node.inbound if source not in reach)
+    kept = sum(bool(cell.edges.get(source)) for source in node.inbound if source not in anew)
     return Reopened(node.id, cell.visit + 1, kept)
 
 

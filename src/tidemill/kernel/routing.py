@@ -148,9 +148,13 @@ def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, 
 
 
 def body_busy(flow: Workflow, state: State, node: Node) -> bool:
-    """Whether another visit of this looping node's body is in flight, so that its next pass must wait."""
+    """Whether another visit of this looping node's body is in flight, so that its next pass must wait.
+
+    So is one that a token has reached: it can be overtaken by a node of the body that was settled by hand.
+    """
     assert node.loop is not None
-    return any(name != node.id and in_flight(state.peek(name)) for name in node.loop.body)
+    cells = (state.peek(name) for name in node.loop.body if name != node.id)
+    return any(in_flight(cell) or cell.tokens > 0 for cell in cells)
 
 
 def in_flight(cell: Cell) -> bool:

@@ -172,6 +172,8 @@ class Cell(Activation, array_like=True, gc=False):
     hop: int = 0
     went: tuple[str, ...] | None = None
     """Edges taken when the visit ended."""
+    aside: bool = False
+    """It completed by another way than its plain edges: an exit of its wait, or the end of its loop's patience."""
     tolerated: bool = False
     passes: int = 0
     """On a looping node: passes made before the present one."""
@@ -222,6 +224,8 @@ class State(msgspec.Struct, array_like=True, gc=False):
     created_ms: int = 0
     started_ms: int | None = None
     ended_ms: int | None = None
+    ended_seq: int = 0
+    """The seq at which the run ended, last time it did."""
     last_ms: int = 0
     deadline_ms: int | None = None
     outputs: Payload | None = None

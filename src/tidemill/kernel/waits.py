@@ -71,6 +71,8 @@ def _buffered(pen: Pen, name: str) -> Buffered | None:
 def _request(pen: Pen, node: Node, index: int, asked: Request) -> None:
     act = peek_at(pen.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
+    # Nobody to escalate to must not come to mean everybody.
+    on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
     pen.emit(
         ApprovalRequested(
             at_ms=pen.now,
@@ -87,7 +89,7 @@ def _request(pen: Pen, node: Node, index: int, asked: Request) -> None:
             requester=pen.state.submitted_by,
             timeout_ms=asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms,
             expires_ms=expires,
-            on_timeout=asked.on_timeout,
+            on_timeout=on_timeout,
             escalate_to=asked.escalate_to,
             url=asked.url,
         )

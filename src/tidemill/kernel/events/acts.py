@@ -54,6 +54,8 @@ class RunRewound(Event, frozen=True, array_like=True, kw_only=True, tag="RunRewo
     restarted: tuple[str, ...] = ()
     """Looping nodes whose loop begins anew, from pass 0."""
     reason: str = ""
+    undecided: tuple[tuple[str, str], ...] = ()
+    """Edges (from, to) that had died with the end of a loop which now goes on."""
 
 
 class RunPatched(Event, frozen=True, array_like=True, kw_only=True, tag="RunPatched"):

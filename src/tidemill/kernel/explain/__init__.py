@@ -97,7 +97,12 @@ def _live(scene: Scene) -> Explanation:
     above = upstream.Upstream(scene, cases)
     listed = [*roots[: bounds.roots], *followers[: bounds.followers]]
     edges: Telling = partial(upstream.behind_edges, above)
-    telling = {**_TELLING, "edge": edges, "join": edges, "loop": partial(upstream.behind_body, above)}
+    telling: dict[str, Telling] = {
+        **_TELLING,
+        "edge": edges,
+        "join": edges,
+        "loop": partial(upstream.behind_body, above),
+    }
     told = [*whole, *(telling[case.kind](scene, case) for case in listed)]
     told.sort(key=_follows)
     counts = dict(Counter([*(each.kind for each in whole), *(case.kind for case in cases)]))

@@ -167,7 +167,7 @@ def missing(_: Scene, case: Case) -> Missing:
             job="",
             words=f"nothing that is under way leads to {who(case)}",
             unblock="settle it by hand",
-            command=f"tidemill runs override {{run}} {case.node.id}",
+            command=f"tidemill runs override {{run}} {case.node.id} --value VALUE",
             **common,
         )
     key = job_key(case.node, case.cell, case.item, case.act)

@@ -155,8 +155,8 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
         return "a run that was rolled back does not go on: fork it, or start another", "tidemill runs fork {run}"
     if found.unsure.count:
         name = found.unsure.names[0]
-        words = f"nobody knows whether {name} happened: settle it by hand with its value, or by skipping it"
-        return words, f"tidemill runs override {{run}} {name}"
+        words = f"nobody knows whether {name} happened: settle it with its value, or say that it did not happen"
+        return words, f"tidemill runs override {{run}} {name} --value VALUE"
     if state.status == "FAILED":
         return "put the cause right, then retry the run: what completed stays", "tidemill runs retry {run}"
     return "retry the run: what completed stays", "tidemill runs retry {run}"

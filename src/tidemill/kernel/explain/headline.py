@@ -10,8 +10,8 @@ from tidemill.kernel.explain.scene import label
 from tidemill.kernel.state import State
 
 _NOUNS = {
-    "worker": ("activation waits for a worker", "activations wait for a worker"),
-    "lease": ("activation is being worked on", "activations are being worked on"),
+    "worker": ("waits for a worker", "wait for workers"),
+    "lease": ("is being worked on", "are being worked on"),
     "retry": ("waits for its next attempt", "wait for their next attempts"),
     "timer": ("sleeps", "sleep"),
     "person": ("waits for people", "wait for people"),
@@ -19,9 +19,12 @@ _NOUNS = {
     "child": ("waits for a child run", "wait for child runs"),
     "wait": ("waits for something else", "wait for something else"),
     "missing": ("lacks its job", "lack their jobs"),
-    "outputs": ("rendering of the outputs is left", "renderings of the outputs are left"),
+    "outputs": ("rendering is left", "renderings are left"),
 }
 """Of the kinds that can be a root, after a number."""
+
+_LEFT_MAX = 3
+"""Names in a sentence of what a rollback left undone; the others are in the list."""
 
 
 def of_live(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
@@ -42,8 +45,8 @@ def of_ended(state: State, cause: Cause | None, blockers: Sequence[AnyBlocker]) 
         case "CANCELLED":
             words = f"the run was cancelled: {state.reason}" if state.reason else "the run was cancelled"
         case "COMPLETED":
-            tolerated = f", {state.tolerated} failures were tolerated" if state.tolerated else ""
-            unread = f", {len(state.signals)} signals were never read" if state.signals else ""
+            tolerated = f", tolerated failures: {state.tolerated}" if state.tolerated else ""
+            unread = f", signals that were never read: {len(state.signals)}" if state.signals else ""
             words = f"the run completed{tolerated}{unread}"
         case _:
             return "there is no such run"
@@ -62,4 +65,7 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
         return f"; {blockers[0].words}"
     if state.rollback == "done":
         return "; what it had done was undone"
-    return f"; its rollback left {len(state.undo_left)} things as they are" if state.rollback == "partial" else ""
+    if state.rollback != "partial":
+        return ""
+    more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
+    return f"; its rollback left something undone: {', '.join(state.undo_left[:_LEFT_MAX])}{more}"

@@ -66,6 +66,12 @@ class Scene:
         self.idle = workers is not None and workers.queues is not None and not (workers.queues or workers.types)
         """Nobody is there at all."""
 
+    @property
+    def full(self) -> bool:
+        """Whether `max_parallel` leaves no slot free, so that it is what holds nodes back."""
+        limit = self.flow.limits.max_parallel
+        return limit is not None and self.state.in_flight >= limit
+
     def holds(self, job: JobFact) -> bool:
         """Whether somebody has a lease on the job that has not run out."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now

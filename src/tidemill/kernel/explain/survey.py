@@ -6,7 +6,9 @@ Only the kind is found out here, which is cheap. Sentences are made afterwards, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from operator import attrgetter
+
+import msgspec
 
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Kind
@@ -20,33 +22,36 @@ from tidemill.kernel.state import ENDED, QUEUED_ITEM, Activation, Cell, MapState
 STARVED = frozenset({"no_worker", "no_queue", "no_type"})
 """Needs that do not pass by themselves: somebody has to start a worker."""
 
-_RANKS: dict[Kind, int] = {
-    "missing": 1,
-    "person": 3,
-    "signal": 4,
-    "wait": 5,
-    "child": 6,
-    "retry": 7,
-    "worker": 8,
-    "lease": 9,
-    "timer": 10,
-    "items": 21,
-    "loop": 22,
-    "limit": 23,
-    "pause": 24,
-    "join": 25,
-    "edge": 25,
-}
-"""What needs somebody comes before what goes on by itself, and whatever only follows comes last."""
-_STARVED_RANK = 2
-_FOLLOWERS_FROM = 20
+_RANK = 1 << 32
+"""More than there can be places in a queue."""
+_ORDER: tuple[tuple[Kind, ...], ...] = (
+    ("missing",),
+    (),
+    ("person",),
+    ("signal",),
+    ("wait",),
+    ("child",),
+    ("retry",),
+    ("worker",),
+    ("lease",),
+    ("timer",),
+    ("items",),
+    ("loop",),
+    ("limit",),
+    ("pause",),
+    ("join", "edge"),
+)
+"""What needs somebody comes before what goes on by itself, and whatever only follows comes last. The second place is
+that of jobs for which there is no worker."""
+_RANKS: dict[Kind, int] = {kind: rank * _RANK for rank, kinds in enumerate(_ORDER) for kind in kinds}
+_STARVED_RANK = _RANK
+_FOLLOWERS_FROM = _RANKS["items"]
 
 
-class Case(NamedTuple):
+class Case(msgspec.Struct, frozen=True, gc=False):
     """An activation, and what kind of thing it waits for."""
 
     rank: int
-    order: int
     kind: Kind
     node: Node
     cell: Cell
@@ -76,22 +81,23 @@ def survey(scene: Scene) -> list[Case]:
             cases.extend(_map(scene, node, cell, cell.map))
         else:
             cases.append(_active(scene, node, cell, NOT_AN_ITEM, cell))
-    cases.sort(key=_place)
+    cases.sort(key=attrgetter("rank"))
     return cases
 
 
-def _place(case: Case) -> tuple[int, int]:
-    return case.rank, case.order
-
-
 def _pending(scene: Scene, node: Node, cell: Cell) -> Case:
+    if cell.held and scene.full:
+        return _held(scene, node, cell)
     kind: Kind = "missing"
-    order = 0
-    if cell.held:
-        kind, order = "limit", scene.places.get(node.id, 0)
-    elif not cell.fired and len(node.inbound) > cell.taken + cell.dead:
+    if not cell.fired and len(node.inbound) > cell.taken + cell.dead:
         kind = "edge" if node.single else "join"
-    return Case(_RANKS[kind], order, kind, node, cell, NOT_AN_ITEM, cell, None)
+    return Case(_RANKS[kind], kind, node, cell, NOT_AN_ITEM, cell, None)
+
+
+def _held(scene: Scene, node: Node, cell: Cell) -> Case:
+    """Among themselves, those that a limit holds back keep the order of their queue."""
+    rank = _RANKS["limit"] + min(scene.places.get(node.id, 0), _RANK - 1)
+    return Case(rank, "limit", node, cell, NOT_AN_ITEM, cell, None)
 
 
 def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -> Case:
@@ -105,7 +111,7 @@ def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -
     if kind == "worker" and scene.workers is not None and job is not None:
         type_ = node.type if act.status != "WAITING" and phase_of(node, cell, index) == "call" else ""
         rank = _STARVED_RANK if scene.need(job, type_) in STARVED else rank
-    return Case(rank, 0, kind, node, cell, index, act, job)
+    return Case(rank, kind, node, cell, index, act, job)
 
 
 def _dispatched(scene: Scene, act: Activation, job: JobFact | None) -> Kind:
@@ -165,11 +171,11 @@ def _timer(scene: Scene, job: JobFact | None) -> Kind:
 
 
 def _map(scene: Scene, node: Node, cell: Cell, items: MapState) -> Iterator[Case]:
-    if cell.held and not items.flying:
-        yield Case(_RANKS["limit"], scene.places.get(node.id, 0), "limit", node, cell, NOT_AN_ITEM, cell, None)
+    if cell.held and scene.full and not items.flying:
+        yield _held(scene, node, cell)
         return
     rank = _RANKS["items"] if items.flying else _RANKS["missing"]
-    yield Case(rank, 0, "items", node, cell, NOT_AN_ITEM, cell, None)
+    yield Case(rank, "items", node, cell, NOT_AN_ITEM, cell, None)
     for index in _some(items, scene.bounds.items):
         yield _active(scene, node, cell, index, items.at.get(index) or QUEUED_ITEM)
 

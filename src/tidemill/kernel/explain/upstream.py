@@ -7,6 +7,7 @@ number of origins along, so all of it together costs no more than the edges it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from tidemill.kernel.explain.active import place_of, who
@@ -15,7 +16,10 @@ from tidemill.kernel.explain.scene import Scene
 from tidemill.kernel.explain.survey import Case
 from tidemill.kernel.model import Node
 from tidemill.kernel.routing import in_flight
-from tidemill.kernel.state import ENDED, Cell
+from tidemill.kernel.state import ENDED
+
+_FOLLOWING = frozenset({"edge", "join", "loop"})
+"""Kinds of nodes that wait for nothing but other nodes."""
 
 
 class Upstream:
@@ -27,7 +31,7 @@ class Upstream:
         self._found: dict[str, tuple[str, ...]] = {}
 
     def origins(self, name: str) -> tuple[str, ...]:
-        """What is live at the upper end of a node, itself if it is; one more than are to be named."""
+        """What is live at the upper end of a node, itself if it is; at most one more than are to be named."""
         open_: dict[str, list[str]] = {}
         agenda = [name]
         while agenda:
@@ -35,29 +39,47 @@ class Upstream:
             if top in self._found:
                 agenda.pop()
             elif top not in open_:
-                open_[top] = list(self._ways_up(top))
-                agenda.extend(way for way in open_[top] if way not in self._found and way not in open_)
+                open_[top] = self._ways(top)
+                agenda.extend(way for way in open_[top] if self._follows(way) and way not in open_)
             else:
                 self._found[top] = self._merged(open_[top]) or (top,)
                 agenda.pop()
         return self._found[name]
 
+    def _follows(self, name: str) -> bool:
+        """Whether a node only waits for others."""
+        return self._kinds.get(name) in _FOLLOWING
+
+    def _ways(self, name: str) -> list[str]:
+        """The nodes that a node only waits for; when enough of them are live, those are all that matter."""
+        ways: list[str] = []
+        live: list[str] = []
+        for way in self._ways_up(name):
+            ways.append(way)
+            if not self._follows(way):
+                live.append(way)
+                if len(live) > self._scene.bounds.origins:
+                    return live
+        return ways
+
     def _merged(self, ways: list[str]) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for way in ways:
-            found.update(dict.fromkeys(self._found.get(way, ())))
+            found.update(dict.fromkeys(self._found.get(way, ()) if self._follows(way) else (way,)))
             if len(found) > self._scene.bounds.origins:
                 break
         return tuple(found)[: self._scene.bounds.origins + 1]
 
     def _ways_up(self, name: str) -> Iterator[str]:
-        """The nodes that a node only waits for; none if it is live itself."""
-        node, kind = self._scene.flow.by_id[name], self._kinds.get(name)
+        node, kind, peek = self._scene.flow.by_id[name], self._kinds.get(name), self._scene.state.peek
         if kind == "loop":
             yield from self.busy_body(node)
-        elif kind in ("edge", "join"):
-            for edge in self.undecided(node):
-                yield edge.loop or edge.source
+        elif kind in _FOLLOWING:
+            decided = peek(name).edges
+            for source in node.inbound:
+                if decided.get(source) is None:
+                    over = peek(source).status in ENDED
+                    yield (self._may_come_back(source, name) or source) if over else source
 
     def busy_body(self, node: Node) -> Iterator[str]:
         """The other nodes of a loop's body that are in flight."""
@@ -96,10 +118,9 @@ class Upstream:
 
 def behind_edges(upstream: Upstream, scene: Scene, case: Case) -> Edge | Join:
     """A visit whose join is not settled."""
-    node, cell = case.node, case.cell
+    node = case.node
     names = upstream.origins(node.id)
-    listed = list(zip(range(scene.bounds.names), upstream.undecided(node), strict=False))
-    edges = tuple(edge for _, edge in listed)
+    edges = tuple(islice(upstream.undecided(node), scene.bounds.names))
     live = ", ".join(names[: scene.bounds.origins]) + (" and others" if len(names) > scene.bounds.origins else "")
     common = place_of(case) | {
         "since_ms": min((scene.state.peek(name).since_ms or scene.state.created_ms for name in names), default=None),
@@ -111,7 +132,7 @@ def behind_edges(upstream: Upstream, scene: Scene, case: Case) -> Edge | Join:
     sources = _sources(edges, names, live)
     if case.kind == "edge":
         return Edge(words=f"{who(case)} waits for {sources}", **common)
-    return _join(node, cell, f"{who(case)} {{}}; it waits for {sources}", common)
+    return _join(case, sources, common)
 
 
 def _sources(edges: tuple[Undecided, ...], names: tuple[str, ...], live: str) -> str:
@@ -125,18 +146,21 @@ def _status(edge: Undecided) -> str:
     return f"{edge.status}, but the loop of {edge.loop} may come back to it" if edge.loop else edge.status
 
 
-def _join(node: Node, cell: Cell, words: str, common: dict[str, Any]) -> Join:
+def _join(case: Case, sources: str, common: dict[str, Any]) -> Join:
+    node, cell = case.node, case.cell
     of = len(node.inbound)
     needed = {"any": 1, "quorum": node.quorum, "strict": of}.get(node.join, of - cell.dead)
     dead = f", {cell.dead} dead" if cell.dead else ""
     told = f"has {cell.taken} of the {needed} edges it needs ({of} inbound{dead})"
+    if node.join == "strict" and cell.dead:
+        told = f"will be skipped, because {cell.dead} of its {of} edges are dead and its join is strict"
     return Join(
         join=node.join,
         arrived=cell.taken,
         dead=cell.dead,
         of=of,
         needed=needed,
-        words=words.replace("{}", told, 1),
+        words=f"{who(case)} {told}; it waits for {sources}",
         **common,
     )
 

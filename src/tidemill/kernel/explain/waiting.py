@@ -21,10 +21,9 @@ _THEN = {
 }
 
 
-def _address(case: Case) -> str:
-    """A node, or an item of it, as command lines name it."""
-    item = f" --index {case.item}" if case.item != NOT_AN_ITEM else ""
-    return f"{case.node.id}{item}"
+def _item(case: Case) -> str:
+    """The option that names an item of a map."""
+    return f" --item {case.item}" if case.item != NOT_AN_ITEM else ""
 
 
 def asleep(_: Scene, case: Case) -> Timer:
@@ -66,7 +65,7 @@ def undecided(scene: Scene, case: Case) -> Person:
         url=approval.url,
         words=f"{who(case)} waits for people, with {told} so far: {approval.title}",
         unblock=f"{asked} may decide" + ("" if expires is None else f"; if nobody does in time, {next_}"),
-        command=f"tidemill approvals decide {{run}} {_address(case)} approve",
+        command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item(case)}",
         **common,
     )
 
@@ -139,6 +138,6 @@ def waits(_: Scene, case: Case) -> Wait:
         expires_ms=None if wait is None else wait.expires_ms,
         words=f"{who(case)} waits for {told}",
         unblock="whatever it waits for happens, or it is settled by hand",
-        command=f"tidemill runs override {{run}} {_address(case)}",
+        command=f"tidemill runs override {{run}} {case.node.id} --value VALUE{_item(case)}",
         **common,
     )

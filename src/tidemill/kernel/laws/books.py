@@ -119,10 +119,14 @@ class Books:
         self.rollback = "none"
         self.must_reopen = False
         """A run that had ended was changed, which is only allowed together with its going on."""
+        self.begins_anew = False
+        """The run was just forked: what the other run had given up is tried again before anything else happens."""
         self.visits = 0
         self.acts: dict[Key, Act] = defaultdict(Act)
         self.at: dict[str, Visit] = defaultdict(Visit)
         self.edges: dict[tuple[str, str], bool] = {}
+        self.reborn: set[tuple[str, str]] = set()
+        """Ways out that died with their loop and whose targets were skipped, before a rewind let the loop go on."""
         self.touched: set[str] = set()
         """Nodes whose joins have to be looked at before the commit is over."""
         self.owed: dict[Key, str] = {}

@@ -45,9 +45,9 @@ class Edges(Section):
         books.counter += event.emitted - event.consumed
         self._law("counter", event.counter == books.counter, f"counter {event.counter} is {books.counter}")
         self._law("counter-negative", books.counter >= 0, "no token is consumed twice")
-        settles = event.taken or event.dead or event.dead_escapes or event.emitted or event.consumed
+        settles = event.taken or event.dead or event.dead_escapes or event.consumed
         if isinstance(event, NodeFailed) and event.retry_at_ms is not None:
-            self._law("retry-edges", not settles, "a retry decides nothing")
+            self._law("retry-edges", not (settles or event.emitted), "a retry decides nothing")
         elif isinstance(event, NodeOverridden) and event.status == "QUEUED":
             self._law("override-edges", not settles, "a value whose conditions are not evaluated decides nothing")
         else:
@@ -55,7 +55,7 @@ class Edges(Section):
             act.final, act.open = status, False
             act.tolerated = isinstance(event, NodeFailed) and event.tolerated
             if event.index != NOT_AN_ITEM:
-                self._law("item-edges", not settles, "an item decides no edges")
+                self._law("item-edges", not (settles or event.emitted), "an item decides no edges")
                 visit.done += 1
                 visit.flying -= event.index < visit.queued
             else:
@@ -99,9 +99,11 @@ class Edges(Section):
             books.rendering = True
 
     def _decide(self, node: Node, target: str, taken: bool) -> None:
-        known = self.books.edges.get((node.id, target))
+        edge = (node.id, target)
+        known = self.books.edges.get(edge)
         self._law("edge", target in node.outbound, f"{node.id} → {target} is an edge")
-        self._law("edge-once", known is None or (known and taken), f"{node.id} → {target} was decided")
+        once = known is None or (taken and (known or edge in self.books.reborn))
+        self._law("edge-once", once, f"{node.id} → {target} was decided")
         self.books.decide(node.id, target, taken)
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ from tidemill.kernel.events import (
     CompensationScheduled,
     DeadLetterClosed,
     DeadLettered,
+    NodeCancelled,
     NodeEvent,
     ResultDiscarded,
     RollbackFinished,
@@ -54,6 +55,8 @@ class Runs(Section):
         self._law("cause", event.cause < books.seq, "a cause lies in the past")
         if books.ended:
             self._behind_the_end(event)
+        if books.begins_anew and not isinstance(event, (NodeCancelled, RunRetried)):
+            books.begins_anew = False
         if self.forked_from is not None and books.seq == self.forked_from[1] + 1:
             self._law("fork", isinstance(event, RunForked), "RunForked follows what was taken over")
         if not isinstance(event, NodeEvent):
@@ -69,7 +72,7 @@ class Runs(Section):
     def _behind_the_end(self, event: AnyEvent) -> None:
         books, name = self.books, type(event).__name__
         if books.must_reopen:
-            self._law("terminal", isinstance(event, RunRetried), f"{name} instead of RunRetried after the end")
+            self._law("terminal", isinstance(event, (RunRetried, RunForked)), f"{name} instead of RunRetried after the end")
         elif isinstance(event, _REOPENING):
             self._law("terminal", books.status != "COMPLETED", f"{name} after the run had COMPLETED")
         else:
@@ -132,7 +135,7 @@ class Runs(Section):
                 # A child belongs to the run that asked for it: it is asked for again.
                 act.wait = None
         self.discards.clear()
-        books.must_reopen, books.rollback = books.ended, "none"
+        books.must_reopen, books.begins_anew, books.rollback = books.ended, True, "none"
         books.status = "RUNNING" if books.status == "PAUSED" else books.status
 
     def finish(self) -> None:

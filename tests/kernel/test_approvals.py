@@ -1,0 +1,261 @@
+"""People decide: what is asked, what a decision makes of the visit that waited for it, and which decision counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.kernel.tables import Run, asked, choose, human, loop, rows
+from tidemill.kernel.events import ApprovalDecided, BlobRef, NodeCompleted
+
+Json = Any
+
+
+# Asking
+
+
+def test_a_question_is_an_event_and_costs_nothing_while_it_waits() -> None:
+    run = Run("h > z", {"h": human()})
+    run.start(submitted_by="rita")
+    assert run.ask("h", "user:ann role:boss", quorum=2, description="12 EUR", form=b"{}", url="u") == rows(
+        "NodeStarted h; NodeWaiting h on=human; ApprovalRequested h"
+    )
+    assert (run.jobs, run.counter, run.kernel.state.in_flight, run.kernel.state.approvals) == ("", 1, 0, 1)
+    found = run.approval("h")
+    assert (found.status, found.requester, found.approvers) == ("pending", "rita", ("user:ann", "role:boss"))
+    assert (found.title, found.description, found.form, found.url) == ("Well?", "12 EUR", b"{}", "u")
+    assert (found.quorum, found.requested_ms) == (2, 1_000)
+
+
+def test_a_time_out_of_its_own_is_a_timer() -> None:
+    run = Run("h > z", {"h": human()})
+    run.start()
+    assert run.ask("h", timeout_ms=5_000) == rows(
+        "NodeStarted h; NodeWaiting h on=human expires=+5000; ApprovalRequested h expires=+5000;put expire h at=+5000"
+    )
+
+
+# Deciding
+
+
+def test_an_approval_takes_the_edges_and_is_the_output() -> None:
+    run = asked("h > y z", timeout_ms=5_000)
+    run.kernel.now = 1_760_000_000_123
+    assert run.approve("h", comments="fine", form=b'{"eur": 12}') == rows(
+        "ApprovalDecided h decision=approve by=user:ann; NodeCompleted h taken=y,z counter=2;"
+        "NodeScheduled y; NodeScheduled z; drop expire h; put run y; put run z"
+    )
+    assert run.output("h") == {
+        "decision": "approve",
+        "comments": "fine",
+        "decided_by": "user:ann",
+        "decided_at": "2025-10-09T08:53:20.123+00:00",
+        "form": {"eur": 12},
+    }
+    found = run.approval("h")
+    assert (found.status, found.decision, found.decided_by) == ("decided", "approve", "user:ann")
+    assert (found.comments, found.decided_ms) == ("fine", 1_760_000_000_123)
+
+
+def test_a_decision_is_somebodys_act() -> None:
+    run = asked()
+    run.approve("h", id="d1")
+    [decided] = run.of(ApprovalDecided)
+    assert (decided.actor, decided.command, decided.by) == ("ann", "d1", "user:ann")
+    assert run.approve("h", "bob", id="d1") == []
+    [completed] = run.of(NodeCompleted)
+    assert completed.cause == run.kernel.events.index(decided) + 1
+
+
+def test_without_a_form_its_place_is_null() -> None:
+    run = asked()
+    run.approve("h")
+    assert (run.output("h")["form"], run.output("h")["comments"]) == (None, "")
+
+
+def test_a_form_that_is_too_long_for_the_output_is_refused() -> None:
+
+    run = asked()
+    assert run.refused(run.decision("approve", "h", form=BlobRef("sha256:0", 70_000))) == "form_too_large"
+
+
+def test_a_rejection_takes_its_path_and_no_other() -> None:
+    run = asked("h > y; h > r; h > c", node=human("r", "c"))
+    assert run.reject("h", comments="no") == rows(
+        "ApprovalDecided h decision=reject by=user:ann; NodeCompleted h taken=r dead=y,c counter=1;"
+        "NodeScheduled r; NodeSkipped y counter=1; NodeSkipped c counter=1; put run r"
+    )
+    assert (run.output("h")["decision"], run.output("h")["comments"]) == ("reject", "no")
+
+
+def test_an_approval_leaves_the_other_paths_dead() -> None:
+    run = asked("h > y; h > r; h > c", node=human("r", "c"))
+    assert run.approve("h")[1] == "NodeCompleted h taken=y dead=r,c counter=1"
+
+
+def test_without_a_path_the_branch_decides_on_a_rejection() -> None:
+    run = asked("h > y; h > z", node=human(branch=choose("y", "z")))
+    assert run.reject("h") == rows("ApprovalDecided h decision=reject by=user:ann; NodeScheduled h resumed; put run h")
+    assert msgspec.json.decode(run.cell("h").resumed or b"")["decision"] == "reject"
+    assert run.done("h", "z", called=False)[0] == "NodeCompleted h taken=z dead=y counter=1"
+
+
+def test_a_path_wins_over_the_branch() -> None:
+    run = asked("h > y; h > z; h > r", node=human("r", branch=choose("y", "z")))
+    assert run.reject("h")[1] == "NodeCompleted h taken=r dead=y,z counter=1"
+
+
+@pytest.mark.parametrize("node", [human(), human(loop=loop(3)), human(changes="z")], ids=["plain", "loop", "changes"])
+def test_a_rejection_without_path_or_branch_is_a_failure(node: Json) -> None:
+    run = asked(node=node)
+    assert run.reject("h") == rows(
+        "ApprovalDecided h decision=reject by=user:ann; NodeFailed h code=rejected counter=0;"
+        "DeadLettered h code=rejected attempts=1; NodeFailed z attempt=0 code=upstream_failed counter=0;"
+        "RunFailed node=h code=rejected"
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "on_error", "ends"),
+    [("h > z", "continue", "taken=z"), ("h > z; e", {"route": ["e"]}, "taken=e dead=z")],
+    ids=["continue", "route"],
+)
+def test_a_rejection_that_fails_goes_where_errors_go(graph: str, on_error: Json, ends: str) -> None:
+    run = asked(graph, node=human(on_error=on_error))
+    assert run.reject("h")[1] == f"NodeFailed h code=rejected tolerated {ends} counter=1"
+    assert run.output("h") == {"error": {"code": "rejected", "message": "the approval was rejected"}}
+
+
+def test_changes_take_their_path() -> None:
+    run = asked("h > y; h > r; h > c", node=human("r", "c"))
+    assert run.changes("h", form=b"[1]") == rows(
+        "ApprovalReturned h by=user:ann; NodeCompleted h taken=c dead=y,r counter=1;"
+        "NodeScheduled c; NodeSkipped y counter=1; NodeSkipped r counter=1; put run c"
+    )
+    assert (run.output("h")["decision"], run.output("h")["form"]) == ("changes", [1])
+    assert run.approval("h").decision == "changes"
+
+
+@pytest.mark.parametrize("options", [{"branch": choose("y", "z")}, {"loop": loop(3)}], ids=["branch", "loop"])
+def test_without_a_path_the_conditions_decide_on_changes(options: Json) -> None:
+    run = asked("h > y; h > z", node=human(**options))
+    assert run.changes("h") == rows("ApprovalReturned h by=user:ann; NodeScheduled h resumed; put run h")
+
+
+def test_changes_that_nobody_would_hear_of_are_refused() -> None:
+    run = asked("h > y; h > r", node=human("r"))
+    assert run.refused(run.decision("changes", "h")) == "changes_not_possible"
+    assert run.approval("h").status == "pending"
+
+
+def test_a_person_may_loop_back_until_satisfied() -> None:
+    run = Run("a > h > z", {"h": human(loop=loop(3, "a"))})
+    run.start()
+    run.done("a")
+    run.ask("h")
+    run.changes("h")
+    run.done("h", again=True, called=False)
+    run.done("a")
+    run.ask("h")
+    assert run.approve("h") == rows(
+        "ApprovalDecided h#2 decision=approve by=user:ann; NodeScheduled h#2 resumed; put run h#2"
+    )
+    assert run.done("h", called=False)[0] == "NodeCompleted h#2 taken=z counter=1"
+
+
+def test_a_rejection_may_leave_a_loop() -> None:
+    """The looping node is skipped, so the loop is over."""
+    run = Run("a > h > d > z; h > r", {"h": human("r"), "d": {"loop": loop(3, "a")}})
+    run.start()
+    run.done("a")
+    run.ask("h")
+    run.approve("h")
+    assert run.edges("r") == "h:undecided"
+    run.done("d", again=True)
+    run.done("a")
+    run.ask("h")
+    assert run.reject("h") == rows(
+        "ApprovalDecided h#2 decision=reject by=user:ann; NodeCompleted h#2 taken=r dead=d counter=1;"
+        "NodeScheduled r; NodeSkipped d#2 dead=z counter=1; NodeSkipped z counter=1; put run r"
+    )
+    run.done("r")
+    assert run.status == "COMPLETED"
+
+
+# The first in the log wins
+
+
+def test_the_same_decision_again_is_the_same_answer() -> None:
+    run = asked()
+    run.approve("h")
+    assert run.approve("h") == run.approve("h", "bob") == []
+    assert (run.refused(run.decision("reject", "h")), run.refused(run.decision("reject", "h", "bob"))) == (
+        "decision_conflict",
+        "decision_conflict",
+    )
+
+
+def test_after_the_end_of_the_run_a_decision_is_still_answered() -> None:
+    run = asked("h")
+    run.approve("h")
+    assert run.status == "COMPLETED"
+    assert run.approve("h") == []
+    assert run.refused(run.decision("reject", "h")) == "decision_conflict"
+
+
+def test_a_decision_for_an_earlier_visit_is_too_late() -> None:
+    run = asked("h > z", node=human(loop=loop(3)))
+    run.approve("h")
+    run.done("h", again=True, called=False)
+    assert run.refused(run.decision("approve", "h#1")) == "approval_closed"
+    assert run.refused(run.decision("approve", "h#2")) == "approval_unknown"
+    run.ask("h")
+    assert run.refused(run.decision("approve", "h#1")) == "approval_closed"
+    assert run.refused(run.decision("approve", "h#3")) == "approval_unknown"
+    assert run.approve("h#2") != []
+
+
+def test_without_a_visit_the_present_one_is_meant() -> None:
+    run = asked()
+    command = msgspec.structs.replace(run.decision("approve", "h"), visit=0)
+    assert run.do(command)[0] == "ApprovalDecided h decision=approve by=user:ann"
+
+
+@pytest.mark.parametrize("at", ["z", "h[0]"])
+def test_where_nobody_asked_nothing_is_decided(at: str) -> None:
+    assert asked().refused(asked().decision("approve", at)) == "approval_unknown"
+
+
+def test_a_cancel_closes_the_question_and_its_timer() -> None:
+    run = asked(timeout_ms=5_000)
+    assert run.cancel() == rows("NodeCancelled h counter=0; NodeCancelled z counter=0; RunCancelled; drop expire h")
+    assert run.approval("h").status == "cancelled"
+    assert run.refused(run.decision("approve", "h")) == "approval_closed"
+
+
+def test_a_failure_elsewhere_closes_the_question() -> None:
+    run = Run("h a", {"h": human()})
+    run.start()
+    run.ask("h")
+    run.fail("a")
+    assert (run.approval("h").status, run.refused(run.decision("approve", "h"))) == ("cancelled", "approval_closed")
+
+
+def test_a_paused_run_takes_decisions_and_dispatches_nothing() -> None:
+    run = asked(timeout_ms=5_000)
+    run.pause()
+    assert run.jobs == "expire h"
+    assert run.approve("h") == rows(
+        "ApprovalDecided h decision=approve by=user:ann; NodeCompleted h taken=z counter=1; NodeScheduled z;"
+        "drop expire h"
+    )
+    assert run.resume() == rows("RunResumed; put run z")
+
+
+def test_conditions_after_a_decision_wait_for_the_resume() -> None:
+    run = asked("h > y; h > z", node=human(branch=choose("y", "z")))
+    run.pause()
+    assert run.approve("h") == rows("ApprovalDecided h decision=approve by=user:ann; NodeScheduled h resumed")
+    assert run.resume() == rows("RunResumed; put run h")

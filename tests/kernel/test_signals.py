@@ -1,0 +1,304 @@
+"""Signals: kept until somebody asks, taken once and in order by whoever has waited longest, named when nobody did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kernel.tables import Run, choose, loop, rows
+from tidemill.kernel.commands import Result, Signal, Waits
+from tidemill.kernel.events import NodeWaiting, SignalReceived
+from tidemill.kernel.messages import SIGNALS_MAX
+
+Json = Any
+
+WAITS: Json = {"type": "signal", "config": {"name": "paid"}}
+GIVES_UP: Json = {**WAITS, "timeout_seconds": 5, "retry": {"max_attempts": 1}, "on_error": "continue"}
+
+
+def started(graph: str = "s > z", **nodes: Json) -> Run:
+    """A run in which `s` will wait for `paid`."""
+    run = Run(graph, {"s": WAITS, **nodes})
+    run.start()
+    return run
+
+
+def told(signal: str, name: str = "paid", payload: bytes = b"1") -> Signal:
+    return Signal(name=name, signal=signal, payload=payload)
+
+
+# Waiting and taking
+
+
+def test_a_signal_ends_the_wait_and_is_the_output() -> None:
+    run = started()
+    assert run.listen("s") == rows("NodeStarted s; NodeWaiting s on=signal")
+    assert (run.jobs, run.counter) == ("", 1)
+    assert run.signal("s1", payload=b'{"eur":12}') == rows(
+        "SignalReceived paid=s1 taker=s; NodeCompleted s taken=z counter=1; NodeScheduled z; put run z"
+    )
+    assert run.output("s") == {"eur": 12}
+    assert (run.kernel.state.signals, run.kernel.state.listening) == ((), {"paid": ()})
+
+
+def test_a_signal_is_somebodys_act() -> None:
+    run = started()
+    run.do(Signal(name="paid", signal="s1", payload=b"1", actor="user:ann", id="c1"))
+    [received] = run.of(SignalReceived)
+    assert (received.actor, received.command, received.node, received.visit) == ("user:ann", "c1", "", 0)
+
+
+def test_a_signal_that_comes_first_is_kept() -> None:
+    run = started()
+    assert run.signal("s1", payload=b"7") == rows("SignalReceived paid=s1")
+    assert run.listen("s") == rows(
+        "NodeStarted s; NodeWaiting s on=signal signal=s1; NodeCompleted s taken=z counter=1; NodeScheduled z;put run z"
+    )
+    assert (run.output("s"), run.kernel.state.signals) == (7, ())
+    assert [waiting.signal for waiting in run.of(NodeWaiting)] == ["s1"]
+
+
+def test_kept_signals_are_taken_in_order_and_once() -> None:
+    run = started("s t u", t=WAITS, u=WAITS)
+    run.signal("s1", payload=b"1")
+    run.signal("s2", payload=b"2")
+    run.listen("t")
+    run.listen("s")
+    assert (run.output("t"), run.output("s")) == (1, 2)
+    assert run.listen("u") == rows("NodeStarted u; NodeWaiting u on=signal")
+
+
+def test_who_has_waited_longest_is_served_first() -> None:
+    run = started("s t", t=WAITS)
+    run.listen("t")
+    run.listen("s")
+    assert run.signal("s1")[:2] == rows("SignalReceived paid=s1 taker=t; NodeCompleted t counter=1")
+    assert run.signal("s2")[:2] == rows("SignalReceived paid=s2 taker=s; NodeCompleted s counter=0")
+
+
+def test_signals_of_other_names_do_not_matter() -> None:
+    run = started("s t", t={"type": "signal", "config": {"name": "sent"}})
+    run.signal("s1", "sent")
+    assert run.listen("s") == rows("NodeStarted s; NodeWaiting s on=signal")
+    assert run.signal("s2", "sent") == rows("SignalReceived sent=s2")
+    assert run.listen("t", "sent")[1] == "NodeWaiting t on=signal signal=s1"
+
+
+def test_the_same_signal_twice_changes_nothing() -> None:
+    run = started("s t > z", t=WAITS)
+    run.signal("s1")
+    assert run.signal("s1") == run.signal("s1", payload=b"2") == []
+    run.listen("s")
+    run.listen("t")
+    assert run.signal("s1") == []
+    assert run.signal("s2")[0] == "SignalReceived paid=s2 taker=t"
+    run.done("z")
+    assert (run.status, run.signal("s2")) == ("COMPLETED", [])
+
+
+def test_in_one_commit_a_signal_meets_the_wait_that_begins() -> None:
+    run = started("s > z", s={**WAITS, "timeout_seconds": 9})
+    waits = Result(outcome=Waits(on="signal", name="paid"), token=1, **run.where("s"))
+    assert run.together(waits, told("s1")) == rows(
+        "NodeStarted s; NodeWaiting s on=signal expires=+9000; SignalReceived paid=s1 taker=s;"
+        "NodeCompleted s taken=z counter=1; NodeScheduled z; drop expire s; put run z"
+    )
+
+
+def test_in_one_commit_a_wait_meets_the_signal_that_has_come() -> None:
+    run = started()
+    waits = Result(outcome=Waits(on="signal", name="paid"), token=1, **run.where("s"))
+    assert run.together(told("s1"), told("s1"), told("s2"), waits)[:4] == rows(
+        "SignalReceived paid=s1; SignalReceived paid=s2; NodeStarted s; NodeWaiting s on=signal signal=s1"
+    )
+    assert [kept.signal for kept in run.kernel.state.signals] == ["s2"]
+
+
+def test_conditions_over_a_signal_are_left_to_a_worker() -> None:
+    run = started("s > y; s > z", s={**WAITS, "branch": choose("y", "z")})
+    run.listen("s")
+    assert run.signal("s1") == rows("SignalReceived paid=s1 taker=s; NodeScheduled s resumed; put run s")
+    assert run.signal("s2") == rows("SignalReceived paid=s2")
+    assert run.done("s", "y", called=False)[0] == "NodeCompleted s taken=y dead=z counter=1"
+
+
+def test_a_paused_run_takes_signals() -> None:
+    run = started()
+    run.listen("s")
+    run.pause()
+    assert run.signal("s1") == rows(
+        "SignalReceived paid=s1 taker=s; NodeCompleted s taken=z counter=1; NodeScheduled z"
+    )
+    assert run.resume() == rows("RunResumed; put run z")
+
+
+def test_outputs_of_signals_count_towards_the_bytes_of_the_run() -> None:
+    run = Run("s t", {"s": WAITS, "t": WAITS}, limits={"max_bytes": 6})
+    run.start()
+    run.listen("s")
+    run.listen("t")
+    run.signal("s1", payload=b"1234")
+    assert run.kernel.state.size == 4
+    assert run.signal("s2", payload=b"123")[1] == "NodeFailed t code=max_bytes_exceeded counter=0"
+
+
+# Refusals
+
+
+def test_a_name_that_no_node_waits_for_is_refused() -> None:
+    run = started("s t", t={"type": "signal"})
+    assert run.refused(told("s1", "payed")) == "signal_unknown"
+    assert run.signal("s1", "t") == rows("SignalReceived t=s1")
+
+
+def test_a_name_that_is_known_only_at_run_time_may_be_anything() -> None:
+    run = started("s > t", t={"type": "signal", "config": {"name": "{{ s.output }}"}})
+    assert run.signal("s1", "whatever") == rows("SignalReceived whatever=s1")
+
+
+def test_a_name_that_a_handler_asked_for_is_known() -> None:
+    run = Run("a b > z")
+    run.start()
+    assert run.refused(told("s1", "go")) == "signal_unknown"
+    run.listen("a", "go")
+    assert run.signal("s1", "go")[0] == "SignalReceived go=s1 taker=a"
+    assert run.signal("s2", "go") == rows("SignalReceived go=s2")
+
+
+def test_so_many_are_kept_and_no_more() -> None:
+    run = started("s a")
+    for number in range(SIGNALS_MAX):
+        run.kernel.do(told(f"s{number}"))
+    assert run.refused(told("one more")) == "signals_full"
+    assert run.kernel.do(told("s7")).events == ()
+
+
+def test_who_waits_is_served_however_many_are_kept() -> None:
+    run = started("s t", t={"type": "signal", "config": {"name": "sent"}})
+    run.listen("s")
+    for number in range(SIGNALS_MAX):
+        run.kernel.do(told(f"s{number}", "sent"))
+    assert run.refused(told("one more", "sent")) == "signals_full"
+    assert run.kernel.do(told("p1")).events[0] == run.of(SignalReceived)[-1]
+    assert run.output("s") == 1
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
+def test_after_the_end_nobody_is_left_to_be_told(end: str) -> None:
+    run = started("a; s", s={**WAITS, "on_error": "continue"})
+    run.listen("s")
+    {"completed": lambda: run.end("a"), "failed": lambda: run.fail("a"), "cancelled": run.cancel}[end]()
+    if end == "completed":
+        run.signal("s1")
+    assert run.status == end.upper()
+    assert run.refused(told("s9")) == "run_ended"
+
+
+# Unread
+
+
+def unread(**top: Json) -> Run:
+    run = Run("a; s t", {"s": WAITS, "t": {"type": "signal", "config": {"name": "sent"}}}, **top)
+    run.start()
+    run.listen("s")
+    for number, name in enumerate(("sent", "paid", "paid", "sent", "paid")):
+        run.signal(f"s{number}", name)
+    return run
+
+
+def test_a_cancelled_run_names_what_nobody_took() -> None:
+    assert "RunCancelled unread=sent,paid" in unread().cancel()
+
+
+def test_a_failed_run_names_what_nobody_took() -> None:
+    assert "RunFailed node=a code=boom unread=sent,paid" in unread().fail("a")
+    late = unread(limits={"deadline_seconds": 5}).deadline()
+    assert "RunFailed code=deadline_exceeded unread=sent,paid" in late
+
+
+def test_a_completed_run_names_what_nobody_took() -> None:
+    run = unread()
+    run.listen("t", "sent")
+    assert run.done("a")[-1] == "RunCompleted unread=paid,sent"
+
+
+def test_rendered_outputs_change_nothing_about_that() -> None:
+    run = unread(outputs={"x": 1})
+    run.listen("t", "sent")
+    run.done("a")
+    assert run.render()[0] == "RunCompleted unread=paid,sent"
+    run = unread(outputs={"x": 1})
+    run.listen("t", "sent")
+    run.done("a")
+    assert run.render("boom")[0] == "RunFailed code=outputs_failed unread=paid,sent"
+
+
+# Maps, loops, time-outs
+
+
+def test_items_of_a_map_take_one_signal_each() -> None:
+    run = started("s > z", s={**WAITS, "map": {"over": [1]}})
+    run.expand("s", 3)
+    run.listen("s[2]")
+    run.listen("s[0]")
+    assert run.signal("s1", payload=b"2") == rows("SignalReceived paid=s1 taker=s[2]; NodeCompleted s[2]")
+    run.signal("s2", payload=b"0")
+    run.signal("s3", payload=b"1")
+    assert run.listen("s[1]")[1:4] == rows("NodeWaiting s[1] on=signal signal=s3; NodeCompleted s[1]; NodeScheduled s")
+    assert [run.output(f"s[{index}]") for index in range(3)] == [0, 1, 2]
+
+
+def test_every_pass_of_a_loop_takes_a_signal_of_its_own() -> None:
+    run = started("s > z", s={**WAITS, "loop": loop(3)})
+    run.listen("s")
+    run.signal("s1")
+    run.signal("s2")
+    run.done("s", again=True, called=False)
+    assert run.listen("s")[1] == "NodeWaiting s#2 on=signal signal=s2"
+    run.done("s", again=True, called=False)
+    run.listen("s")
+    assert run.signal("s3")[0] == "SignalReceived paid=s3 taker=s#3"
+
+
+def test_a_wait_that_takes_too_long_is_a_time_out_and_listens_again() -> None:
+    run = started("s > z", s={**WAITS, "timeout_seconds": 5})
+    assert run.listen("s")[-1] == "put expire s at=+5000"
+    assert run.expire("s") == rows("NodeFailed s code=timeout retry=+1000; drop expire s; put run s at=+1000")
+    assert run.signal("s1") == rows("SignalReceived paid=s1")
+    assert run.listen("s")[:3] == rows(
+        "NodeStarted s attempt=2; NodeWaiting s attempt=2 on=signal expires=+5000 signal=s1;"
+        "NodeCompleted s attempt=2 taken=z counter=1"
+    )
+
+
+def test_who_listens_again_stands_behind_those_who_have_waited_since() -> None:
+    run = started("s t", s={**WAITS, "timeout_seconds": 5}, t=WAITS)
+    run.listen("s")
+    run.listen("t")
+    run.expire("s")
+    run.listen("s")
+    assert run.kernel.state.listening == {"paid": (("t", 1, -1), ("s", 1, -1))}
+    assert run.signal("s1")[0] == "SignalReceived paid=s1 taker=t"
+    assert run.signal("s2")[0] == "SignalReceived paid=s2 taker=s"
+
+
+def test_who_waits_no_more_is_passed_over() -> None:
+    run = started(
+        "s t", s={**WAITS, "timeout_seconds": 5, "retry": {"max_attempts": 1}, "on_error": "continue"}, t=WAITS
+    )
+    run.listen("s")
+    run.listen("t")
+    run.expire("s")
+    assert run.signal("s1")[0] == "SignalReceived paid=s1 taker=t"
+
+
+def test_who_waits_no_more_is_not_remembered_for_ever() -> None:
+    run = Run("a > s > d", {"s": GIVES_UP, "d": {"loop": loop(50, "a")}})
+    run.start()
+    for _ in range(9):
+        run.done("a")
+        run.listen("s")
+        run.expire("s")
+        run.done("d", again=True)
+    assert len(run.kernel.state.listening["paid"]) == 1
