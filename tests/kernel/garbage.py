@@ -67,7 +67,12 @@ class Garbage:
                 name=rng.choice(NAMES), signal=f"s{rng.randrange(9)}", payload=self._payload(), **self._who()
             ),
             cmd.ChildBegan: lambda: cmd.ChildBegan(
-                child=rng.choice(NAMES), workflow="w", version=1, digest="sha256:1", close=self._close(), **self._where()
+                child=rng.choice(NAMES),
+                workflow="w",
+                version=1,
+                digest="sha256:1",
+                close=self._close(),
+                **self._where(),
             ),
             cmd.ChildEnded: lambda: cmd.ChildEnded(
                 child=rng.choice(NAMES),

@@ -24,7 +24,8 @@ def changed(rng: random.Random, document: Document) -> Document | None:
     for _ in range(TRIES):
         made = copy.deepcopy(document)
         for _ in range(rng.choice((1, 1, 2, 3))):
-            rng.choice(CHANGES)(rng, made)
+            if made["nodes"]:
+                rng.choice(CHANGES)(rng, made)
         if made != document and valid(made):
             return made
     return None
@@ -77,7 +78,7 @@ def _add_node(rng: random.Random, document: Document) -> None:
     name = f"m{rng.randrange(1_000)}"
     if name in known:
         return
-    behind = rng.sample(known, rng.choice((0, 1, 1, 1, min(2, len(known)))))
+    behind = rng.sample(known, min(len(known), rng.choice((0, 1, 1, 1, 2))))
     added = {"id": name, "type": "value", "config": {"value": 1}, "dependencies": behind}
     if rng.random() < 0.2:
         added["map"] = {"over": [1, 2], "max_parallel": 1}

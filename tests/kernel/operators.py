@@ -14,8 +14,21 @@ from tests.kernel.lockstep import with_time_outs
 from tests.kernel.mutations import changed
 from tests.kernel.walker import STEPS_MAX, Walk
 from tests.oracle.documents import random_document, translate
+from tests.oracle.reference import Activation, Outcome
+from tests.oracle.walks import Script
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand, Cancel, DeadlineReached, Override, Patch, Pause, Resume, Retry, Rewind
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Cancel,
+    DeadlineReached,
+    Fork,
+    Override,
+    Patch,
+    Pause,
+    Resume,
+    Retry,
+    Rewind,
+)
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import ENDED
 
@@ -41,6 +54,8 @@ class Meddled(Walk):
         order = [self.rng.randrange(1_000) for _ in range(ORDER_MAX)]
         super().__init__(flow_of(self.document), seed, trouble, order, audit)
         self.laws: Any = Books(self.flow)
+        self.flows = {self.flow.digest: self.flow}
+        """Every graph that the run has had."""
         self.acts = acts
         self.left = self.rng.randint(1, ACTS_MAX)
         self.likely = self.rng.choice((0.05, 0.2, 0.5))
@@ -77,6 +92,7 @@ class Meddled(Walk):
         if isinstance(command, Patch):
             self.document = self.proposed
         self.flow = self.script.workflow = self.kernel.flow
+        self.flows[self.flow.digest] = self.flow
         self.check(answer.events)
 
     def check(self, events: Any) -> None:
@@ -85,6 +101,43 @@ class Meddled(Walk):
         self.laws.check(self.kernel.state)
         if self.audit:
             self.kernel.check_jobs()
+
+
+class Steady(Script):
+    """Outcomes that depend on the activation alone, so that whatever is done twice comes to the same."""
+
+    def outcome(self, act: Activation) -> Outcome:
+        self.ends.clear()
+        return super().outcome(act)
+
+
+class Branched(Walk):
+    """A fork of a walk at some event, which goes on by itself."""
+
+    def __init__(self, walk: Walk, flow: Workflow, until: int, seed: int, **more: Any) -> None:
+        order = random.Random(f"{seed}/{until}")
+        super().__init__(flow, 0, order=[order.randrange(1_000) for _ in range(ORDER_MAX)], audit=True)
+        self.laws: Any = Books(flow)
+        self.script = Steady(flow, walk.script.seed, walk.script.trouble)
+        self.kernel.now = walk.kernel.now
+        decision = self.kernel.do(Fork(run="other", prefix=tuple(walk.kernel.events[:until]), **more))
+        self.forked = len(decision.events)
+        self.flow = self.script.workflow = self.kernel.flow
+        self.check(decision.events)
+
+    def run(self, meddle: bool = False) -> Branched:
+        """To the end."""
+        for _ in range(STEPS_MAX):
+            if not self.kernel.state.live:
+                self.kernel.check_fold()
+                return self
+            self.step()
+        raise AssertionError("the fork does not end")
+
+    def check(self, events: Any) -> None:
+        self.laws.read(events, self.kernel.flow)
+        self.laws.check(self.kernel.state)
+        self.kernel.check_jobs()
 
 
 def retry(walk: Meddled) -> AnyCommand:

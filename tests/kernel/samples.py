@@ -182,6 +182,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         counter=3,
         restarted=("d",),
         reason="wrong data",
+        undecided=(("d", "z"),),
     ),
     RunPatched(
         **FACT,

@@ -71,6 +71,13 @@ def test_votes_count_on_after_an_escalation() -> None:
     assert run.approve("h", "boss")[0] == "ApprovalDecided h decision=approve by=user:boss"
 
 
+def test_whoever_would_wait_no_longer_than_that_is_woken_after_an_escalation() -> None:
+    run = asked(who="user:ann", for_ms=8_000, timeout_ms=5_000, on_timeout="escalate", escalate_to=("user:boss",))
+    assert run.expire("h") == rows("ApprovalEscalated h to=user:boss expires=+5000; put wake h at=+3000")
+    assert run.wake("h")[0] == "NodeCompleted h taken=z counter=1"
+    assert run.approval("h").status == "cancelled"
+
+
 def test_an_escalation_to_nobody_is_an_expiry_and_asks_not_everybody() -> None:
     run = asked(who="user:ann", timeout_ms=5_000, on_timeout="escalate")
     assert run.expire("h")[0] == "ApprovalExpired h"

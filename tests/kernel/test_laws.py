@@ -185,6 +185,7 @@ def timeless(state: State) -> bytes:
     """A state without the moments it remembers."""
     state.created_ms = state.last_ms = 0
     state.started_ms = state.ended_ms = None
+    state.letters = {key: msgspec.structs.replace(letter, at_ms=0) for key, letter in state.letters.items()}
     for cell in state.cells.values():
         activations: list[Activation] = [cell, *(cell.map.at.values() if cell.map is not None else ())]
         for activation in activations:

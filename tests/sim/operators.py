@@ -213,6 +213,8 @@ class Operators:
             index = None if row.index < 0 else row.index
             # Those who patched the run may be everybody who was asked: then others are given the role.
             for person in (*PEOPLE, "yan", "zoe"):
+                if f"user:{person}" in row.votes:
+                    continue
                 await self._ask(
                     "decide", row.run_id, "", lambda person=person, row=row, index=index: client.decide(
                         row.run_id, row.node, "approve", actor=person, roles=("boss", "clerk"), visit=row.visit,

@@ -219,7 +219,7 @@ def _went(went: Any) -> str:
 
 
 def tell_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
-    """Print the tokens of a run: which edge each took, and how many edges lay behind it."""
+    """Print the tokens that are under way: which edge each took, and how many edges lay behind it."""
     heads = (Column("FROM", gives=True), Column("TO", gives=True), Column("VISIT", number=True))
     lines = [
         Line((str(each.get("from") or "(start)"), each["to"], str(each["visit"]), str(each.get("hop", ""))))
@@ -228,4 +228,4 @@ def tell_tokens(tokens: Iterable[Mapping[str, Any]]) -> None:
     if lines:
         print_table((*heads, Column("HOP", number=True)), lines)
     else:
-        print("no token has travelled yet")
+        print("no token is under way")

@@ -145,12 +145,12 @@ def _follow(asking: Asking, run: str, after: int) -> int:
 @runs.command("path")
 def path_command(
     run: Run,
-    tokens: Annotated[bool, typer.Option("--tokens", help="The tokens that travelled, edge by edge.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="The tokens that are under way instead.")] = False,
     at: At = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Show which way a run went: its visits, or its tokens."""
+    """Show which way a run went, or where its tokens are."""
     from tidemill.cli.asking import Asking
     from tidemill.cli.logbook import tell_path, tell_tokens
 

@@ -26,7 +26,7 @@ from tidemill.kernel.events import (
     Error,
     Payload,
 )
-from tidemill.kernel.jobs import system_job
+from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
 from tidemill.kernel.moments import iso
 from tidemill.kernel.outcomes import fail_for_good
@@ -320,5 +320,7 @@ def _escalate(pen: Pen, node: Node, visit: int, index: int, approval: Approval) 
             expires_ms=expires,
         )
     )
-    if expires is not None:
-        pen.put(system_job("expire", expires, node.id, visit, index))
+    act = peek_at(pen.state.peek(node.id), index)
+    assert act is not None, "it waits"
+    for job in wait_jobs(node.id, visit, index, act):
+        pen.put(job)

@@ -193,7 +193,8 @@ def items_of(scene: Scene, case: Case) -> Items:
     queued = items.flying - counts["RUNNING"] - counts["WAITING"]
     told = [f"{number} {word}" for word, number in (("queued", queued), ("running", counts["RUNNING"])) if number]
     told += [f"{counts['WAITING']} waiting"] if counts["WAITING"] else []
-    told += [f"{items.count - items.next} not let in yet"] if items.count > items.next else []
+    unqueued = items.count - items.done - items.flying
+    told += [f"{unqueued} not let in yet"] if unqueued > 0 else []
     return Items(
         count=items.count,
         done=items.done,
@@ -201,7 +202,7 @@ def items_of(scene: Scene, case: Case) -> Items:
         queued=queued,
         running=counts["RUNNING"],
         waiting=counts["WAITING"],
-        unqueued=items.count - items.next,
+        unqueued=unqueued,
         window=items.window,
         listed=min(items.flying, scene.bounds.items),
         broken=tuple(BrokenItem(index=index, attempts=act.attempt, error=shown(act.error)) for index, act in broken),

@@ -76,7 +76,6 @@ class Reopening(Section):
         if event.node not in books.workflow.by_id:
             self._law("node", False, f"{event.node} is a node of the workflow")
             return
-        self._law("rewind", not books.ended, f"the run is {books.status}")
         reach = self._reach(event.node)
         touched = {node.id: node for node in books.workflow.nodes if node.id in reach and self._happened(node.id)}
         said = [again.node for again in event.nodes]
