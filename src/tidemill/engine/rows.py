@@ -15,7 +15,7 @@ from tidemill.kernel.events import (
     DeadLettered,
     Ending,
     NodeEvent,
-    NodeFailed,
+    NodeScheduled,
     RunCreated,
 )
 from tidemill.kernel.state import Letter, State, key_at, peek_at
@@ -229,8 +229,8 @@ def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]
 
 
 def _ends(event: NodeEvent) -> bool:
-    """Whether a visit or item is over with this event, whatever it waited for."""
-    return isinstance(event, Ending) and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None)
+    """Whether the wait of a visit or item is over with this event, whatever it waited for."""
+    return isinstance(event, Ending) or (isinstance(event, NodeScheduled) and event.resumed is not None)
 
 
 def _approval_at(state: State, key: Key) -> Approval | None:

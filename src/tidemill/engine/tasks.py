@@ -36,6 +36,8 @@ def timer_of(task: Task) -> AnyCommand:
 
 def may_run(task: Task, state: State) -> bool:
     """Whether a job can have a meaning: when a run has ended, only messages and its rollback are left."""
+    if task.kind == "child" and state.status == "PAUSED":
+        return False
     return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
 
 

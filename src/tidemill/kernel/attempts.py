@@ -39,18 +39,20 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
     if status != "current" or result.late:
         _discard(pen, result, "lease_lost" if status == "current" else status)
         return
-    if not fits(phase_of(node, pen.state.peek(node.id), result.index), result):
+    phase = phase_of(node, pen.state.peek(node.id), result.index)
+    if not fits(phase, result):
         message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
         fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
         return
-    if result.called:
+    called = result.called and phase == "call"
+    if called:
         begin(pen, result.node, result.visit, result.index, result.token, result.worker)
     facts = Facts(
         token=result.token,
         worker=result.worker,
         duration_ms=result.duration_ms,
         waited_ms=result.waited_ms,
-        cause=pen.state.seq if result.called else 0,
+        cause=pen.state.seq if called else 0,
     )
     match result.outcome:
         case Done() as done:

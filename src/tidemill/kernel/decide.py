@@ -111,7 +111,8 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
 
 
 def _activation_refusal(pen: Pen, command: ToActivation) -> Problem | None:
-    if isinstance(command, (Shelve, Undone, UndoLost)):
+    if isinstance(command, (Shelve, Undone, UndoLost, ChildBegan, ChildEnded)):
+        # A patch may have removed the node since; these say something all the same, or nothing.
         return None
     if isinstance(command, CloseLetter):
         return acts.refuse_closing(pen, command)
@@ -242,7 +243,7 @@ def _carry_out_further(
         case ChildBegan():
             messages.child_began(pen, command)
         case ChildEnded():
-            messages.child_ended(pen, pen.flow.by_id[command.node], command)
+            messages.child_ended(pen, command)
         case Retry():
             acts.retry_run(pen, command)
         case Rewind():

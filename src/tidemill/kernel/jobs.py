@@ -22,7 +22,7 @@ JOB_FORMAT = 1
 
 JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report"]
 
-DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs"})
+DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs", "child"})
 """Jobs that do the run's work, as opposed to timers: a paused run has none of them."""
 
 MESSAGES: frozenset[JobKind] = frozenset({"child", "close", "report"})
@@ -125,6 +125,7 @@ def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[Put]:
     if act.status == "WAITING":
-        yield from wait_jobs(node.id, visit, index, act)
+        waits = wait_jobs(node.id, visit, index, act)
+        yield from (put for put in waits if not (paused and put.task.kind in DISPATCHING))
     elif act.status in DISPATCHED and not (paused and act.retry_at_ms is None):
         yield run_job(node, visit, index, act.retry_at_ms or 0)

@@ -8,7 +8,6 @@ from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import NOT_AN_ITEM, ChildFinished, ChildStarted, Error, Payload, SignalReceived
 from tidemill.kernel.fold_waits import listens
 from tidemill.kernel.jobs import system_job
-from tidemill.kernel.model import Node
 from tidemill.kernel.outcomes import fail_for_good
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
@@ -108,11 +107,12 @@ def _note_start(pen: Pen, act: Activation, message: ChildBegan | ChildEnded) -> 
     )
 
 
-def child_ended(pen: Pen, node: Node, message: ChildEnded) -> None:
+def child_ended(pen: Pen, message: ChildEnded) -> None:
     """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
     act = _waiting_for(pen, message)
     if act is None:
         return
+    node = pen.flow.by_id[message.node]
     _note_start(pen, act, message)
     pen.emit(
         ChildFinished(

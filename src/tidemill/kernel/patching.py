@@ -121,13 +121,25 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
                 path=f"/nodes/{node.id}/map",
                 hint="fork the run with this patch and rewind the fork to the node",
             )
-        if after is not None and _joined(state, cell) and set(node.inbound) != set(after.inbound):
+        if after is not None and _joined(state, cell) and _other_edges(old, new, state, node, after):
             yield Problem(
                 code="patch_join_fired",
                 message=f"the edges into {node.id} cannot change: it has begun or was skipped",
                 path=f"/nodes/{node.id}",
                 hint="rewind the run to it first",
             )
+
+
+def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: Node) -> bool:
+    """Whether a join would have had other edges: others lead to it, or a loop could come back to a dead one."""
+    if set(node.inbound) != set(after.inbound):
+        return True
+    dead = [source for source in node.inbound if state.peek(node.id).edges.get(source) is False]
+    return any(
+        _comes_back(new, state, source, node.id) and not _comes_back(old, state, source, node.id)
+        for source in dead
+        if source in new.by_id
+    )
 
 
 def _items_begun(cell: Cell) -> bool:
@@ -207,7 +219,8 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     if not state.live:
         return reopen(pen, patch.message, patch.sure)
     _go_on(pen, before)
-    return [join.node for join in joins]
+    # A join of another kind may fire by edges that it has had for long.
+    return [*(join.node for join in joins), *seen.changed]
 
 
 def _go_on(pen: Pen, before: int | None) -> None:

@@ -109,8 +109,8 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
     if len(taken) != len(node.outbound):
         chosen = set(taken)
         dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
-        if node.loops:
-            dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
+        # What an earlier pass took stays taken, also when a patch has ended the loop since.
+        dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
     absorbed = 0
     for target in taken:
         cell = state.peek(target)

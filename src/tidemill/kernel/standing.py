@@ -48,7 +48,7 @@ def fits(phase: Phase, result: Result) -> bool:
         case Failed():
             return True
         case Expands():
-            return phase == "expand"
+            return phase == "expand" and result.outcome.count >= 0
         case Waits():
             return phase == "call"
         case Skips():

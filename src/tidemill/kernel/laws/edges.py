@@ -21,6 +21,9 @@ _STATUS: dict[type, str] = {
     NodeCancelled: "CANCELLED",
 }
 
+FEW = 8
+"""Targets that are looked for one by one; more of them are worth a set."""
+
 AnyEnding = NodeCompleted | NodeFailed | NodeSkipped | NodeCancelled | NodeOverridden
 
 
@@ -68,10 +71,11 @@ class Edges(Section):
         visit.ended, visit.tolerated, visit.held = act.final, act.tolerated, False
         visit.straight = _straight(node, event)
         self._tokens(node, event, visit)
-        for target in event.taken:
-            self._decide(node, target, True)
-        for target in event.dead:
-            self._decide(node, target, False)
+        known = node.outbound if len(event.taken) + len(event.dead) <= FEW else frozenset(node.outbound)
+        for taken, targets in ((True, event.taken), (False, event.dead)):
+            for target in targets:
+                self._law("edge", target in known, f"{node.id} → {target} is an edge")
+                self._decide(node, target, taken)
         for source, target in event.dead_escapes:
             self._law("edge-once", (source, target) not in self.books.edges, f"{source} → {target} was decided")
             self.books.decide(source, target, False)
@@ -101,8 +105,7 @@ class Edges(Section):
     def _decide(self, node: Node, target: str, taken: bool) -> None:
         edge = (node.id, target)
         known = self.books.edges.get(edge)
-        self._law("edge", target in node.outbound, f"{node.id} → {target} is an edge")
-        once = known is None or (taken and (known or edge in self.books.reborn))
+        once = known is None or (known and taken) or edge in self.books.reborn
         self._law("edge-once", once, f"{node.id} → {target} was decided")
         self.books.decide(node.id, target, taken)
 

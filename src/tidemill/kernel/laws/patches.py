@@ -76,38 +76,48 @@ class Patches(Section):
         said = {join.node: join for join in event.joins}
         self._law("patch-join", len(said) == len(event.joins), "one join per node")
         for node in new.nodes:
-            known = old.by_id.get(node.id)
-            join = said.pop(node.id, None)
-            if known is not None and set(known.inbound) == set(node.inbound):
-                self._law("patch-join", join is None, f"the edges into {node.id} are the same")
-                continue
+            known, join = old.by_id.get(node.id), said.pop(node.id, None)
+            same = known is not None and set(known.inbound) == set(node.inbound)
             visit = self.books.at[node.id]
-            open_ = self._reopens(visit) or not visit.settled
-            self._law("patch-join", open_, f"the join of {node.id} has been settled")
-            if open_:
-                self._join(node, join, old, new)
+            if visit.settled and not self._reopens(visit):
+                self._law("patch-join", same and join is None, f"the join of {node.id} has been settled")
+                continue
+            edges = {source: self._edge(source, node.id, old, new) for source in node.inbound}
+            if same and all(self.books.edges.get((source, node.id)) is taken for source, taken in edges.items()):
+                self._law("patch-join", join is None, f"the edges into {node.id} are the same")
+            elif join is None:
+                self._law("patch-join", False, f"the edges into {node.id} are others now")
+            else:
+                self._join(node, join, edges, own=same and visit.own)
         self._law("patch-join", not said, f"{', '.join(said)} not in the graph")
 
-    def _join(self, node: Node, join: Join | None, old: Workflow, new: Workflow) -> None:
-        edges = {source: self._edge(source, node.id, old, new) for source in node.inbound}
+    def _join(self, node: Node, join: Join, edges: dict[str, bool | None], *, own: bool) -> None:
         decided = {source: taken for source, taken in edges.items() if taken is not None}
-        if join is None:
-            self._law("patch-join", False, f"the edges into {node.id} are others now")
-            return
         self._law("patch-join", dict(join.edges) == decided, f"the edges into {node.id} are decided by what happened")
-        self._law("patch-join", join.own is (not node.inbound), f"{node.id} is an entry if nothing leads to it")
+        self._law("patch-join", join.own is (own or not node.inbound), f"{node.id} is an entry if nothing leads to it")
         tokens = 0 if self.books.ended else int(join.own) or sum(decided.values())
         self._law("patch-tokens", join.tokens == tokens, f"{tokens} tokens stand at {node.id}")
 
     def _edge(self, source: str, target: str, old: Workflow, new: Workflow) -> bool | None:
         """What became of an edge: as recorded, or for a new one what its source's end means for it."""
-        known = old.by_id.get(source)
-        if known is not None and target in known.outbound:
-            return self.books.edges.get((source, target))
-        visit = self.books.at[source]
-        if known is None or not visit.ended or self._reopens(visit):
-            return None
-        return target in new.by_id[source].plain and visit.straight
+        known, visit = old.by_id.get(source), self.books.at[source]
+        was = known is not None and target in known.outbound
+        recorded = self.books.edges.get((source, target)) if was else None
+        if recorded or known is None or not visit.ended or self._reopens(visit):
+            return recorded
+        if not was and target in new.by_id[source].plain and visit.straight:
+            return True
+        return None if self._comes_back(source, target, new) else False
+
+    def _comes_back(self, source: str, target: str, new: Workflow) -> bool:
+        """Whether a loop that the edge leaves may make another pass, in which it is taken after all."""
+        for name in new.by_id[source].loops:
+            loop, visit = new.by_id[name].loop, self.books.at[name]
+            if loop is not None and target in loop.body:
+                return False
+            if name != source and (not visit.ended or self._reopens(visit)):
+                return True
+        return False
 
     def _reopens(self, visit: Visit) -> bool:
         """Whether a visit that had ended is made again, because the run is reopened with the patch."""
@@ -116,8 +126,10 @@ class Patches(Section):
     def _tokens(self, event: RunPatched) -> None:
         books = self.books
         gone = {join.node for join in event.joins} | set(event.removed)
-        consumed = sum(books.at[name].tokens for name in gone)
         emitted = sum(join.tokens for join in event.joins)
+        # Where there is more to do, the rendering of the outputs gives its token back.
+        consumed = sum(books.at[name].tokens for name in gone) + (books.rendering and emitted > 0)
+        books.rendering = books.rendering and not emitted
         self._law("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
         self._law("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
         books.counter += event.emitted - event.consumed

@@ -72,7 +72,9 @@ class Runs(Section):
     def _behind_the_end(self, event: AnyEvent) -> None:
         books, name = self.books, type(event).__name__
         if books.must_reopen:
-            self._law("terminal", isinstance(event, (RunRetried, RunForked)), f"{name} instead of RunRetried after the end")
+            self._law(
+                "terminal", isinstance(event, (RunRetried, RunForked)), f"{name} instead of RunRetried after the end"
+            )
         elif isinstance(event, _REOPENING):
             self._law("terminal", books.status != "COMPLETED", f"{name} after the run had COMPLETED")
         else:

@@ -1,0 +1,275 @@
+"""`tidemill runs …`: what can be done to a run, and how it is refused."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shop import PAYMENT, Shop
+from tidemill.cli import exits
+
+UNDO: dict[str, Any] = {
+    "name": "undoable",
+    "nodes": [
+        {"id": "a", "type": "value", "config": 1, "compensator": {"type": "value", "config": "undone"}},
+        {"id": "b", "type": "value", "config": 2, "dependencies": ["a"]},
+    ],
+}
+
+
+def last_event(shop: Shop, run_id: str, kind: str) -> dict[str, Any]:
+    return [event for event in shop.mill.events(run_id) if event["type"] == kind][-1]
+
+
+def codes(problems: list[dict[str, str]]) -> list[str]:
+    return [problem["code"] for problem in problems]
+
+
+def test_pause_and_resume(shop: Shop) -> None:
+    run_id = shop.asking()
+    told = shop.fine("runs", "pause", run_id, "--reason", "lunch", "--as", "ada")
+    assert told == f"✓ paused; run {run_id} is PAUSED\n"
+    event = last_event(shop, run_id, "RunPaused")
+    assert (event["actor"], event["reason"]) == ("ada", "lunch")
+    assert shop.json("runs", "resume", run_id) == {
+        "run_id": run_id,
+        "done": "resumed",
+        "status": "RUNNING",
+        "events": shop.mill.show(run_id).events,
+    }
+    assert last_event(shop, run_id, "RunResumed")["actor"] == getpass.getuser()
+
+
+def test_cancel(shop: Shop) -> None:
+    run_id = shop.asking()
+    assert shop.fine("runs", "cancel", run_id, "--no-compensate").endswith(f"run {run_id} is CANCELLED\n")
+    assert codes(shop.refused("runs", "cancel", shop.failed())) == ["run_ended"]
+
+
+def test_retry_lets_a_run_go_on(shop: Shop) -> None:
+    flow = {"name": "flaky", "nodes": [{"id": "a", "type": "fail", "config": {"attempts": 1, "value": "up"}}]}
+    run_id = shop.start(flow)
+    shop.until(run_id, lambda view: view.status == "FAILED")
+    assert shop.fine("runs", "retry", run_id, "--reason", "once more").startswith("✓ retried; run ")
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert last_event(shop, run_id, "RunRetried")["reason"] == "once more"
+    assert codes(shop.refused("runs", "retry", run_id)) == ["run_completed"]
+
+
+def test_the_same_key_changes_nothing(shop: Shop) -> None:
+    run_id = shop.asking()
+    for _ in range(2):
+        shop.fine("runs", "relabel", run_id, "--label", "a=b", "--key", "same")
+    assert sum(event["type"] == "RunLabelled" for event in shop.mill.events(run_id)) == 1
+
+
+def test_rewind(shop: Shop) -> None:
+    run_id = shop.asking()
+    assert shop.fine("runs", "rewind", run_id, "build") == f"✓ rewound to build; run {run_id} is RUNNING\n"
+    shop.until(run_id, lambda view: view.nodes["review"]["visits"] == 2)
+    told = shop.fine("runs", "events", run_id)
+    assert "RunRewound         build again: build, review · by " in told
+    assert codes(shop.refused("runs", "rewind", run_id, "nope")) == ["node_unknown"]
+    assert codes(shop.refused("runs", "rewind", shop.failed(), "receive")) == ["run_ended"]
+
+
+def test_relabel(shop: Shop) -> None:
+    run_id = shop.asking(labels={"old": "1"})
+    shop.fine("runs", "relabel", run_id, "--label", "customer=acme=x", "--remove", "old")
+    assert shop.mill.show(run_id).labels == {"customer": "acme=x"}
+    assert shop.json("runs", "list", "--label", "customer=acme=x")["runs"][0]["run_id"] == run_id
+    assert codes(shop.refused("runs", "relabel", run_id)) == ["option_invalid"]
+    assert codes(shop.refused("runs", "relabel", run_id, "--label", "nothing")) == ["option_invalid"]
+
+
+@pytest.mark.parametrize(
+    ("value", "payload"),
+    [((), None), (('{"when": "now"}',), {"when": "now"}), (("hello",), "hello"), (("@payload.yaml",), {"a": [1]})],
+)
+def test_signal(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: tuple[str, ...], payload: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("payload.yaml").write_text("a: [1]\n")
+    run_id = shop.agreed()
+    told = shop.fine("runs", "signal", run_id, "go", *value, "--key", "s-1")
+    assert told == "✓ signal go was sent: s-1\n"
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert shop.mill.show(run_id).outputs == {"ship": payload}
+
+
+def test_a_signal_gets_an_id_of_its_own(shop: Shop) -> None:
+    sent = shop.json("runs", "signal", shop.agreed(), "other", "1")
+    assert sent["signal"] == "other" and len(sent["signal_id"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "output"),
+    [
+        (("--value", '{"paid": true}'), "COMPLETED", {"paid": True}),
+        (("--value", "null"), "COMPLETED", None),
+        (("--value", "by hand"), "COMPLETED", "by hand"),
+        (("--skip",), "SKIPPED", None),
+    ],
+)
+def test_override(shop: Shop, options: tuple[str, ...], status: str, output: Any) -> None:
+    run_id = shop.failed()
+    shop.fine("runs", "override", run_id, "transfer", *options, "--reason", "seen to")
+    node = shop.mill.show(run_id).nodes["transfer"]
+    assert (node["status"], node["output"]) == (status, output)
+    assert last_event(shop, run_id, "NodeOverridden")["reason"] == "seen to"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), "option_invalid"),
+        (("--skip", "--value", "1"), "option_invalid"),
+        (("--skip", "--did-not-happen"), "option_invalid"),
+        (("--value", "@nope.json"), "file_missing"),
+        (("--value", '{"a": 1, "a": 2}'), "duplicate_key"),
+    ],
+)
+def test_an_unclear_override_is_refused(shop: Shop, options: tuple[str, ...], code: str) -> None:
+    run_id = shop.failed()
+    assert codes(shop.refused("runs", "override", run_id, "transfer", *options)) == [code]
+    assert shop.mill.show(run_id).events == 10
+
+
+def test_what_did_not_happen_is_retried(shop: Shop) -> None:
+    run_id = shop.failed()
+    told = shop.fine("runs", "override", run_id, "transfer", "--did-not-happen", "--reason", "the bank says so")
+    assert told.startswith("✓ transfer is retried; run ")
+    assert last_event(shop, run_id, "RunRetried")["reason"] == "the bank says so"
+
+
+def test_rollback(shop: Shop) -> None:
+    run_id = shop.start(UNDO)
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert shop.fine("runs", "rollback", run_id).startswith("✓ rollback asked for; run ")
+    shop.until(run_id, lambda view: view.rollback["status"] == "done")
+    assert "rollback  done\n" in shop.fine("runs", "show", run_id)
+    assert codes(shop.refused("runs", "rollback", shop.failed())) == ["nothing_to_roll_back"]
+
+
+def test_fork(shop: Shop, tmp_path: Path) -> None:
+    run_id = shop.failed()
+    patch = tmp_path / "patch.json"
+    patch.write_text(json.dumps([{"op": "replace", "path": "/nodes/transfer/type", "value": "value"}]))
+    options = ("--node", "transfer", "--patch", str(patch), "--label", "try=2", "--key", "second")
+    assert shop.fine("runs", "fork", run_id, *options) == "second\n"
+    shop.until("second", lambda view: view.status == "COMPLETED")
+    assert shop.mill.show("second").labels == {"try": "2"}
+    assert f"forked from  {run_id} after event " in shop.fine("runs", "show", "second")
+    third = shop.json("runs", "fork", run_id, "--at", "4")
+    assert third["forked_from"] == run_id
+    shop.until(third["run_id"], lambda view: view.status == "FAILED")
+
+
+def test_fork_with_other_inputs(shop: Shop) -> None:
+    run_id = shop.start({"name": "echo", "nodes": [{"id": "a", "type": "value", "config": "{{ inputs.n }}"}]}, {"n": 1})
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    new = shop.fine("runs", "fork", run_id, "--node", "a", "-i", "n=2").strip()
+    shop.until(new, lambda view: view.status == "COMPLETED")
+    assert shop.mill.show(new).outputs == {"a": 2}
+
+
+def test_patch_says_what_it_would_do_and_then_does_it(shop: Shop) -> None:
+    run_id = shop.failed()
+    change = ("runs", "patch", run_id, "--set", "/nodes/transfer/config/attempts=0", "--retry")
+    planned = shop.fine(*change, "--dry-run").splitlines()
+    assert planned[0] == "○ this patch can be applied; nothing was done"
+    assert planned[1:6] == [
+        "  added    —",
+        "  removed  —",
+        "  changed  transfer",
+        "  re-run   transfer",
+        "  kept     receive",
+    ]
+    assert shop.mill.show(run_id).events == 10
+    done = shop.fine(*change, "--publish", "-m", "the account is there")
+    assert done.startswith(f"✓ patched; run {run_id} is at revision 1\n")
+    assert done.endswith("→ published as payment@2\n")
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert "payment@1+1" in shop.fine("runs", "show", run_id)
+    assert "RunPatched         revision 1 · changed transfer · the account is there" in shop.fine(
+        "runs", "events", run_id
+    )
+
+
+def test_patch_from_a_file_as_json(shop: Shop, tmp_path: Path) -> None:
+    run_id = shop.asking()
+    patch = tmp_path / "patch.yaml"
+    patch.write_text("- {op: add, path: /nodes/late, value: {type: value, config: 1}}\n")
+    outcome = shop.json("runs", "patch", run_id, str(patch), "--set", "/nodes/ship/config=other", "--dry-run")
+    assert outcome["applied"] is False
+    assert (outcome["added"], outcome["changed"], outcome["kept"]) == (["late"], ["ship"], ["build"])
+    assert outcome["published"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), "option_invalid"),
+        (("--set", "nodes=1"), "option_invalid"),
+        (("--set", "/nodes/transfer/type"), "option_invalid"),
+        (("--set", "/nodes/transfer/type=valeu", "--retry"), "unknown_node_type"),
+        (("--set", "/nodes/receive/config=1", "--retry"), "patch_finished_node"),
+        (("--set", "/nodes/transfer/config/attempts=0"), "patch_needs_retry"),
+        (("--set", "/nodes/transfer/config/attempts=0", "--retry", "--base", "sha256:x"), "patch_stale"),
+        (("--set", "/nodes/transfer/config/attempts=0", "--retry", "--expect", "3"), "patch_stale"),
+        (("nope.json",), "file_missing"),
+        (("mapping.json",), "patch_invalid"),
+        (("broken.json",), "json_syntax"),
+        (("latin.json",), "not_utf8"),
+        (("operation.json", "--retry"), "patch_invalid"),
+    ],
+)
+def test_a_patch_is_refused(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mapping.json").write_text("{}")
+    Path("broken.json").write_text("[")
+    Path("latin.json").write_bytes(b'["\xff"]')
+    Path("operation.json").write_text('[{"op": "paint", "path": "/x"}]')
+    run_id = shop.failed()
+    assert codes(shop.refused("runs", "patch", run_id, *options))[0] == code
+    assert shop.mill.show(run_id).events == 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("retry", "nope"),
+        ("rewind", "nope", "a"),
+        ("cancel", "nope"),
+        ("pause", "nope"),
+        ("resume", "nope"),
+        ("rollback", "nope"),
+        ("relabel", "nope", "--label", "a=b"),
+        ("signal", "nope", "go"),
+        ("override", "nope", "a", "--skip"),
+        ("override", "nope", "a", "--did-not-happen"),
+        ("fork", "nope"),
+        ("patch", "nope", "--set", "/a=1"),
+    ],
+)
+def test_acts_on_a_run_that_is_not_there(shop: Shop, arguments: tuple[str, ...]) -> None:
+    assert codes(shop.refused("runs", *arguments)) == ["run_unknown"]
+
+
+def test_reasons_that_cannot_be_kept_are_refused(shop: Shop) -> None:
+    run_id = shop.asking()
+    assert codes(shop.refused("runs", "pause", run_id, "--reason", "x" * 5000)) == ["text_invalid"]
+
+
+def test_a_payment_is_not_touched_by_wrong_usage(shop: Shop) -> None:
+    ended = shop("runs", "retry")
+    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert ended.err.splitlines()[1] == "Try `tidemill runs retry --help`."
+    assert PAYMENT["name"] == "payment"

@@ -1,0 +1,119 @@
+"""`tidemill dlq`: what was given up on, and what people do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shop import Shop
+
+
+def codes(problems: list[dict[str, str]]) -> list[str]:
+    return [problem["code"] for problem in problems]
+
+
+def test_dead_letters_are_listed(shop: Shop) -> None:
+    assert shop.fine("dlq", "list") == "no dead letter matches\n"
+    run_id = shop.failed()
+    lines = shop.fine("dlq", "list").splitlines()
+    assert lines[0].split() == ["RUN", "NODE", "CODE", "FAILED"]
+    assert re.fullmatch(rf"{run_id}  transfer  no_account  (just now|\d s ago)", lines[1])
+    assert lines[2] == "  payment · 1 attempt · no such account"
+    (row,) = shop.json("dlq", "list")["dead_letters"]
+    assert (row["run_id"], row["node"], row["code"], row["status"]) == (run_id, "transfer", "no_account", "open")
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (("--workflow", "payment"), 2),
+        (("--workflow", "other"), 0),
+        (("--code", "no_account"), 2),
+        (("--code", "exception"), 0),
+        (("--run", "one"), 1),
+        (("--status", "discarded"), 0),
+        (("--limit", "1"), 1),
+    ],
+)
+def test_dead_letters_are_found(shop: Shop, options: tuple[str, ...], number: int) -> None:
+    for key in ("one", "two"):
+        shop.failed(key=key)
+    found = shop.json("dlq", "list", *options)
+    assert len(found["dead_letters"]) == number
+    assert (found["next"] is not None) == ("--limit" in options)
+
+
+def test_a_dead_letter_is_shown_with_its_input(shop: Shop) -> None:
+    run_id = shop.failed()
+    told = shop.fine("dlq", "show", run_id, "transfer")
+    assert told.startswith(f"payment · transfer  run {run_id}\nstatus    open\n")
+    assert "error     no such account [no_account]\n" in told
+    assert '            "kind": "no_account"' in told
+    assert told.endswith(
+        f"→ tidemill dlq retry --run {run_id}\n→ tidemill dlq discard {run_id} transfer\n",
+    )
+    shown = shop.json("dlq", "show", run_id, "transfer")
+    assert shown["input"] == {"kind": "no_account", "message": "no such account"}
+
+
+def test_a_dead_letter_is_discarded(shop: Shop) -> None:
+    run_id = shop.failed()
+    told = shop.fine("dlq", "discard", run_id, "transfer", "--reason", "too old", "--as", "ada")
+    assert told == f"✓ dead letter transfer discarded; run {run_id} is FAILED\n"
+    assert shop.fine("dlq", "list") == "no dead letter matches\n"
+    assert "  discarded by ada · payment · " in shop.fine("dlq", "list", "--status", "all")
+    assert "→" not in shop.fine("dlq", "show", run_id, "transfer")
+
+
+def test_runs_are_retried_together_after_a_repair(shop: Shop, tmp_path: Path) -> None:
+    runs = sorted(shop.failed(key=key) for key in ("one", "two"))
+    planned = shop.fine("dlq", "retry", "--workflow", "payment", "--dry-run").splitlines()
+    assert planned[0].split() == ["RUN", "LETTERS", "RESULT"]
+    assert sorted(planned[1:3]) == ["one        1  would retry", "two        1  would retry"]
+    assert planned[3] == "→ 2 dead letters in 2 runs, 2 would be retried"
+    patch = tmp_path / "patch.json"
+    patch.write_text(json.dumps([{"op": "replace", "path": "/nodes/transfer/type", "value": "value"}]))
+    done = shop.json("dlq", "retry", "--code", "no_account", "--patch", str(patch), "--reason", "repaired")
+    assert done["matched"] == 2
+    assert sorted((run["run_id"], run["result"]) for run in done["runs"]) == [(name, "retried") for name in runs]
+    for name in runs:
+        shop.until(name, lambda view: view.status == "COMPLETED")
+    assert shop.fine("dlq", "retry", "--workflow", "payment") == "no open dead letter matches\n"
+
+
+def test_a_refusal_is_told_beside_its_run(shop: Shop, tmp_path: Path) -> None:
+    run_id = shop.failed()
+    patch = tmp_path / "patch.json"
+    patch.write_text(json.dumps([{"op": "replace", "path": "/nodes/receive/config", "value": 1}]))
+    told = shop.fine("dlq", "retry", "--run", run_id, "--patch", str(patch)).splitlines()
+    assert told[1] == f"{run_id}        1  refused"
+    assert told[2].startswith("  ") and told[2].endswith("]")
+    assert told[3] == "→ 1 dead letter in 1 run, 0 retried"
+
+
+def test_a_corrected_config(shop: Shop) -> None:
+    run_id = shop.failed()
+    shop.fine("dlq", "retry", "--run", run_id, "--node", "transfer", "--config", '{"attempts": 0}')
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    assert shop.mill.document(run_id).revision == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("retry",), "letters_unnamed"),
+        (("retry", "--node", "transfer"), "letters_unnamed"),
+        (("retry", "--run", "one", "--patch", "nope.json"), "file_missing"),
+        (("retry", "--run", "one", "--config", "1"), "correction_unclear"),
+        (("show", "nope", "transfer"), "run_unknown"),
+        (("show", "one", "receive"), "dead_letter_unknown"),
+        (("discard", "nope", "transfer"), "run_unknown"),
+        (("discard", "one", "receive"), "dead_letter_unknown"),
+    ],
+)
+def test_what_is_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
+    shop.failed(key="one")
+    assert codes(shop.refused("dlq", *arguments)) == [code]
