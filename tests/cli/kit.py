@@ -8,6 +8,8 @@ import json
 import os
 import pty
 import re
+import select
+import signal
 import struct
 import subprocess
 import sys
@@ -41,7 +43,7 @@ class Ended(NamedTuple):
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    dropped = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TIDEMILL_TRACEBACK")
+    dropped = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TIDEMILL_TRACEBACK", "TIDEMILL_STORE")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
     return {**kept, "TERM": "xterm-256color", "PYTHONUTF8": "1", **(more or {})}
 
@@ -92,6 +94,54 @@ def on_terminal(
             written += chunk
     os.close(master)
     return child.wait(SECONDS_MAX), written.decode().replace("\r\n", "\n")
+
+
+class Conversation:
+    """The command on a pseudo terminal, with somebody at the keyboard."""
+
+    def __init__(self, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._child = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment(env), cwd=cwd
+        )
+        os.close(slave)
+        self._written = b""
+        self._seen = 0
+
+    def expect(self, words: str) -> None:
+        """Wait until something has been written since the last time."""
+        until = time.monotonic() + SECONDS_MAX / 2
+        while (found := self.text.find(words, self._seen)) < 0:
+            assert time.monotonic() < until, f"{words!r} was not written:\n{self.text[self._seen :]}"
+            assert self._read(), f"{words!r} was not written before the end:\n{self.text[self._seen :]}"
+        self._seen = found + len(words)
+
+    def say(self, line: str) -> None:
+        os.write(self._master, line.encode() + b"\n")
+
+    def interrupt(self) -> None:
+        self._child.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; answers the exit code and everything that was written."""
+        while self._read():
+            pass
+        os.close(self._master)
+        return self._child.wait(SECONDS_MAX), self.text
+
+    @property
+    def text(self) -> str:
+        return shown(self._written.decode(errors="replace").replace("\r\n", "\n"))
+
+    def _read(self) -> bool:
+        with contextlib.suppress(OSError):
+            if not select.select([self._master], [], [], 1)[0]:
+                return True
+            chunk = os.read(self._master, 65536)
+            self._written += chunk
+            return bool(chunk)
+        return False
 
 
 def shown(written: str) -> str:

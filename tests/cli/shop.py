@@ -70,13 +70,13 @@ class Shop:
     def fine(self, *arguments: str) -> str:
         """A command that works; answers what it printed."""
         ended = self(*arguments)
-        assert (ended.code, ended.err) == (exits.OK, "")
+        assert (ended.code, ended.err) == (exits.OK, ""), ended
         return ended.out
 
     def json(self, *arguments: str) -> Any:
         """The same with `--json`."""
         ended = self(*arguments, "--json")
-        assert (ended.code, ended.err) == (exits.OK, "")
+        assert (ended.code, ended.err) == (exits.OK, ""), ended
         assert ended.out.count("\n") == 1
         return ended.json
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shop import PAYMENT, Shop
+from tests.cli.shop import Shop
 from tidemill.cli import exits
 
 UNDO: dict[str, Any] = {
@@ -103,8 +103,10 @@ def test_signal(
 
 
 def test_a_signal_gets_an_id_of_its_own(shop: Shop) -> None:
-    sent = shop.json("runs", "signal", shop.agreed(), "other", "1")
-    assert sent["signal"] == "other" and len(sent["signal_id"]) > 10
+    run_id = shop.agreed()
+    assert codes(shop.refused("runs", "signal", run_id, "nope")) == ["signal_unknown"]
+    sent = shop.json("runs", "signal", run_id, "go", "1")
+    assert sent["signal"] == "go" and len(sent["signal_id"]) > 10
 
 
 @pytest.mark.parametrize(
@@ -268,8 +270,7 @@ def test_reasons_that_cannot_be_kept_are_refused(shop: Shop) -> None:
     assert codes(shop.refused("runs", "pause", run_id, "--reason", "x" * 5000)) == ["text_invalid"]
 
 
-def test_a_payment_is_not_touched_by_wrong_usage(shop: Shop) -> None:
+def test_wrong_usage_names_the_help_of_its_command(shop: Shop) -> None:
     ended = shop("runs", "retry")
     assert (ended.code, ended.out) == (exits.REFUSED, "")
     assert ended.err.splitlines()[1] == "Try `tidemill runs retry --help`."
-    assert PAYMENT["name"] == "payment"

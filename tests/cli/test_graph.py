@@ -242,7 +242,7 @@ def test_a_refused_document_is_not_drawn(inside: Inside, tmp_path: Path) -> None
 
 def test_the_page_shows_what_the_command_prints(inside: Inside) -> None:
     drawing = inside("graph", str(EXAMPLES / "showcase.yaml"), "--format", "text").out
-    assert f"```\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert f"```text\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
 def test_every_example_is_drawn(inside: Inside) -> None:

@@ -15,6 +15,10 @@ from tidemill.cli.guard import guarded
 from tidemill.errors import Unavailable, rejected
 
 HELP_SECONDS_MAX = 0.4
+COMMANDS = (
+    *("validate", "graph", "run", "publish", "start", "why", "version"),
+    *("runs", "approvals", "dlq", "workflows"),
+)
 
 
 def children_seconds() -> float:
@@ -30,7 +34,7 @@ def test_help_is_quick_and_names_every_command() -> None:
         ended = process("--help")
         taken.append(children_seconds() - began)
         assert ended.code == exits.OK
-        for command in ("validate", "graph", "run", "version"):
+        for command in COMMANDS:
             assert f"\n  {command} " in ended.out
     assert min(taken) <= HELP_SECONDS_MAX, taken
 
@@ -49,10 +53,11 @@ def test_the_installed_script_calls_main() -> None:
     assert script.value == "tidemill.cli:main"
 
 
-def test_without_arguments_the_help_is_shown(inside: Inside) -> None:
-    ended = inside()
-    assert ended.code == exits.OK
-    assert "Usage: tidemill" in ended.out
+@pytest.mark.parametrize("group", [(), ("runs",), ("approvals",), ("dlq",), ("workflows",)])
+def test_without_arguments_the_help_is_shown(inside: Inside, group: tuple[str, ...]) -> None:
+    ended = inside(*group)
+    assert (ended.code, ended.err) == (exits.OK, "")
+    assert f"Usage: {' '.join(('tidemill', *group))} " in ended.out
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("version",)])
@@ -71,6 +76,15 @@ def test_version(inside: Inside, arguments: tuple[str, ...]) -> None:
         (("graph", "x.yaml", "--format", "png"), "--format"),
         (("validate", "--json"), "Missing argument 'FILE'"),
         (("run", "x.yaml", "--store"), "requires an argument"),
+        (("runs", "frobnicate"), "No such command"),
+        (("runs", "show"), "Missing argument 'RUN'"),
+        (("runs", "state", "x"), "Missing option '--at'"),
+        (("runs", "list", "--status", "BROKEN"), "--status"),
+        (("runs", "list", "--limit", "0"), "--limit"),
+        (("runs", "events", "x", "--after", "-1"), "--after"),
+        (("runs", "show", "x", "--at", "zero"), "--at"),
+        (("approvals", "decide", "x", "y", "perhaps"), "perhaps"),
+        (("workflows", "tag", "x", "stable", "one"), "VERSION"),
     ],
 )
 def test_a_wrong_usage_is_a_short_message(inside: Inside, arguments: tuple[str, ...], words: str) -> None:

@@ -232,7 +232,7 @@ def test_why_a_run_failed(shop: Shop, command: tuple[str, ...]) -> None:
     assert told.endswith(f"→ tidemill runs retry {run_id}\n")
     found = shop.json(*command, run_id)
     assert found["first_cause"]["error"]["code"] == "no_account"
-    assert found["command"] == "tidemill runs retry {run}"
+    assert found["command"] == f"tidemill runs retry {run_id}"
 
 
 def test_why_a_run_waits_for_people(shop: Shop) -> None:
@@ -246,6 +246,7 @@ def test_why_a_run_waits_for_people(shop: Shop) -> None:
     assert f"  how         tidemill approvals decide {run_id} review" in told
     (person, *_) = shop.json("why", run_id)["blockers"]
     assert (person["kind"], person["node"], person["quorum"]) == ("person", "review", 2)
+    assert person["command"].startswith(f"tidemill approvals decide {run_id} review")
 
 
 def test_commands_that_are_recommended_name_the_store(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +256,12 @@ def test_commands_that_are_recommended_name_the_store(shop: Shop, monkeypatch: p
         f"→ tidemill runs retry {run_id} --store {shop.url}\n"
     )
     assert f"→ tidemill runs why {run_id} --store {shop.url}" in shop.fine("runs", "show", run_id, "--store", shop.url)
+
+
+def test_a_run_with_an_odd_name_is_quoted_in_commands(shop: Shop) -> None:
+    shop.failed(key="order 7; rm *")
+    assert shop.fine("why", "order 7; rm *").endswith("→ tidemill runs retry 'order 7; rm *'\n")
+    assert "→ tidemill runs why 'order 7; rm *'\n" in shop.fine("runs", "show", "order 7; rm *")
 
 
 def test_why_a_paused_run_waits(shop: Shop) -> None:

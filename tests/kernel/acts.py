@@ -2,6 +2,7 @@
 
 The books are kept from the events alone: what every event says about tokens adds up to the counter, no outcome is
 written twice unless an act reopened it, attempts and fences only grow. They know nothing of how an act is folded.
+Beside them the kernel's own checker reads the same log.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tidemill.kernel.commands import (
     Undone,
     Waits,
 )
+from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
 from tidemill.kernel.state import ENDED, State
@@ -49,8 +51,12 @@ ACTS = (ev.RunRetried, ev.RunRewound, ev.RunPatched)
 class Books:
     """What a log adds up to, whatever operators did in between."""
 
-    def __init__(self, flow: Workflow) -> None:
+    def __init__(self, flow: Workflow, earlier: Iterable[Workflow] = ()) -> None:
+        """`earlier` are the graphs that a forked run had before, the first one first."""
+        graphs = [*earlier, flow]
         self.flow = flow
+        self.graphs = {each.digest: each for each in graphs}
+        self.log = LogChecker(graphs[0], self.graphs.get)
         self.seq = 0
         self.counter = 0
         self.visit: dict[str, int] = {}
@@ -68,9 +74,11 @@ class Books:
             self.seq += 1
             assert event.cause < self.seq, "a cause lies in the past"
             if isinstance(event, ev.RunPatched) and flow is not None:
-                self.flow = flow
+                self.flow = self.graphs[flow.digest] = flow
             self._count(event)
             self._note(event)
+            self.log.take(event)
+        assert not self.log.violations, self.log.violations
 
     def _count(self, event: Any) -> None:
         """The counter is the sum over the events."""
@@ -154,6 +162,7 @@ class Books:
 
     def check(self, state: State) -> None:
         """The state agrees with the books."""
+        assert self.log.finish() == []
         assert (state.seq, state.counter) == (self.seq, self.counter)
         assert len(list(tokens(self.flow, state))) == state.counter, "the tokens are the counter"
         assert state.in_flight == slots_in_use(state), f"{state.in_flight} in flight, counted {slots_in_use(state)}"
@@ -233,8 +242,9 @@ class Acts(Run):
         return Fork(run="other", prefix=prefix, **more)
 
     def fork(self, until: int | None = None, flow: Workflow | None = None, **more: Any) -> Acts:
-        """A run of its own that begins with the first events of this one."""
+        """A run of its own that begins with the first events of this one; `flow` is the graph it had by then."""
         other = Acts(flow or self.kernel.flow)
+        other.laws = Books(other.flow, self.laws.graphs.values())
         other.kernel.now = self.kernel.now
         other.do(self.forking(until, **more))
         return other

@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from tests.kernel.acts import Books
 from tests.kernel.lockstep import with_time_outs
 from tests.kernel.mutations import changed
@@ -21,6 +23,8 @@ from tidemill.kernel.commands import (
     AnyCommand,
     Cancel,
     DeadlineReached,
+    Done,
+    Failed,
     Fork,
     Override,
     Patch,
@@ -28,8 +32,13 @@ from tidemill.kernel.commands import (
     Resume,
     Retry,
     Rewind,
+    Rollback,
+    UndoLost,
+    Undone,
 )
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.events import Error
+from tidemill.kernel.model import Compensator, Workflow
+from tidemill.kernel.model import Retry as RetryPolicy
 from tidemill.kernel.state import ENDED
 
 Act = Callable[["Meddled"], AnyCommand | None]
@@ -44,15 +53,23 @@ def flow_of(document: dict[str, Any]) -> Workflow:
     return with_time_outs(translate(document))
 
 
+def undoable(flow: Workflow) -> Workflow:
+    """The same graph, in which everything can be undone."""
+    undo = Compensator(type="value@1", retry=RetryPolicy(max_attempts=2))
+    nodes = tuple(msgspec.structs.replace(node, compensator=undo) for node in flow.nodes)
+    return msgspec.structs.replace(flow, nodes=nodes)
+
+
 class Meddled(Walk):
     """One walk of a random document with operators who choose among some acts."""
 
-    def __init__(self, seed: int, acts: tuple[Act, ...], audit: bool = True) -> None:
+    def __init__(self, seed: int, acts: tuple[Act, ...], audit: bool = True, undoes: bool = False) -> None:
         self.rng = random.Random(seed)
         self.document = random_document(self.rng, self.rng.choice((2, 4, 7, 11)))
         trouble = self.rng.choice((0.0, 0.05, 0.15, 0.3))
         order = [self.rng.randrange(1_000) for _ in range(ORDER_MAX)]
-        super().__init__(flow_of(self.document), seed, trouble, order, audit)
+        flow = flow_of(self.document)
+        super().__init__(undoable(flow) if undoes else flow, seed, trouble, order, audit)
         self.laws: Any = Books(self.flow)
         self.flows = {self.flow.digest: self.flow}
         """Every graph that the run has had."""
@@ -95,6 +112,20 @@ class Meddled(Walk):
         self.flows[self.flow.digest] = self.flow
         self.check(answer.events)
 
+    def roll_back(self) -> None:
+        """Undo what completed; now and then a step fails, for a while or for good, or its worker is lost."""
+        answer = self.kernel.ask(Rollback())
+        if isinstance(answer, Problem):
+            return
+        self.check(answer.events)
+        while self.kernel.state.rollback == "running":
+            (put,) = self.kernel.jobs.values()
+            task, luck = put.task, self.rng.random()
+            where = {"node": task.node, "visit": task.visit, "index": task.index, "token": self.kernel.next_token()}
+            failed = Failed(error=Error("x", "told to", retryable=luck < 0.2))
+            command = Undone(outcome=failed if luck < 0.3 else Done(output=b"null"), **where)
+            self.do(UndoLost(**where) if luck > 0.9 else command, put.key)
+
     def check(self, events: Any) -> None:
         """The laws, under the graph that the run goes by now."""
         self.laws.read(events, self.kernel.flow)
@@ -114,10 +145,10 @@ class Steady(Script):
 class Branched(Walk):
     """A fork of a walk at some event, which goes on by itself."""
 
-    def __init__(self, walk: Walk, flow: Workflow, until: int, seed: int, **more: Any) -> None:
+    def __init__(self, walk: Meddled, flow: Workflow, until: int, seed: int, **more: Any) -> None:
         order = random.Random(f"{seed}/{until}")
         super().__init__(flow, 0, order=[order.randrange(1_000) for _ in range(ORDER_MAX)], audit=True)
-        self.laws: Any = Books(flow)
+        self.laws: Any = Books(flow, walk.flows.values())
         self.script = Steady(flow, walk.script.seed, walk.script.trouble)
         self.kernel.now = walk.kernel.now
         decision = self.kernel.do(Fork(run="other", prefix=tuple(walk.kernel.events[:until]), **more))

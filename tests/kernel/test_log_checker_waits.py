@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.kernel.changes import Case, Told, again, before, behind, both, change, check, drop, swap, told, until
+from tests.kernel.changes import Case, Log, Told, again, before, behind, both, change, check, drop, swap, told, until
 from tests.kernel.tables import Run, choose
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delegate, Request, Signal, Waits
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delegate, Request, Signal, Verb, Waits
 from tidemill.kernel.events import (
     ApprovalDecided,
     ApprovalDelegated,
@@ -38,16 +39,15 @@ ANN, BOB, EVE = "user:ann", "user:bob", "user:eve"
 # Logs that are in order
 
 
-def asking(graph: str = "h > z", options: object = None, **request: object) -> Run:
+def asking(graph: str = "h > z", options: dict[str, Any] | None = None, **request: Any) -> Run:
     run = Run(graph, {"h": options or {"type": "human"}})
     run.start(submitted_by="rita")
-    asked = Request(title="may it?", **request)  # type: ignore[arg-type]
-    run.result("h", Waits(on="human", approval=asked))
+    run.result("h", Waits(on="human", approval=Request(title="may it?", **request)))
     return run
 
 
-def decide(run: Run, verb: str, by: str) -> None:
-    run.do(Decide(verb=verb, actor=by, node="h", visit=1))  # type: ignore[arg-type]
+def decide(run: Run, verb: Verb, by: str) -> None:
+    run.do(Decide(verb=verb, actor=by, node="h", visit=1))
 
 
 def approved() -> Told:
@@ -179,7 +179,7 @@ STARTED = ChildStarted(node="z", visit=1, child="kid", workflow="w", version=1, 
 MANY = [SignalReceived(name="paid", signal=f"s{number}", payload=b"1") for number in range(1_000)]
 
 
-def full(log: list) -> list:  # type: ignore[type-arg]
+def full(log: Log) -> Log:
     return [*log[:2], *MANY, *log[2:]]
 
 

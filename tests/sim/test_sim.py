@@ -8,14 +8,18 @@ import pytest
 
 from tests.sim.campaign import REPLAY, Tally, kept_seeds, play
 from tests.sim.faults import FAULTS
+from tests.sim.operators import ACTS
 from tests.sim.world import live
-from tidemill.kernel.events import NodeEvents, RunEvents
+from tidemill.kernel.events import AnyEvent
 
 BATCHES = 24
 SEEDS_PER_BATCH = 125
 
-EVENTS = tuple(kind.__name__ for kind in (*get_args(RunEvents), *get_args(NodeEvents)))
+EVENTS = tuple(kind.__name__ for kind in get_args(AnyEvent))
 """Every event type the engine can produce."""
+
+ACTS_SEEN = sorted({"patch" if name == "fix" else name for name in ACTS})
+"""What people do, under the names it is counted by."""
 
 
 def complaints(tally: Tally) -> str:
@@ -31,7 +35,9 @@ def test_no_seed_breaks_a_law(batch: int) -> None:
     # A batch in which hardly anything went wrong proves nothing.
     assert sum(tally.fired.values()) > 500
     assert len([name for name in FAULTS if tally.fired[name]]) >= 20, tally.fired
-    assert len([name for name in EVENTS if tally.events[name]]) >= 17, tally.events
+    assert len([name for name in EVENTS if tally.events[name]]) >= 35, tally.events
+    acts = [name for name in ACTS_SEEN if tally.behaved[f"act.{name}"]]
+    assert len(acts) >= 10, tally.behaved
 
 
 @pytest.mark.parametrize("seed", kept_seeds())

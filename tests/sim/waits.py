@@ -61,7 +61,10 @@ def _approval(rng: random.Random, document: dict[str, Json], node: dict[str, Jso
             config["escalate_to"] = ["user:dan", "role:boss"]
     targets = [edge["to"] for edge in document.get("edges", ()) if edge["from"] == node["id"]]
     if targets and not node.keys() & {"branch", "loop", "map", "on_error"} and rng.random() < 0.5:
-        config["rejection_path"] = [rng.choice(targets)]
+        paths = rng.sample(targets, min(2, len(targets)))
+        config["rejection_path"] = paths[:1]
+        if len(paths) > 1:
+            config["changes_path"] = paths[1:]
     return config
 
 

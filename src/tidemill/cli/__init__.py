@@ -1,8 +1,8 @@
-"""The command line: `tidemill validate | graph | run | version`.
+"""The command line: documents (`validate`, `graph`, `run`), and what is kept in a store (`runs`, `approvals`, …).
 
-One file per command, imported when the command is called, so that `tidemill --help` stays quick. `app` says
-which commands and options there are; `main` is what the installed script calls. A user never sees a traceback:
-refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
+What a command does is imported when it is called, so that `tidemill --help` stays quick. `app` and the files of
+the groups say which commands and options there are; `main` is what the installed script calls. A user never sees
+a traceback: refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
 """
 
 from __future__ import annotations

@@ -27,6 +27,13 @@ from tidemill.cli.patches import patch_command
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
+NotHappened = Annotated[
+    bool, typer.Option("--did-not-happen", help="Its outcome is unknown and it did not happen: run it again.")
+]
+NextNodes = Annotated[
+    list[str] | None, typer.Option("--next", metavar="NODE", help="Where its branch goes on. Repeatable.")
+]
+
 
 def retry_command(
     run: Run,
@@ -208,12 +215,8 @@ def override_command(
         str | None, typer.Option("--value", metavar="VALUE", help="Its output: JSON, a string, or @file.")
     ] = None,
     skip: Annotated[bool, typer.Option("--skip", help="Skip it.")] = False,
-    did_not_happen: Annotated[
-        bool, typer.Option("--did-not-happen", help="Its outcome is unknown and it did not happen: run it again.")
-    ] = False,
-    next_nodes: Annotated[
-        list[str] | None, typer.Option("--next", metavar="NODE", help="Where its branch goes on. Repeatable.")
-    ] = None,
+    did_not_happen: NotHappened = False,
+    next_nodes: NextNodes = None,
     visit: Visit = None,
     item: Item = None,
     reason: Reason = "",

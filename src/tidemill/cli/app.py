@@ -15,6 +15,7 @@ from tidemill.cli import exits
 from tidemill.cli.acts import ACTS
 from tidemill.cli.approvals import approvals
 from tidemill.cli.dlq import dlq
+from tidemill.cli.groups import show_help
 from tidemill.cli.options import (
     DEFAULT_STORE,
     Actor,
@@ -51,7 +52,8 @@ def run_app(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         from tidemill.cli.terminal import clean
 
-        print(f"{PROGRAM}: {clean(error.format_message())}", file=sys.stderr)
+        said = clean(error.format_message()).replace("Value error, ", "")
+        print(f"{PROGRAM}: {said}", file=sys.stderr)
         print(f"Try `{_path_of(error)} --help`.", file=sys.stderr)
         return exits.REFUSED
     except typer.Abort:
@@ -77,9 +79,7 @@ def entry(
     if version:
         print_version()
         raise typer.Exit(exits.OK)
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-    return exits.OK
+    return show_help(context)
 
 
 @app.command("validate")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tidemill.cli.groups import new_group
 from tidemill.cli.options import (
     DEFAULT_STORE,
     PAGE,
@@ -26,9 +27,7 @@ from tidemill.cli.options import (
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
-approvals = typer.Typer(
-    name="approvals", help="See what waits for people, and decide.", no_args_is_help=True, rich_markup_mode=None
-)
+approvals = new_group("approvals", "See what waits for people, and decide.")
 
 Status = Literal["pending", "decided", "expired", "cancelled", "all"]
 Verb = Literal["approve", "reject", "changes"]

@@ -12,6 +12,7 @@ from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import print_facts, print_hint, print_title
 from tidemill.kernel.events import NOT_AN_ITEM
 
+ASKED_COLUMNS_MAX = 500
 DECISIONS = {"approve": "approved", "reject": "rejected", "changes": "changes requested"}
 
 
@@ -58,7 +59,7 @@ def _which(approval: Mapping[str, Any]) -> tuple[str, ...]:
 
 def asked_of(approval: Mapping[str, Any]) -> str:
     """Who is asked, and how many of them have to agree."""
-    asked = names(approval.get("approvers") or ("anyone",))
+    asked = names(approval.get("approvers") or ("anyone",), ASKED_COLUMNS_MAX)
     quorum = approval.get("quorum", 1)
     said = [asked] + ([f"{quorum} must agree"] if quorum > 1 else [])
     if approval.get("four_eyes"):

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from tidemill.cli.board import Board, Phase, Row
 from tidemill.cli.phrases import SIGNS, detail, duration
+from tidemill.cli.terminal import clean
 
 FRAMES_PER_SECOND = 8
 ROWS_MAX = 25
@@ -76,7 +77,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line above the display."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(clean(text)), soft_wrap=True)
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""

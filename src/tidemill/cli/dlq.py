@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemill.cli.groups import new_group
 from tidemill.cli.options import (
     DEFAULT_STORE,
     PAGE,
@@ -27,13 +28,17 @@ from tidemill.cli.options import (
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
-dlq = typer.Typer(
-    name="dlq", help="See what was given up on, and try it again.", no_args_is_help=True, rich_markup_mode=None
-)
+dlq = new_group("dlq", "See what was given up on, and try it again.")
 
 REPROCESSED_MAX = 1000
 OfRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="Of this run.")]
 OfWorkflow = Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Of this workflow.")]
+OfNode = Annotated[str | None, typer.Option("--node", metavar="NODE", help="Of this node.")]
+Patch = Annotated[str | None, typer.Option("--patch", metavar="FILE", help="A JSON Patch that every run gets first.")]
+Config = Annotated[
+    str | None, typer.Option("--config", metavar="VALUE", help="Another config for --node: JSON or @file.")
+]
+Letters = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="At most so many letters.")]
 OfCode = Annotated[str | None, typer.Option("--code", metavar="CODE", help="That failed with this code.")]
 
 
@@ -88,20 +93,14 @@ def show_command(
 @dlq.command("retry")
 def retry_command(
     run: OfRun = None,
-    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="Of this node.")] = None,
+    node: OfNode = None,
     workflow: OfWorkflow = None,
     code: OfCode = None,
-    patch: Annotated[
-        str | None, typer.Option("--patch", metavar="FILE", help="A JSON Patch that every run gets first.")
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option("--config", metavar="VALUE", help="Another config for --node: JSON or @file.")
-    ] = None,
+    patch: Patch = None,
+    config: Config = None,
     dry_run: DryRun = False,
     sure: Sure = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="At most so many runs.")
-    ] = REPROCESSED_MAX,
+    limit: Letters = REPROCESSED_MAX,
     reason: Reason = "",
     actor: Actor = None,
     store: Store = DEFAULT_STORE,

@@ -8,10 +8,11 @@ makes sense is left to those who apply it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.cli.sources import parse_value, read_data
 from tidemill.errors import rejected
+from tidemill.front import Tidemill
 
 _NODES = "nodes"
 
@@ -27,6 +28,21 @@ def read_edits(file: str | None, sets: Sequence[str], document: Callable[[], Any
         base = document()
         operations += [_set(base, pointer, value) for pointer, value in pairs]
     return operations
+
+
+class Edits(NamedTuple):
+    """A patch for a run, and the digest of the document that it is for, where that matters."""
+
+    operations: list[Any]
+    base: str | None
+
+
+def edits_for(mill: Tidemill, run_id: str, file: str | None, sets: Sequence[str], base: str | None) -> Edits:
+    """The patch for a run. What `--set` means depends on its document, so it is made for that and no other."""
+    if not sets:
+        return Edits(read_edits(file, (), lambda: None), base)
+    found = mill.document(run_id)
+    return Edits(read_edits(file, sets, lambda: found.document), base or found.digest)
 
 
 def _from_file(name: str) -> list[Any]:

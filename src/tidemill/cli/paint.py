@@ -85,3 +85,17 @@ def clipped(text: str, columns_max: int) -> str:
 def padded(text: str, columns_wanted: int) -> str:
     """A text with so many blanks after it that it fills its column."""
     return text + " " * (columns_wanted - room(text))
+
+
+def folded(line: str, columns_max: int) -> list[str]:
+    """A line as several, none wider than this unless it is one long word; blanks at its beginning stay."""
+    if room(line) <= columns_max:
+        return [line]
+    found, margin = [""], " " * (len(line) - len(line.lstrip()))
+    for word in line.split():
+        longer = f"{found[-1]} {word}" if found[-1] else margin + word
+        if found[-1] and room(longer) > columns_max:
+            found.append(margin + word)
+        else:
+            found[-1] = longer
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,10 +19,22 @@ from tidemill.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from tidemill.engine.operators import PatchOutcome
     from tidemill.front import Tidemill
 
 PatchFile = Annotated[
     str | None, typer.Argument(metavar="FILE", help="A JSON Patch, in JSON or YAML; - reads standard input.")
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Let a failed or cancelled run go on with it.")]
+Base = Annotated[
+    str | None, typer.Option("--base", metavar="DIGEST", help="Refuse if the run follows another document.")
+]
+Expected = Annotated[
+    int | None, typer.Option("--expect", metavar="SEQ", min=1, help="Refuse if the run is at another event.")
+]
+Publish = Annotated[bool, typer.Option("--publish", help="Publish the result as a version, too.")]
+About = Annotated[
+    str, typer.Option("--message", "--reason", "-m", metavar="TEXT", help="What it is about; it is kept.")
 ]
 
 
@@ -31,18 +43,12 @@ def patch_command(
     file: PatchFile = None,
     sets: Sets = None,
     dry_run: DryRun = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Let a failed or cancelled run go on with it.")] = False,
-    base: Annotated[
-        str | None, typer.Option("--base", metavar="DIGEST", help="Refuse if the run follows another document.")
-    ] = None,
-    expected: Annotated[
-        int | None, typer.Option("--expect", metavar="SEQ", min=1, help="Refuse if the run is at another event.")
-    ] = None,
-    publish: Annotated[bool, typer.Option("--publish", help="Publish the result as a version, too.")] = False,
+    retry: Retry = False,
+    base: Base = None,
+    expected: Expected = None,
+    publish: Publish = False,
     sure: Sure = None,
-    message: Annotated[
-        str, typer.Option("--message", "--reason", "-m", metavar="TEXT", help="What it is about; it is kept.")
-    ] = "",
+    message: About = "",
     actor: Actor = None,
     key: Key = None,
     store: Store = DEFAULT_STORE,
@@ -53,22 +59,15 @@ def patch_command(
     And say what is added, removed, run again and kept; --dry-run says it and does nothing.
     """
     from tidemill.cli.asking import Asking, acting
-    from tidemill.cli.edits import read_edits
+    from tidemill.cli.edits import edits_for
     from tidemill.cli.verdicts import tell_patch
 
-    asking = Asking(store, as_json)
-
-    def ask(mill: Tidemill) -> Any:
-        digest = base
-        document: Any = None
-        if sets:
-            # What `--set` means depends on this document, so the patch is made for it and no other.
-            found = mill.document(run)
-            digest, document = base or found.digest, found.document
+    def ask(mill: Tidemill) -> PatchOutcome:
+        edits = edits_for(mill, run, file, sets or (), base)
         return mill.patch(
             run,
-            read_edits(file, sets or (), lambda: document),
-            base_digest=digest,
+            edits.operations,
+            base_digest=edits.base,
             expected_seq=expected,
             retry=retry,
             dry_run=dry_run,
@@ -79,4 +78,4 @@ def patch_command(
             command_id=key,
         )
 
-    return asking.answer(ask, lambda outcome: tell_patch(run, outcome))
+    return Asking(store, as_json).answer(ask, lambda outcome: tell_patch(run, outcome))

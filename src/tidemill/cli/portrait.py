@@ -18,6 +18,8 @@ from tidemill.engine.views import RunView
 from tidemill.front import Tidemill
 
 NODES_SHOWN_MAX = 200
+ROOM = 500
+"""Columns for names in a row; more than one line of them is folded."""
 SIGNS = {
     "PENDING": "○",
     "QUEUED": "●",
@@ -37,6 +39,8 @@ class Sitting:
     view: RunView
     began_ms: int | None = None
     last_ms: int | None = None
+    past: bool = False
+    """It is shown as it was, so there is nothing to do about it."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints: the run's own."""
@@ -60,9 +64,9 @@ def tell_run(asking: Asking, sitting: Sitting) -> None:
     if view.status == "COMPLETED":
         print()
         tell_outputs(view.outputs)
-    elif hint := _next(asking, view.run_id, view.status):
+    elif not sitting.past:
         print()
-        print_hint(hint)
+        print_hint(_next(asking, view.run_id, view.status))
 
 
 def reference(shown: Mapping[str, Any]) -> str:
@@ -74,9 +78,9 @@ def reference(shown: Mapping[str, Any]) -> str:
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if shown["rollback"]["status"] != "none":
         yield "rollback", _rollback(shown["rollback"])
-    yield "waits for", names(shown.get("waiting_for") or (), 500)
+    yield "waits for", names(shown.get("waiting_for") or (), ROOM)
     yield "by", shown.get("submitted_by")
-    yield "labels", names(f"{key}={value}" for key, value in sorted((shown.get("labels") or {}).items()))
+    yield "labels", names((f"{key}={value}" for key, value in sorted(shown["labels"].items())), ROOM)
     yield "parent", shown.get("parent")
     if shown.get("forked_from"):
         origin, seq = shown["forked_from"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.cli.ages import moment
 from tidemill.cli.asking import Asking, plain
 from tidemill.cli.logbook import where
 from tidemill.cli.paint import BOLD, DIM, MAGENTA, RED, Paint, columns
 from tidemill.cli.snippets import names, snippet
-from tidemill.cli.tables import COMMAND, print_facts, print_hint
+from tidemill.cli.tables import COMMAND, print_facts, print_headline, print_hint
 from tidemill.cli.terminal import clean
 from tidemill.kernel.explain import AnyBlocker, Cause, Explanation
 
@@ -21,15 +22,30 @@ VALUE_COLUMNS_BESIDE = 20
 _SAID = frozenset({"kind", "node", "visit", "index", "status", "words", "unblock", "command", "since_ms", "until_ms"})
 _LEFT_OUT = frozenset(
     {"root", "undecided", "origins", "more_origins", "listed", "broken"}
-    | {"window", "body_count", "title", "name", "reason"}
+    | {"window", "body_count", "wakes_ms", "title", "name", "reason"}
 )
 """What the words say already, or what takes more than a line; --json has it."""
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
-def tell_why(asking: Asking, run_id: str, found: Explanation) -> None:
+class Reasons(NamedTuple):
+    """An explanation, and the run that it is about."""
+
+    run_id: str
+    found: Explanation
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: commands name the run."""
+        shown: dict[str, Any] = plain(self.found)
+        for each in (shown, *shown["blockers"], *filter(None, (shown["deadline"],))):
+            each["command"] = each["command"].replace(RUN_MARK, shlex.quote(self.run_id))
+        return shown
+
+
+def tell_why(asking: Asking, reasons: Reasons) -> None:
     """Print an explanation."""
-    print(Paint()(clean(found.headline), BOLD))
+    run_id, found = reasons
+    print_headline(found.headline)
     roots = [each for each in found.blockers if each.root] or list(found.blockers)
     for blocker in roots[:SHOWN_MAX]:
         print()
@@ -60,7 +76,7 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "since", moment(shown["since_ms"])
     yield "until", moment(shown["until_ms"])
     for name, value in shown.items():
-        if name not in _SAID | _LEFT_OUT and value not in _NOTHING:
+        if name not in _SAID | _LEFT_OUT and value not in _NOTHING and (name, value) != ("quorum", 1):
             yield name.removesuffix("_ms").replace("_", " "), _value(name, value)
 
 
@@ -116,6 +132,6 @@ def _tell_rest(found: Explanation, *, shown: int) -> None:
 def command_of(asking: Asking, run_id: str, command: str) -> str:
     """A command line that an explanation gives, for this run and this store."""
     # Replaced, not formatted: the rest of the line may hold braces of its own.
-    said = command.replace(RUN_MARK, run_id)
+    said = command.replace(RUN_MARK, shlex.quote(run_id))
     store = asking.command().removeprefix("tidemill").strip()
     return f"{said} {store}".strip() if said.startswith("tidemill ") else said

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tidemill.cli.groups import new_group
 from tidemill.cli.options import (
     DEFAULT_STORE,
     PAGE,
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from tidemill.cli.asking import Asking
     from tidemill.front import Tidemill
 
-runs = typer.Typer(
-    name="runs", help="Find runs, look at them, repair them.", no_args_is_help=True, rich_markup_mode=None
-)
+runs = new_group("runs", "Find runs, look at them, repair them.")
 
 EVENTS_PAGE = 200
 Status = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
@@ -69,7 +68,7 @@ def show_command(run: Run, at: At = None, store: Store = DEFAULT_STORE, as_json:
 
     def ask(mill: Tidemill) -> Sitting:
         view = mill.show(run, at=at)
-        return Sitting(view) if as_json else Sitting(view, *span(mill, view))
+        return Sitting(view) if as_json else Sitting(view, *span(mill, view), past=at is not None)
 
     return asking.answer(ask, lambda sitting: tell_run(asking, sitting))
 
@@ -167,10 +166,10 @@ def why_command(run: Run, store: Store = DEFAULT_STORE, as_json: AsJson = False)
     With what to do about it: the command that unblocks it, where there is one.
     """
     from tidemill.cli.asking import Asking
-    from tidemill.cli.reasons import tell_why
+    from tidemill.cli.reasons import Reasons, tell_why
 
     asking = Asking(store, as_json)
-    return asking.answer(lambda mill: mill.why(run), lambda found: tell_why(asking, run, found))
+    return asking.answer(lambda mill: Reasons(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
 
 
 @runs.command("document")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tidemill.cli.paint import BOLD, DIM, STATUS_COLOURS, Paint, clipped, columns, padded, room
+from tidemill.cli.paint import BOLD, DIM, STATUS_COLOURS, Paint, clipped, columns, folded, padded, room
 from tidemill.cli.terminal import clean
 
 GAP = 2
@@ -112,14 +110,21 @@ def _folded(label: str, text: str, columns_max: int) -> list[str]:
     lines = text.split("\n")
     if label == COMMAND or not sys.stdout.isatty():
         return lines
-    fold = functools.partial(textwrap.wrap, width=columns_max, break_long_words=False, break_on_hyphens=False)
-    return [part for line in lines for part in (fold(line) if room(line) > columns_max else [line])]
+    return [part for line in lines for part in folded(line, columns_max)]
 
 
 def print_title(*parts: str) -> None:
     """Print the first line of an answer: what it is about, then the rest of what names it."""
-    paint, (first, *rest) = Paint(), [clean(part) for part in parts]
-    print("  ".join([paint(first, BOLD), *(paint(part, DIM) for part in rest)]))
+    paint, (first, *rest) = Paint(), [clean(" ".join(part.split())) for part in parts]
+    fits = room("  ".join((first, *rest))) <= columns()
+    title = paint(clipped(first, columns()), BOLD)
+    print(("  " if fits else "\n").join([title, *(paint(part, DIM) for part in rest)]))
+
+
+def print_headline(text: str) -> None:
+    """Print a sentence that says the most important thing."""
+    for line in folded(clean(" ".join(text.split())), columns()):
+        print(Paint()(line, BOLD))
 
 
 def print_hint(text: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemill.cli.groups import new_group
 from tidemill.cli.options import (
     DEFAULT_STORE,
     PAGE,
@@ -23,9 +24,7 @@ from tidemill.cli.options import (
 if TYPE_CHECKING:
     from tidemill.front import Tidemill
 
-workflows = typer.Typer(
-    name="workflows", help="See what is published; tag and change it.", no_args_is_help=True, rich_markup_mode=None
-)
+workflows = new_group("workflows", "See what is published; tag and change it.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a published workflow.")]
 Tag = Annotated[str, typer.Argument(metavar="TAG", help="The tag, e.g. stable.")]

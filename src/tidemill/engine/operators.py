@@ -35,7 +35,7 @@ from tidemill.kernel.compile import Compiled
 from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.events import BlobRef, Payload, RunPatched
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.forking import shared_prefix
+from tidemill.kernel.forking import graph_after, shared_prefix
 from tidemill.kernel.model import Json, Workflow
 from tidemill.kernel.patching import problems, verdict
 
@@ -301,8 +301,7 @@ class Operators(Desk):
             message = f"the run has events 1 to {len(events)}, not {last}"
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
         prefix = tuple(events[:last])
-        state = replay(prefix)
-        flow = await self.catalog.flow(self._tenant, state.digest)
+        flow = await self.catalog.flow(self._tenant, graph_after(prefix))
         command = Fork(
             id=f"fork:{fork_id}",
             actor=actor or None,
@@ -316,7 +315,7 @@ class Operators(Desk):
         )
         after: Flow | None = None
         if patch is not None:
-            entry = Entry(state, flow)
+            entry = Entry(replay(prefix), flow)
             patched, compiled = await self._patch_command(run_id, entry, patch, None, None)
             await self.catalog.store_flow(self._tenant, compiled)
             command = msgspec.structs.replace(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from tidemill.errors import Problem
-from tidemill.kernel import claims, control, deciding, messages, patching, undoing
+from tidemill.kernel import claims, control, deciding, messages, overriding, patching, undoing
 from tidemill.kernel import reopening as acts
 from tidemill.kernel.attempts import take_begin, take_checkpoint, take_result
 from tidemill.kernel.commands import (
@@ -122,7 +122,7 @@ def _activation_refusal(pen: Pen, command: ToActivation) -> Problem | None:
         return _stale(pen, command)
     if isinstance(command, (Decide, Delegate)):
         return deciding.refusal(pen, command)
-    return acts.refuse_override(pen, command) if isinstance(command, Override) else None
+    return overriding.refuse_override(pen, command) if isinstance(command, Override) else None
 
 
 def _run_refusal(pen: Pen, command: AnyCommand) -> Problem | None:
@@ -249,7 +249,7 @@ def _carry_out_further(
         case Rewind():
             acts.schedule(pen, acts.rewind_run(pen, command.node, command.reason))
         case Override():
-            acts.override(pen, command)
+            overriding.override(pen, command)
         case Patch():
             acts.schedule(pen, patching.apply_patch(pen, command))
         case Fork():

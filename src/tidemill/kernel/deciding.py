@@ -99,13 +99,18 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
 
 
 def _may_not(approval: Approval, state: State, person: str, roles: tuple[str, ...]) -> Problem | None:
-    if approval.four_eyes and person in {as_user(name) for name in (approval.requester, *state.patched_by) if name}:
+    if approval.four_eyes and person in _involved(approval, state):
         message = f"{person} submitted or patched the run, and four eyes are required"
         return _problem("four_eyes", message, "ask somebody else")
     if not _entitled(approval, person, roles):
         asked = ", ".join(approval.approvers)
         return _problem("approver_not_allowed", f"{person} may not decide this", f"asked were: {asked}")
     return None
+
+
+def _involved(approval: Approval, state: State) -> set[str]:
+    """Whose eyes have been on it already: those who asked for the run, forked it or patched it."""
+    return {as_user(name) for name in (approval.requester, state.submitted_by, *state.patched_by) if name}
 
 
 def _entitled(approval: Approval, person: str, roles: tuple[str, ...]) -> bool:
@@ -153,7 +158,7 @@ def _no_delegation(approval: Approval, state: State, person: str, name: str) -> 
         return _problem("approval_closed", f"the approval is {approval.status}, there is nothing to pass on")
     if name.startswith(ROLE) or to == person:
         return _problem("delegation_invalid", "a decision is passed on to another person", "name a user")
-    if approval.four_eyes and to in {as_user(name) for name in (approval.requester, *state.patched_by) if name}:
+    if approval.four_eyes and to in _involved(approval, state):
         return _problem("four_eyes", f"{to} submitted or patched the run, and four eyes are required")
     if any(vote.by in (person, to) for vote in approval.votes):
         return _problem("delegation_invalid", "one of the two has voted already")

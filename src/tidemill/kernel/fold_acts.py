@@ -26,6 +26,7 @@ from tidemill.kernel.events import (
     RunRewound,
 )
 from tidemill.kernel.fold_visits import hold, over, pass_over_ended, undoable, unhold
+from tidemill.kernel.fold_waits import SIGNAL_ID
 from tidemill.kernel.layers import everything
 from tidemill.kernel.state import Activation, Cell, State, edit_at, key_at
 
@@ -41,13 +42,23 @@ def run_retried(state: State, event: RunRetried) -> None:
             state.visits -= 1
         _reset(cell)
         cell.tokens, cell.fired, cell.went, cell.tolerated = reopened.tokens, False, None, False
-        cell.settled = cell.own and bool(cell.edges)
+        cell.settled = cell.own
         cell.why, cell.held, cell.behind = "", False, ""
         if cell.map is not None:
             _reopen_items(state, cell)
+    if state.unknown:
+        state.unknown = tuple(key for key in state.unknown if not _is_open(state, key))
     state.status, state.ended_ms, state.reason = "RUNNING", None, ""
     state.error, state.failed_node, state.outputs = None, "", None
     state.rendering, state.counter, state.deadline_ms = event.renders, event.counter, event.deadline_at_ms
+
+
+def _is_open(state: State, key: str) -> bool:
+    """Whether an activation whose outcome was unknown is to be made again."""
+    node, visit, index = key.rsplit("/", 2)
+    cell = state.peek(node)
+    act = cell if index == "-1" or cell.map is None else cell.map.at.get(int(index))
+    return cell.visit == int(visit) and act is not None and act.status == "PENDING"
 
 
 def _reset(act: Activation) -> None:
@@ -103,7 +114,7 @@ def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRew
         dead=len(edges) - taken,
         tokens=reopened.tokens,
         own=own,
-        settled=own and bool(old.edges),
+        settled=own,
         hop=old.hop - old.fired if own else max((state.peek(s).hop for s, went in edges.items() if went), default=0),
         passes=0 if reopened.node in event.restarted else old.passes,
         past=old.past,
@@ -135,6 +146,9 @@ def node_overridden(state: State, event: NodeOverridden) -> None:
         cell.settled = True
         cell.why = event.reason if event.status == "SKIPPED" else ""
     act.error = None
+    if state.unknown:
+        settled = key_at(event.node, event.visit, event.index)
+        state.unknown = tuple(key for key in state.unknown if key != settled)
     if event.status == "QUEUED":
         _queued_by_hand(state, cell, event)
         return
@@ -204,10 +218,13 @@ def run_forked(state: State, event: RunForked) -> None:
     """Leases, letters, commands and what is to be undone belong to the other run; nothing runs here yet."""
     state.forked_from, state.deadline_ms = (event.run, event.at), event.deadline_at_ms
     state.status = "RUNNING" if state.status == "PAUSED" else state.status
-    state.commands = {} if event.command is None else {event.command: state.seq}
+    # A signal that was sent to the other run before the fork has been received here, too.
+    state.commands = {name: seq for name, seq in everything(state.commands).items() if name.startswith(SIGNAL_ID)}
+    if event.command is not None:
+        state.commands[event.command] = state.seq
     state.letters, state.undo, state.listening = {}, {}, dict(everything(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
-    state.rollback, state.undo_order, state.undo_left = "none", (), ()
+    state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
         cell = state.edit(name)
         _detach(state, cell, cell)

@@ -39,6 +39,10 @@ from tidemill.kernel.state import (
 )
 
 
+UNKNOWN_OUTCOME = "unknown_outcome"
+"""The error of an attempt that may or may not have happened."""
+
+
 def node_scheduled(state: State, event: NodeScheduled) -> None:
     cell = state.edit(event.node)
     if event.index != NOT_AN_ITEM and event.resumed is None:
@@ -191,7 +195,7 @@ def node_completed(state: State, event: NodeCompleted) -> None:
         undoable(state, event)
     if event.route is not None:
         cell.aside = bool(event.route.again)
-    elif act.approval is not None:
+    elif act is cell and act.approval is not None:
         cell.aside = act.approval.decision in ("reject", "changes")
     over(state, cell, act, event, "COMPLETED")
 
@@ -229,6 +233,8 @@ def node_failed(state: State, event: NodeFailed) -> None:
         act.retry_at_ms, act.since_ms = None if event.lost else event.retry_at_ms, event.at_ms
         return
     act.output = event.output
+    if event.error.code == UNKNOWN_OUTCOME and event.error.index == NOT_AN_ITEM:
+        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
     if event.tolerated:
         state.tolerated += 1
         if act is cell:

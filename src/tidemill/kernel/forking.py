@@ -19,23 +19,28 @@ from tidemill.kernel.events import (
     ApprovalExpired,
     ApprovalReturned,
     ChildFinished,
+    DeadLetterClosed,
     DeadLettered,
+    LoopContinued,
     NodeCancelled,
     NodeCompleted,
+    NodeEvent,
     NodeFailed,
     NodeWaiting,
+    ResultDiscarded,
     RunCompleted,
     RunCreated,
     RunForked,
+    RunPatched,
+    RunRetried,
+    RunRewound,
     SignalReceived,
 )
-from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.patching import apply_patch
 from tidemill.kernel.patching import problems as patch_problems
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reopening import reopen, rewind_run, schedule
-from tidemill.kernel.state import ENDED
 from tidemill.kernel.visits import item_over
 
 
@@ -60,16 +65,35 @@ def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
 def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
     if fork.rewind not in pen.flow.by_id:
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}")
-    cell = replay(_whole(fork.prefix)).peek(fork.rewind)
-    if not cell.fired and cell.status not in ENDED:
+    if not _has_begun(_whole(fork.prefix), fork.rewind):
         return Problem(code="node_not_begun", message=f"node {fork.rewind} had not begun at this event")
     return None
+
+
+def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
+    """Whether a node's present visit had begun, or was over: the last word about it says so."""
+    for event in reversed(prefix):
+        if isinstance(event, LoopContinued):
+            if node in event.body:
+                return False
+        elif isinstance(event, NodeEvent):
+            if event.node == node and not isinstance(event, (ResultDiscarded, DeadLettered, DeadLetterClosed)):
+                return True
+        elif isinstance(event, (RunRetried, RunRewound)) and any(again.node == node for again in event.nodes):
+            return False
+    return False
 
 
 def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
     """How many events a fork takes over when nobody says: all, but for the end of a run that completed."""
     ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
     return next(ends, len(events)) if rewinds else len(events)
+
+
+def graph_after(prefix: Sequence[AnyEvent]) -> str:
+    """The digest of the graph that a run has after these events."""
+    changes = (event.digest for event in reversed(prefix) if isinstance(event, (RunPatched, RunCreated)))
+    return next(changes, "")
 
 
 def _whole(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:

@@ -292,12 +292,7 @@ def _went_on(node: Node, cell: Cell) -> bool:
     """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
     if cell.status == "FAILED":
         return cell.tolerated and node.on_error == "continue"
-    aside = list(node.exits.values())
-    loop = node.loop
-    if loop is not None and loop.max_iterations is not None and cell.passes + 1 >= loop.max_iterations:
-        aside.append(loop.timeout_path)
-    went = set(cell.went or ())
-    return cell.status == "COMPLETED" and not (went and any(went == set(targets) for targets in aside))
+    return cell.status == "COMPLETED" and not cell.aside
 
 
 def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:

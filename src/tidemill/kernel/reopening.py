@@ -1,4 +1,4 @@
-"""Operators' acts on visits: retry a run, rewind it to a node, settle a node by hand, close a dead letter.
+"""Operators' acts on visits: retry a run, rewind it to a node, close a dead letter.
 
 Each is refused whole, with a reason and without a trace, or done whole. What they emit again they say: the
 tokens of every visit that is to be made once more, so that the counter stays the sum of what was written.
@@ -8,26 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from tidemill.errors import Problem
-from tidemill.kernel.commands import CloseLetter, Override, Retry, Rewind
-from tidemill.kernel.endings import drop_wait, end_visit
+from tidemill.kernel.commands import CloseLetter, Retry, Rewind
+from tidemill.kernel.endings import end_visit
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     DeadLetterClosed,
-    NodeOverridden,
     Reopened,
-    Route,
     RunRetried,
     RunRewound,
 )
-from tidemill.kernel.jobs import key_of, run_job, system_job
+from tidemill.kernel.jobs import key_of, system_job
+from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
-from tidemill.kernel.routing import descendants, in_flight, on_completion
+from tidemill.kernel.routing import descendants, in_flight
 from tidemill.kernel.state import ENDED, Activation, Cell, State, key_at, peek_at
-from tidemill.kernel.visits import balance, follow, item_over, make_ready
+from tidemill.kernel.visits import make_ready
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
 
@@ -48,16 +45,27 @@ def refuse_reopening(pen: Pen, sure: tuple[str, ...]) -> Problem | None:
         return _problem("run_not_ended", f"the run is {state.status}", "rewind it to a node, or cancel it first")
     if state.rollback != "none":
         return _problem("run_rolled_back", f"its rollback is {state.rollback}", "fork it, or start a new run")
-    unsure = [node.id for node in pen.flow.nodes if _unsure(state.peek(node.id)) and node.id not in sure]
+    unsure = [node.id for node in pen.flow.nodes if _unsure(node, state.peek(node.id)) and node.id not in sure]
     if unsure:
         message = f"nobody knows whether {', '.join(unsure)} happened"
         return _problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
     return None
 
 
-def _unsure(cell: Cell) -> bool:
+def _unsure(node: Node, cell: Cell) -> bool:
+    """Whether a visit, or an item of it, may have happened without anybody knowing."""
     failed = cell.status == "FAILED" and not cell.tolerated
-    return failed and cell.error is not None and cell.error.code == "unknown_outcome"
+    if failed and cell.error is not None and cell.error.code == "unknown_outcome":
+        return True
+    if node.delivery != "at_most_once" or cell.status not in REOPENABLE:
+        return False
+    items = () if cell.map is None else everything(cell.map.at).values()
+    return any(_abandoned(act) for act in (cell, *items))
+
+
+def _abandoned(act: Activation) -> bool:
+    """Whether the run ended during an attempt: it was announced under a token that nobody reported about."""
+    return act.status == "CANCELLED" and act.token > act.reported
 
 
 def retry_run(pen: Pen, retry: Retry) -> None:
@@ -72,10 +80,10 @@ def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
         [
             Reopened(node.id, cell.visit, int(cell.own) or cell.taken)
             for node in flow.nodes
-            if not _stays(cell := state.peek(node.id))
+            if not stays(cell := state.peek(node.id))
         ]
     )
-    letters = [key for opened in nodes for key in _letters(state, opened.node) if not _tolerated(state, key)]
+    letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     pen.emit(
@@ -108,7 +116,7 @@ def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
     return item is not None and item.output is not None
 
 
-def _stays(cell: Cell) -> bool:
+def stays(cell: Cell) -> bool:
     """Whether a visit's outcome is final: completed, skipped, or a failure that was tolerated."""
     return cell.status in ENDED and (cell.status not in REOPENABLE or cell.tolerated)
 
@@ -136,11 +144,12 @@ def schedule(pen: Pen, names: Iterable[str]) -> None:
 # Dead letters
 
 
-def _letters(state: State, node: str) -> list[tuple[str, int, int]]:
-    """The open dead letters of a node's present visit and of its items."""
-    cell = state.peek(node)
-    indexes = [NOT_AN_ITEM, *(range(cell.map.count) if cell.map is not None else ())]
-    return [(node, cell.visit, index) for index in indexes if _is_open(state, node, cell.visit, index)]
+def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
+    """The open dead letters of some nodes' present visits and of their items, also of a list that is gone."""
+    present = {(name, state.peek(name).visit) for name in nodes}
+    split = ((key.split("/"), letter) for key, letter in everything(state.letters).items())
+    found = ((node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open)
+    return [key for key in found if key[:2] in present]
 
 
 def _is_open(state: State, node: str, visit: int, index: int) -> bool:
@@ -203,7 +212,7 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
     state, flow = pen.state, pen.flow
     reach = descendants(flow, node) | {node}
     touched = [each for each in flow.nodes if each.id in reach and _touched(state.peek(each.id))]
-    letters = [key for each in touched for key in _letters(state, each.id)]
+    letters = _letters(state, [each.id for each in touched])
     pen.cause = state.seq
     for each in touched:
         if in_flight(state.peek(each.id)):
@@ -236,7 +245,8 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
 
 
 def _touched(cell: Cell) -> bool:
-    return _begun(cell) or cell.own or bool(cell.edges) or cell.taken + cell.dead > 0
+    """Whether anything has happened to a visit, or to the passes before it."""
+    return _begun(cell) or cell.own or cell.passes > 0 or cell.taken + cell.dead > 0
 
 
 def _undecided(pen: Pen, reach: set[str]) -> tuple[tuple[str, str], ...]:
@@ -260,128 +270,3 @@ def _again(state: State, node: Node, target: str, anew: set[str]) -> Reopened:
         return Reopened(node.id, cell.visit + 1, 1)
     kept = sum(bool(cell.edges.get(source)) for source in node.inbound if source not in anew)
     return Reopened(node.id, cell.visit + 1, kept)
-
-
-# Override
-
-
-def refuse_override(pen: Pen, command: Override) -> Problem | None:
-    """Why a visit or item cannot be settled by hand."""
-    node, cell = pen.flow.by_id[command.node], pen.state.peek(command.node)
-    if command.visit not in (0, cell.visit):
-        return _problem("visit_over", f"node {node.id} is at visit {cell.visit}, not {command.visit}")
-    act = peek_at(cell, command.index)
-    if act is None:
-        return _problem("item_unknown", f"node {node.id} has no item {command.index} that was queued")
-    if not pen.state.live:
-        problem = refuse_reopening(pen, (command.node,))
-        if problem is not None:
-            return problem
-    return _unsettleable(node, cell, act) or _bad_route(node, command)
-
-
-def _unsettleable(node: Node, cell: Cell, act: Activation) -> Problem | None:
-    if act is not cell and _stays(cell):
-        message = f"node {node.id} is {cell.status}, and its items are over with it"
-        return _problem("node_ended", message, "rewind to it, or fork the run")
-    if act.status in ("QUEUED", "RUNNING"):
-        return _problem("node_live", f"node {node.id} is {act.status}", "let it end, or cancel the run")
-    if act.status in ("COMPLETED", "SKIPPED"):
-        hint = "rewind to it, or fork the run"
-        return _problem("node_ended", f"node {node.id} is {act.status}, and that is final", hint)
-    if act.status == "FAILED" and act.output is not None:
-        return _problem("node_ended", f"node {node.id} failed, and the run has gone on", "rewind to it")
-    if act.wait is not None and act.wait.on == "loop":
-        return _problem("node_live", f"node {node.id} has its result and waits for the rest of its loop")
-    return None
-
-
-def _bad_route(node: Node, command: Override) -> Problem | None:
-    if command.next_nodes is None:
-        return None
-    if command.output is None or not node.routed:
-        return _problem("route_not_allowed", "only a value of a node with a branch or loop has a way to go")
-    strange = [name for name in command.next_nodes if name not in node.outbound]
-    if strange:
-        known = ", ".join(node.outbound)
-        return _problem("route_not_allowed", f"{node.id} has no edge to {', '.join(strange)}", f"edges: {known}")
-    return None
-
-
-def override(pen: Pen, command: Override) -> None:
-    """Settle a visit or item by hand; a run that had ended goes on, with everything else that was cut off."""
-    node = pen.flow.by_id[command.node]
-    reopened = [] if pen.state.live else reopen(pen, command.reason, (command.node,))
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, command.index)
-    if act is not None and act.wait is not None:
-        drop_wait(pen, node.id, cell.visit, command.index, act, close=True)
-    pen.cause = pen.cause if reopened else 0
-    if command.index != NOT_AN_ITEM:
-        _settle_item(pen, node, command)
-    elif command.output is None:
-        _settle(pen, node, command, "SKIPPED", ())
-    elif node.routed and command.next_nodes is None:
-        _queue(pen, node, command)
-    else:
-        route = None if command.next_nodes is None else Route(branch=command.next_nodes)
-        _settle(pen, node, command, "COMPLETED", on_completion(node, route))
-    schedule(pen, reopened)
-
-
-def _queue(pen: Pen, node: Node, command: Override) -> None:
-    """Let a worker evaluate the conditions over the value.
-
-    A visit that no token has reached yet is given one: whatever is in flight holds at least one.
-    """
-    cell = pen.state.peek(node.id)
-    given = int(not cell.tokens)
-    event = _overridden(pen, node, command, "QUEUED")
-    pen.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
-    pen.put(run_job(node, cell.visit))
-
-
-def _settle_item(pen: Pen, node: Node, command: Override) -> None:
-    pen.emit(_overridden(pen, node, command, "COMPLETED", undoable=command.output is not None))
-    if in_flight(pen.state.peek(node.id)):
-        item_over(pen, node)
-
-
-def _settle(pen: Pen, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
-    end = balance(pen, node, pen.state.peek(node.id), taken)
-    event = _overridden(pen, node, command, status, undoable=status == "COMPLETED" and node.map is None)
-    pen.emit(
-        msgspec.structs.replace(
-            event,
-            taken=end.taken,
-            dead=end.dead,
-            dead_escapes=end.dead_escapes,
-            emitted=end.emitted,
-            consumed=end.consumed,
-            counter=end.counter,
-            renders=end.renders,
-        )
-    )
-    follow(pen, node, end)
-
-
-def _overridden(pen: Pen, node: Node, command: Override, status: str, *, undoable: bool = False) -> NodeOverridden:
-    output = command.output
-    if output is None and command.index != NOT_AN_ITEM:
-        # The list has an entry for every item, also for one that was skipped.
-        output = b"null"
-    return NodeOverridden(
-        at_ms=pen.now,
-        cause=pen.cause,
-        actor=pen.actor,
-        command=pen.command,
-        node=node.id,
-        visit=pen.state.peek(node.id).visit,
-        index=command.index,
-        counter=pen.state.counter,
-        status=status,
-        output=output,
-        reason=command.reason,
-        size=command.size,
-        undoable=undoable and node.compensator is not None,
-    )

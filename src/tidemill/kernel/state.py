@@ -263,6 +263,8 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """How many of them are over."""
     undo_left: tuple[str, ...] = ()
     """What a rollback could not undo."""
+    unknown: tuple[str, ...] = ()
+    """Visits and items of which nobody knows whether they happened, and nobody has said so since."""
     undo: dict[str, Undo] = {}
     """Completed visits and items whose nodes have compensators."""
     letters: dict[str, Letter] = {}

@@ -10,7 +10,6 @@ from tidemill.errors import Problem
 from tidemill.kernel.commands import Done, UndoLost, Undone
 from tidemill.kernel.delays import LOST_IN_A_ROW_MAX, retry_delay_ms
 from tidemill.kernel.events import (
-    NOT_AN_ITEM,
     CompensationCompleted,
     CompensationFailed,
     CompensationScheduled,
@@ -19,9 +18,10 @@ from tidemill.kernel.events import (
     RollbackStarted,
 )
 from tidemill.kernel.jobs import key_of, undo_job
+from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Compensator
 from tidemill.kernel.pen import Pen
-from tidemill.kernel.state import State, Undo, key_at, peek_at
+from tidemill.kernel.state import State, Undo, key_at
 
 
 def refuse_rollback(pen: Pen) -> Problem | None:
@@ -33,7 +33,7 @@ def refuse_rollback(pen: Pen) -> Problem | None:
         return Problem(code="rollback_running", message="the run is being rolled back already")
     if state.rollback == "done":
         return Problem(code="rollback_done", message="the run was rolled back already")
-    if not _steps(state):
+    if not _steps(state) and not (state.rollback == "none" and _unknown(pen)):
         hint = "only completed nodes with a compensator can be undone"
         return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)
     return None
@@ -41,8 +41,7 @@ def refuse_rollback(pen: Pen) -> Problem | None:
 
 def _steps(state: State) -> int:
     """How many visits and items are still to be undone."""
-    behind = getattr(state.undo, "behind", {})
-    return sum(undo.status != "done" for undo in {**behind, **state.undo}.values())
+    return sum(undo.status != "done" for undo in everything(state.undo).values())
 
 
 def start_rollback(pen: Pen, reason: str) -> None:
@@ -60,16 +59,9 @@ def start_rollback(pen: Pen, reason: str) -> None:
 
 def _unknown(pen: Pen) -> tuple[str, ...]:
     """Activations that would have to be undone if only somebody knew whether they happened."""
-    found: list[str] = []
-    for node in pen.flow.nodes:
-        cell = pen.state.peek(node.id)
-        if node.compensator is None or cell.error is None or cell.error.code != "unknown_outcome":
-            continue
-        index = cell.error.index
-        act = peek_at(cell, index) if index != NOT_AN_ITEM else cell
-        if act is not None and act.status == "FAILED":
-            found.append(key_at(node.id, cell.visit, index))
-    return tuple(found)
+    nodes = pen.flow.by_id
+    names = ((key, key.split("/")[0]) for key in pen.state.unknown)
+    return tuple(key for key, name in names if name in nodes and nodes[name].compensator is not None)
 
 
 def _next_step(pen: Pen) -> None:
@@ -84,9 +76,10 @@ def _next_step(pen: Pen) -> None:
             )
         )
         if compensator_of(pen, undo) is not None:
-            pen.put(undo_job(pen.flow, undo))
+            _put_again(pen, undo)
             return
-        _give_up(pen, undo, Error("compensator_missing", f"node {undo.node} has no compensator any more"), 0, 0)
+        gone = Error("compensator_missing", f"node {undo.node} has no compensator any more")
+        _give_up(pen, undo, gone, undo.attempt, 0)
     finish_rollback(pen)
 
 
@@ -96,12 +89,21 @@ def compensator_of(pen: Pen, undo: Undo) -> Compensator | None:
     return None if node is None else node.compensator
 
 
-def finish_rollback(pen: Pen) -> None:
+def finish_rollback(pen: Pen, *, by_hand: bool = False) -> None:
     """Say what became of it, and name what is left."""
     state = pen.state
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
     left = (*keys, *state.undo_left)
-    pen.emit(RollbackFinished(at_ms=pen.now, cause=state.seq, status="partial" if left else "done", left=tuple(left)))
+    pen.emit(
+        RollbackFinished(
+            at_ms=pen.now,
+            cause=0 if by_hand else state.seq,
+            actor=pen.actor if by_hand else None,
+            command=pen.command if by_hand else None,
+            status="partial" if left else "done",
+            left=tuple(left),
+        )
+    )
 
 
 def stop_rollback(pen: Pen) -> None:
@@ -111,7 +113,7 @@ def stop_rollback(pen: Pen) -> None:
         undo = state.undo.get(state.undo_order[state.undo_at])
         if undo is not None:
             pen.drop(key_of("undo", undo.node, undo.visit, undo.index))
-    finish_rollback(pen)
+    finish_rollback(pen, by_hand=True)
 
 
 def current(state: State, node: str, visit: int, index: int, token: int) -> Undo | None:
@@ -186,6 +188,7 @@ def _give_up(
 
 
 def _put_again(pen: Pen, undo: Undo) -> None:
+    """Ask for the job of a step, as late as its back-off says by now."""
     waiting = pen.state.undo.get(key_at(undo.node, undo.visit, undo.index))
     assert waiting is not None
     pen.put(undo_job(pen.flow, waiting))

@@ -32,7 +32,7 @@ class Violation(msgspec.Struct, frozen=True):
 class Act:
     """What is known of the attempts at one activation."""
 
-    __slots__ = ("count", "failures", "final", "last_error", "open", "token", "tolerated", "wait")
+    __slots__ = ("count", "cut_off", "failures", "final", "last_error", "open", "token", "tolerated", "wait")
 
     def __init__(self) -> None:
         self.count = 0
@@ -40,6 +40,8 @@ class Act:
         self.token = 0
         self.open = False
         """An attempt has started and not ended."""
+        self.cut_off = False
+        """It was cancelled during an attempt, so that nobody knows what that did."""
         self.wait: NodeWaiting | None = None
         """What it waits for now."""
         self.final = ""
@@ -48,7 +50,7 @@ class Act:
 
     def reopen(self) -> None:
         """It may be tried again: attempts and fences go on, the policy's count begins anew."""
-        self.failures, self.open, self.wait = 0, False, None
+        self.failures, self.open, self.cut_off, self.wait = 0, False, False, None
         self.final, self.tolerated, self.last_error = "", False, ""
 
 

@@ -55,6 +55,7 @@ class Edges(Section):
             self._law("override-edges", not settles, "a value whose conditions are not evaluated decides nothing")
         else:
             status = event.status if isinstance(event, NodeOverridden) else _STATUS[type(event)]
+            act.cut_off = isinstance(event, NodeCancelled) and act.open
             act.final, act.open = status, False
             act.tolerated = isinstance(event, NodeFailed) and event.tolerated
             if event.index != NOT_AN_ITEM:

@@ -44,8 +44,11 @@ class Reopening(Section):
 
     def _sure(self, node: Node, event: RunRetried) -> None:
         """What nobody knows the outcome of is tried again only if an operator is sure that it did not happen."""
-        act = self.books.acts.get((node.id, self.books.at[node.id].number, NOT_AN_ITEM))
-        unknown = act is not None and act.final == "FAILED" and act.last_error == UNKNOWN
+        visit = self.books.at[node.id]
+        act = self.books.acts[node.id, visit.number, NOT_AN_ITEM]
+        unknown = act.final == "FAILED" and act.last_error == UNKNOWN
+        if node.delivery == "at_most_once":
+            unknown = unknown or act.cut_off or any(item.cut_off for item in self._items(node, visit))
         self._law("at-most-once", not unknown or node.id in event.sure, f"nobody is sure about {node.id}")
 
     def _reopen(self, node: Node, visit: Visit, tokens: int) -> None:
@@ -125,7 +128,7 @@ class Reopening(Section):
 
     def _happened(self, name: str) -> bool:
         visit = self.books.at[name]
-        return visit.settled or visit.taken + visit.dead > 0
+        return visit.settled or visit.passes > 0 or visit.taken + visit.dead > 0
 
     def _again(self, node: Node, event: RunRewound, touched: set[str], number: int, tokens: int) -> None:
         """The next visit: edges from nodes that stay as they are stay decided."""

@@ -132,7 +132,7 @@ class Runs(Section):
         if not inherited:
             self._law("fork", self.forked_from == (event.run, at), "RunCreated names another origin")
         for act in books.acts.values():
-            act.token, act.open = 0, False
+            act.token, act.open, act.cut_off = 0, False, False
             if act.wait is not None and act.wait.on == "child":
                 # A child belongs to the run that asked for it: it is asked for again.
                 act.wait = None

@@ -21,7 +21,7 @@ from tidemill.kernel.events import (
     RunFailed,
     SignalReceived,
 )
-from tidemill.kernel.laws.books import Act, Books, Key, Section, key_of
+from tidemill.kernel.laws.books import ENDED_RUN, Act, Books, Key, Section, key_of
 
 SIGNALS_MAX = 1_000
 
@@ -158,7 +158,7 @@ class Children(Section):
         if wait is None:
             return
         began = self.started_by.get(key_of(event)) is wait
-        refused = event.status == "" and event.error is not None
+        refused = event.status not in ENDED_RUN and event.error is not None
         self._law("child-started", began or refused, f"child {event.child} ended before it started")
         self._law("child-once", key_of(event) not in self.books.owed, f"child {event.child} ended twice")
         self.books.owed[key_of(event)] = f"child {event.child} has ended"

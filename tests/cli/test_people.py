@@ -1,0 +1,179 @@
+"""A run that waits for people: asked at the terminal, told elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.kit import COMMAND, Conversation, Inside, environment, eventually
+from tidemill.cli import exits
+
+QUESTION = "[a]pprove, [r]eject, request [c]hanges, or [l]ater?"
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Path:
+    return tmp_path / "flow.yaml"
+
+
+def ask(flow: Path, config: str) -> str:
+    flow.write_text(
+        f"""
+name: release
+nodes:
+  - {{id: build, type: value, config: 1}}
+  - {{id: review, type: human, dependencies: [build], config: {{{config}}}}}
+  - {{id: ship, type: value, dependencies: [review], config: "{{{{ review.output.form }}}}"}}
+"""
+    )
+    return str(flow)
+
+
+FORM = "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}}}"
+
+
+def test_somebody_at_the_terminal_decides(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, f"title: Release?, description: All is green., {FORM}"), "--as", "ada")
+    talk.expect("waits for a decision by anyone")
+    talk.expect("◷ Release?  review\n  about  All is green.\n  asks   anyone\n")
+    for expected, answer in (
+        (QUESTION, "perhaps"),
+        ("please answer a, r, c or l", ""),
+        (QUESTION, "a"),
+        ("when (day | night):", "noon"),
+        ("count (integer, may be empty):", ""),
+        ("comment (may be empty):", ""),
+        ("is not one of", ""),
+        (QUESTION, "approve"),
+        ("when (day | night):", "day"),
+        ("count (integer, may be empty):", "3"),
+        ("comment (may be empty):", "fine by me"),
+    ):
+        talk.expect(expected)
+        if answer or expected.startswith(("count", "comment")):
+            talk.say(answer)
+    code, text = talk.end()
+    assert code == exits.OK
+    assert "✓ review: approved by user:ada" in text
+    last = text[text.rindex("release  run ") :]
+    assert "✓ review" in last and "✓ completed in" in last
+    assert '"when": "day"' in last and '"count": 3' in last
+
+
+def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Quick?, timeout_seconds: 1, on_timeout: reject"))
+    talk.expect(QUESTION)
+    code, text = talk.end()
+    assert code == exits.FAILED
+    assert "this is settled by now" in text
+    assert "✗ failed at review" in text
+
+
+def test_later_is_an_answer_and_an_interrupt_cancels(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?"))
+    talk.expect(QUESTION)
+    talk.say("l")
+    talk.expect("left for later; the run goes on waiting")
+    talk.expect("◷ review")
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == exits.INTERRUPTED
+    assert "✗ cancelled after" in text
+
+
+def test_an_interrupt_at_the_question_cancels(flow: Path) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?"))
+    talk.expect(QUESTION)
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == exits.INTERRUPTED
+    assert "Traceback" not in text
+    assert "✗ cancelled after" in text
+
+
+@pytest.mark.parametrize("arguments", [("--as", "eve"), ("--as", "eve", "--role", "dev")])
+def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ...]) -> None:
+    talk = Conversation("run", ask(flow, "title: Release?, approvers: ['user:ada', 'role:ops']"), *arguments)
+    talk.expect("◷ review waits for a decision by user:ada, role:ops")
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == exits.INTERRUPTED
+    assert QUESTION not in text
+
+
+def test_roles_count(flow: Path) -> None:
+    file = ask(flow, "title: Release?, approvers: ['role:ops']")
+    talk = Conversation("run", file, "--as", "eve", "--role", "ops")
+    talk.expect(QUESTION)
+    talk.say("r")
+    talk.expect("comment")
+    talk.say("not on a Friday")
+    code, text = talk.end()
+    assert code == exits.FAILED
+    assert "✓ review: rejected by user:eve" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "stream"), [((), "out"), (("--json",), "err"), (("--quiet",), "err")], ids=["lines", "json", "quiet"]
+)
+def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[str, ...], stream: str) -> None:
+    file = ask(flow, "title: Release?, approvers: ['user:ada']")
+    written = {name: flow.with_suffix(f".{name}") for name in ("out", "err")}
+    with written["out"].open("w") as out, written["err"].open("w") as err:
+        child = subprocess.Popen(
+            [*COMMAND, "run", file, *options], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment()
+        )
+    line = "◷ review waits for a decision by user:ada · "
+    eventually(lambda: line in written[stream].read_text(), "the line was not written")
+    assert written[stream].read_text().count("◷") == 1
+    os.kill(child.pid, signal.SIGINT)
+    assert child.wait(30) == exits.INTERRUPTED
+
+
+def test_a_store_that_others_reach_is_named_in_the_command(inside: Inside, flow: Path) -> None:
+    import threading
+
+    import tidemill
+
+    url = f"memory://people-{time.monotonic_ns()}"
+    file = ask(flow, "title: Release?, approvers: ['user:ada']")
+
+    def decide() -> None:
+        with tidemill.open(url, work=False) as mill:
+            eventually(lambda: bool(mill.approvals(["status:pending"])[0]), "nobody was asked")
+            (row,), _ = mill.approvals(["status:pending"])
+            mill.decide(row.run_id, "review", "approve", actor="ada")
+
+    other = threading.Thread(target=decide)
+    other.start()
+    ended = inside("run", file, "--store", url)
+    other.join()
+    assert ended.code == exits.OK
+    assert f" review approve --store {url}\n" in ended.out
+    assert "✓ review" in ended.out
+
+
+def test_a_signal_that_is_waited_for_is_told(inside: Inside, flow: Path) -> None:
+    import threading
+
+    import tidemill
+
+    url = f"memory://signal-{time.monotonic_ns()}"
+    flow.write_text("name: wait\nnodes: [{id: go, type: signal, config: {name: now}}]\n")
+
+    def send() -> None:
+        with tidemill.open(url, work=False) as mill:
+            eventually(lambda: bool(mill.find(["waiting"])[0]), "nothing waits")
+            mill.signal(mill.find(["waiting"])[0][0].run_id, "now", 7)
+
+    other = threading.Thread(target=send)
+    other.start()
+    ended = inside("run", str(flow), "--store", url)
+    other.join()
+    assert ended.code == exits.OK
+    assert "◷ go waits for the signal now · tidemill runs signal " in ended.out
