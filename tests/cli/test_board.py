@@ -13,6 +13,7 @@ from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import EXAMPLES
 from tidemill.cli.board import Board, Row
 from tidemill.cli.phrases import detail, duration
+from tidemill.kernel.events.acts import Reopened
 
 ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}
 
@@ -165,3 +166,37 @@ def test_hostile_reasons_stay_on_their_line() -> None:
     assert "\n" not in detail(row, 0)
     assert "\x1b" not in detail(row, 0)
     assert len(detail(row, 0)) < 200
+
+
+def test_a_row_says_whom_it_waits_for() -> None:
+    board = Board(graph_of(chain(2)), "r")
+    row = board.rows["n0"]
+    board.see(at("NodeScheduled", "n0"))
+    board.see(at("NodeWaiting", "n0", on="human", expires_ms=61_000))
+    assert detail(row, 1000) == "waits for a decision, 1 m 00 s left"
+    board.see(at("ApprovalRequested", "n0", title="?", approvers=("user:ada", "role:ops"), quorum=2))
+    assert detail(row, 1000) == "waits for a decision by user:ada, role:ops, 0 of 2 agreed"
+    board.see(at("ApprovalVoted", "n0", by="user:ada"))
+    assert detail(row, 1000) == "waits for a decision by user:ada, role:ops, 1 of 2 agreed"
+    board.see(at("ApprovalEscalated", "n0", to=("user:boss",), expires_ms=61_000))
+    assert detail(row, 1000) == "waits for a decision by user:boss, 0 of 2 agreed, 1 m 00 s left"
+    assert board.see(at("NodeCompleted", "n0", output={})) is row
+    board.see(at("NodeWaiting", "n1", on="signal", name="go"))
+    assert detail(board.rows["n1"], 1000) == "waits for signal go"
+    board.see(at("NodeWaiting", "n1", on="child"))
+    assert detail(board.rows["n1"], 1000) == "waits for a child run"
+
+
+def test_what_operators_do_is_seen() -> None:
+    board = Board(graph_of(chain(3)), "r")
+    for status, phase in (("QUEUED", "ACTIVE"), ("COMPLETED", "COMPLETED"), ("SKIPPED", "SKIPPED")):
+        board.see(at("NodeScheduled", "n0"))
+        board.see(at("NodeOverridden", "n0", status=status))
+        assert board.rows["n0"].phase == phase
+    board.see({"seq": 5, "type": "RunRewound", "at_ms": 1000, "node": "n0", "nodes": (Reopened("n0", 2),)})
+    assert board.rows["n0"].phase == "PENDING"
+    board.see(at("NodeScheduled", "n1"))
+    board.see({"seq": 7, "type": "RunPatched", "at_ms": 1000, "added": ("late",), "removed": ("n1", "n2")})
+    assert [row.name for row in board.window(10)] == ["n0", "late"]
+    assert sum(board.counts.values()) == 2 and board.counts["PENDING"] == 2
+    assert board.see(at("NodeCompleted", "late")) is board.rows["late"]

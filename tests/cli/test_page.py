@@ -23,6 +23,7 @@ CHANGING = (
     (r"just now|\d+ (?:s|min|h|days?) ago", "AGO"),
     (r"(?:<1|\d+) ms|\d+\.\d s", "SPAN"),
     (r"--after \d+:", "--after N:"),
+    (r"; run (\S+) is (?:RUNNING|COMPLETED)", r"; run \1 GOES ON"),
     (r"[ ]+", " "),
 )
 """What is another every time, and the blanks that align it."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import tidemill
 from tests.cli.kit import COMMAND, Conversation, Inside, environment, eventually
 from tidemill.cli import exits
+from tidemill.cli.lines import Lines
 
 QUESTION = "[a]pprove, [r]eject, request [c]hanges, or [l]ater?"
 
@@ -135,17 +138,22 @@ def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[s
     assert child.wait(30) == exits.INTERRUPTED
 
 
-def test_a_store_that_others_reach_is_named_in_the_command(inside: Inside, flow: Path) -> None:
-    import threading
+def test_a_store_that_others_reach_is_named_in_the_command(
+    inside: Inside, flow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, say = threading.Event(), Lines.say
 
-    import tidemill
+    def say_and_tell(self: Lines, text: str) -> None:
+        say(self, text)
+        told.set()
 
+    monkeypatch.setattr(Lines, "say", say_and_tell)
     url = f"memory://people-{time.monotonic_ns()}"
     file = ask(flow, "title: Release?, approvers: ['user:ada']")
 
     def decide() -> None:
         with tidemill.open(url, work=False) as mill:
-            eventually(lambda: bool(mill.approvals(["status:pending"])[0]), "nobody was asked")
+            assert told.wait(30)
             (row,), _ = mill.approvals(["status:pending"])
             mill.decide(row.run_id, "review", "approve", actor="ada")
 
@@ -159,10 +167,6 @@ def test_a_store_that_others_reach_is_named_in_the_command(inside: Inside, flow:
 
 
 def test_a_signal_that_is_waited_for_is_told(inside: Inside, flow: Path) -> None:
-    import threading
-
-    import tidemill
-
     url = f"memory://signal-{time.monotonic_ns()}"
     flow.write_text("name: wait\nnodes: [{id: go, type: signal, config: {name: now}}]\n")
 

@@ -12,7 +12,7 @@ from tests.kernel.tables import agent, choose, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, Waits
 
-SEEDS = 400
+SEEDS = 1_000
 
 
 # Not begun yet

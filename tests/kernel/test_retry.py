@@ -12,7 +12,7 @@ from tests.kernel.tables import loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Retry, Signal, Waits
 
-SEEDS = 400
+SEEDS = 1_000
 
 
 def reopened(run: Acts) -> str:

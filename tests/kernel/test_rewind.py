@@ -10,7 +10,7 @@ from tests.kernel.tables import choose, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Rewind
 
-SEEDS = 400
+SEEDS = 1_000
 
 
 def anew(run: Acts) -> str:

@@ -72,6 +72,15 @@ def _acknowledged(world: World, run: str, state: State) -> list[str]:
     return complaints
 
 
+def _calls(world: World, run: str, event: NodeCompleted) -> list[str]:
+    """Calls that may have given a result: those of the run, and of the one it was forked from while that went on."""
+    found: list[str] = []
+    while run:
+        found += world.ledger.calls[f"{run}/{event.node}/{event.visit}/{event.index}"]
+        run = world.forks.get(run, "")
+    return found
+
+
 async def _ledger_agrees(world: World, run: str, events: list[AnyEvent]) -> AsyncIterator[str]:
     """A committed result is that of a call that really happened; at-most-once calls were announced first."""
     started: dict[str, int] = {}
@@ -84,10 +93,11 @@ async def _ledger_agrees(world: World, run: str, events: list[AnyEvent]) -> Asyn
         if isinstance(event, NodeCompleted) and not isinstance(event.output, BlobRef):
             value = json.loads(event.output)
             key = f"{run}/{event.node}/{event.visit}/{event.index}"
-            if isinstance(value, dict) and "nonce" in value and value["nonce"] not in world.ledger.calls[key]:
+            if isinstance(value, dict) and "nonce" in value and value["nonce"] not in _calls(world, run, event):
                 yield f"the output of {key} comes from no call"
     for node in world.checkers[run].workflow.nodes:
         if node.delivery == "at_most_once":
             for key, calls in world.ledger.calls.items():
-                if key.startswith(f"{run}/{node.id}/") and not key.endswith("/undo") and len(calls) > started.get(key, 0):
+                mine = key.startswith(f"{run}/{node.id}/") and not key.endswith("/undo")
+                if mine and len(calls) > started.get(key, 0):
                     yield f"{key} was called {len(calls)} times and announced {started.get(key, 0)} times"

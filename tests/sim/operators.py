@@ -188,8 +188,8 @@ class Operators:
         if kind == "node":
             new = f"p{rng.randrange(10_000)}"
             operations = [{"op": "add", "path": f"/nodes/{new}", "value": {"id": new, "type": "value"}}]
-            for source in rng.sample(ids, min(len(ids), rng.choice((0, 1, 1, 2)))):
-                operations.append({"op": "add", "path": "/edges/-", "value": {"from": source, "to": new}})
+            sources = rng.sample(ids, min(len(ids), rng.choice((0, 1, 1, 2))))
+            operations += [{"op": "add", "path": "/edges/-", "value": {"from": each, "to": new}} for each in sources]
             if rng.random() < 0.5:
                 operations.append({"op": "add", "path": "/edges/-", "value": {"from": new, "to": rng.choice(ids)}})
             return operations

@@ -143,6 +143,8 @@ class World:
         self.operators = Operators(self)
         self.processes: dict[str, Process] = {}
         self.checkers: dict[str, LogChecker] = {}
+        self.forks: dict[str, str] = {}
+        """Forks by run, with the run that they were forked from."""
         self.acknowledged: list[tuple[str, str]] = []
         """(run, command id) of client commands that were answered."""
         self.empty_commits = 0
@@ -177,6 +179,8 @@ class World:
         if checker is None:
             created = decode_event(commit.records[0])
             assert isinstance(created, RunCreated)
+            if created.forked_from is not None:
+                self.forks[run] = created.forked_from[0]
             checker = self.checkers[run] = LogChecker(self.flow_of(created.digest), self.flow_of)
         if commit.expected != checker.seq:
             self.broken.append(f"{run}: committed at {commit.expected} after {checker.seq}")

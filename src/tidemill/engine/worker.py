@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -250,13 +251,13 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(hand, shelved(task))
         elif task.kind in MESSAGES:
-            hand.running = asyncio.create_task(self._deliver(hand, entry))
+            self._in_task(hand, self._work_on(hand, self._errands.run(hand.lease.stream, entry.state, task)))
         elif task.kind == "undo":
             self._begin_undo(hand, entry)
         elif task.kind == "run":
             self._begin_attempt(hand, entry, known)
         elif task.kind == "outputs":
-            hand.running = asyncio.create_task(self._render(hand, entry))
+            self._in_task(hand, self._work_on(hand, self._rendered(hand, entry)))
         else:
             self._settle(hand, timer_of(task))
 
@@ -283,7 +284,17 @@ class Worker:
         if isinstance(result, Result):
             self._settle(hand, result)
         else:
-            hand.running = asyncio.create_task(self._run(hand, result))
+            self._in_task(hand, self._run(hand, result))
+
+    def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
+
+        def over(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._let_go(hand)
+
+        hand.running = asyncio.create_task(work)
+        hand.running.add_done_callback(over)
 
     async def _run(self, hand: Hand, pending: Awaitable[Result]) -> None:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
@@ -297,22 +308,11 @@ class Worker:
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
-        except BaseException:
-            self._let_go(hand)
-            raise
         self._settle(hand, result)
 
-    async def _render(self, hand: Hand, entry: Entry) -> None:
+    async def _rendered(self, hand: Hand, entry: Entry) -> AnyCommand:
         """Render the run's outputs."""
-
-        async def rendered() -> AnyCommand:
-            return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
-
-        await self._work_on(hand, rendered())
-
-    async def _deliver(self, hand: Hand, entry: Entry) -> None:
-        """Tell another run something."""
-        await self._work_on(hand, self._errands.run(hand.lease.stream, entry.state, hand.task))
+        return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
 
     def _begin_undo(self, hand: Hand, entry: Entry) -> None:
         """Undo a completed visit or item, or find that nobody needs that from this worker."""
@@ -331,15 +331,12 @@ class Worker:
             self._give_back(hand)
             return
         undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
-        hand.running = asyncio.create_task(self._work_on(hand, undoing.run()))
+        self._in_task(hand, self._work_on(hand, undoing.run()))
 
     async def _work_on(self, hand: Hand, work: Awaitable[AnyCommand]) -> None:
         """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
         try:
             command = await work
-        except asyncio.CancelledError:
-            self._let_go(hand)
-            raise
         except Unavailable:
             self._give_back(hand)
             return

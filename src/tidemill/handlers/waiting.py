@@ -14,6 +14,8 @@ from tidemill.kernel.model import NodeType
 
 HOURS_MAX = 876_600
 """A hundred years, as for the node type `sleep`."""
+MOMENT_MS_MAX = 253_402_300_800_000
+"""The end of the year 9999."""
 _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
 _NODE_IDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
@@ -80,7 +82,7 @@ WAIT_UNTIL = NodeType(
     description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
     config_schema={
         "type": "object",
-        "properties": {"at": {"type": "string"}, "at_ms": {"type": "integer", "minimum": 0}},
+        "properties": {"at": {"type": "string"}, "at_ms": {"type": "integer", "minimum": 0, "maximum": MOMENT_MS_MAX}},
         "additionalProperties": False,
         "minProperties": 1,
         "maxProperties": 1,
@@ -91,9 +93,9 @@ WAIT_UNTIL = NodeType(
 def human(context: NodeContext) -> Ended:
     """Ask people."""
     config: dict[str, Any] = context.config or {}
-    approvers, quorum = tuple(config.get("approvers", ())), config.get("quorum", 1)
-    people = {name for name in approvers if name.startswith("user:")}
-    if approvers and len(people) == len(approvers) and quorum > len(people):
+    approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
+    people = set(approvers)
+    if people and all(name.startswith("user:") for name in people) and quorum > len(people):
         message = f"{quorum} people have to agree, but only {len(people)} are asked"
         raise Fail("config_invalid", message, hint="lower the quorum, or ask a role")
     return Pause(
@@ -140,7 +142,7 @@ def workflow(context: NodeContext) -> Ended:
 def wait_until(context: NodeContext) -> Ended:
     """Ask for a timer at a moment."""
     config: dict[str, Any] = context.config
-    return Pause(on="timer", until_ms=config["at_ms"] if "at_ms" in config else _moment_ms(config["at"]))
+    return Pause(on="timer", until_ms=int(config["at_ms"]) if "at_ms" in config else _moment_ms(config["at"]))
 
 
 def _moment_ms(text: str) -> int:

@@ -111,6 +111,8 @@ class Approvals(Section):
             self._law("escalated", legal, f"{event.node} is escalated once, if and to whom it says")
             self._due(asked, event)
             asked.escalated, asked.approvers, asked.expires_ms = True, event.to, event.expires_ms
+            # What had been passed on was the right of those who were asked before.
+            asked.may.clear()
 
     def expired(self, event: ApprovalExpired) -> None:
         """Nobody decided in time, and nothing else is to be done about it."""
