@@ -99,8 +99,9 @@ def test_a_failed_run_is_shown(shop: Shop) -> None:
     assert re.fullmatch(rf"started  {MOMENT}", lines[2])
     assert re.fullmatch(r"took     (\d+|<1) ms", lines[3])
     assert lines[4:] == [
+        "by       bob",
         "labels   customer=acme",
-        "error    no such account [no_account]",
+        "error    transfer: no such account [no_account]",
         "nodes    1 completed, 2 failed · 10 events",
         "",
         '✓  receive   COMPLETED  {"amount":42}',

@@ -33,11 +33,11 @@ def begun(graph: str, nodes: dict[str, Json] | None = None, **top: Json) -> Run:
 @pytest.mark.parametrize(
     ("workers", "need", "said", "command"),
     [
-        (None, "busy", "waits for a free worker on queue gpu", "tidemill worker --queues gpu"),
-        (Workers(), "no_worker", "no worker is running", "tidemill worker --queues gpu"),
-        (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
-        (Workers(queues=None), "no_type", "no worker knows type value@1", "tidemill worker --queues gpu"),
-        (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", "tidemill worker --queues gpu"),
+        (None, "busy", "waits for a free worker on queue gpu", ""),
+        (Workers(), "no_worker", "no worker is running", ""),
+        (HERE, "no_queue", "no worker on queue gpu", ""),
+        (Workers(queues=None), "no_type", "no worker knows type value@1", ""),
+        (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
     ],
     ids=["nobody knows", "nobody is there", "nobody on the queue", "nobody knows the type", "nobody is free"],
 )
@@ -332,7 +332,7 @@ def test_the_rendering_of_outputs_is_the_last_thing_to_wait_for() -> None:
     run = begun("a", outputs={"x": 1})
     run.done("a")
     assert shown(why(run.kernel)) == "outputs"
-    assert why(run.kernel, workers=Workers()).blockers[0].command == "tidemill worker --queues system"
+    assert why(run.kernel, workers=Workers()).blockers[0].command == ""
     assert why(run.kernel, leased="outputs//0/-1").headline == "worker w1 renders the outputs of the run"
     assert shown(explain(run.flow, run.kernel.state, [], 0)) == "missing"
     run.pause()

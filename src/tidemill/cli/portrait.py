@@ -15,7 +15,6 @@ from tidemill.cli.problems import counted
 from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title
 from tidemill.engine.views import RunView
-from tidemill.front import Tidemill
 
 NODES_SHOWN_MAX = 200
 ROOM = 500
@@ -34,24 +33,15 @@ SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """A run as it is shown, and when it began and last changed."""
+    """A run as it is shown."""
 
     view: RunView
-    began_ms: int | None = None
-    last_ms: int | None = None
     past: bool = False
     """It is shown as it was, so there is nothing to do about it."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints: the run's own."""
         return self.view.to_dict()
-
-
-def span(mill: Tidemill, view: RunView) -> tuple[int, int]:
-    """When a run began, and when it came to what is shown."""
-    (first,) = mill.events(view.run_id, limit=1)
-    (last,) = mill.events(view.run_id, after=view.events - 1, limit=1)
-    return first["at_ms"], last["at_ms"]
 
 
 def tell_run(asking: Asking, sitting: Sitting) -> None:
@@ -95,11 +85,9 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _times(sitting: Sitting) -> Iterator[tuple[str, Any]]:
-    began, last = sitting.began_ms, sitting.last_ms
+    began, last = sitting.view.created_ms, sitting.view.last_event_ms
     yield "status", sitting.view.status
     yield "started", moment(began)
-    if began is None or last is None:
-        return
     if sitting.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
         yield "took", duration(last - began)
     else:

@@ -62,13 +62,13 @@ def list_command(
 def show_command(run: Run, at: At = None, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
     """Show a run, its nodes, and what it returned or why not."""
     from tidemill.cli.asking import Asking
-    from tidemill.cli.portrait import Sitting, span, tell_run
+    from tidemill.cli.portrait import Sitting, tell_run
 
     asking = Asking(store, as_json)
 
     def ask(mill: Tidemill) -> Sitting:
         view = mill.show(run, at=at)
-        return Sitting(view) if as_json else Sitting(view, *span(mill, view), past=at is not None)
+        return Sitting(view, past=at is not None)
 
     return asking.answer(ask, lambda sitting: tell_run(asking, sitting))
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.desk import Desk, at_index
 from tidemill.engine.requests import check_words
 from tidemill.engine.rows import APPROVAL, ApprovalRow, read_approval_row
 from tidemill.engine.views import ApprovalView
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.schema import compile_schema
-from tidemill.kernel.approval import Approval
+from tidemill.kernel.approval import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Signal, Verb
 from tidemill.kernel.decide import decide
-from tidemill.kernel.events import INLINE_BYTES_MAX
+from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent
 from tidemill.kernel.state import peek_at
 
 VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")
@@ -68,7 +68,7 @@ class Inbox(Desk):
         """
         if verb not in VERBS:
             raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
-        check_words(comments=comments)
+        _check_person(actor, roles, comments)
         shown = await self.approval(run_id, node, visit=visit, index=index)
         decision = Decide(
             id=command_id,
@@ -106,7 +106,8 @@ class Inbox(Desk):
         command_id: str | None = None,
     ) -> ApprovalView:
         """Let another person decide in your place."""
-        check_words(comments=comments, to=to)
+        _check_person(actor, roles, comments)
+        check_words(to=to)
         shown = await self.approval(run_id, node, visit=visit, index=index)
         delegate = Delegate(
             id=command_id,
@@ -126,7 +127,11 @@ class Inbox(Desk):
         try:
             return await self.approval(run_id, node, visit=shown.visit, index=None if shown.index < 0 else shown.index)
         except Rejected:
-            return shown
+            place, approval = (node, shown.visit, shown.index), None
+            for event in await self._log(run_id):
+                if isinstance(event, ApprovalEvent) and (event.node, event.visit, event.index) == place:
+                    approval = folded(approval, event)
+            return ApprovalView(run_id, shown.workflow, *place, approval or shown.approval)
 
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
@@ -144,6 +149,12 @@ class Inbox(Desk):
         return sent
 
 
+def _check_person(actor: str, roles: Sequence[str], comments: str) -> None:
+    check_words(actor=actor, comments=comments)
+    for role in roles:
+        check_words(roles=role)
+
+
 def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     """What somebody filled in, checked; to approve, the form has to be complete."""
     if approval.form is None:
@@ -153,12 +164,14 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     if form is None and verb != "approve":
         return None
     assert isinstance(approval.form, bytes), "forms are short"
-    problems = compile_schema(decode_value(approval.form)).problems(
-        {} if form is None else form, "/form", code="form_invalid"
-    )
+    filled = {} if form is None else form
+    problems = compile_schema(decode_value(approval.form)).problems(filled, "/form", code="form_invalid")
     if problems:
         raise Rejected(problems)
-    text = encode_value({} if form is None else form)
+    try:
+        text = encode_value(filled)
+    except NotJson as error:
+        raise rejected("form_invalid", str(error), path="/form") from None
     if len(text) > INLINE_BYTES_MAX:
         raise rejected("form_too_large", f"a form holds at most {INLINE_BYTES_MAX} bytes", path="/form")
     return text

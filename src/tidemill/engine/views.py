@@ -11,10 +11,12 @@ from tidemill.kernel.approval import Approval, Vote
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.state import Cell, State, Wait
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
+ITEMS_LOOKED_AT_MAX = 200
+"""A map may have a hundred thousand items, and this is asked in every commit of a run that only waits."""
 
 
 class RunView:
@@ -33,6 +35,11 @@ class RunView:
         self.revision = state.revision
         """How often the run was patched."""
         self.labels = dict(state.labels)
+        self.submitted_by = state.submitted_by
+        self.created_ms, self.ended_ms, self.last_event_ms = state.created_ms, state.ended_ms, state.last_ms
+        self.failed_node = state.failed_node or None
+        self.waiting_for: tuple[str, ...] = ()
+        """In a few words, what it waits for that has a name."""
         self.rollback = {"status": state.rollback, "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
@@ -50,6 +57,12 @@ class RunView:
             "counter": self.counter,
             "events": self.events,
             "rollback": self.rollback,
+            "failed_node": self.failed_node,
+            "waiting_for": list(self.waiting_for),
+            "created_ms": self.created_ms,
+            "ended_ms": self.ended_ms,
+            "last_event_ms": self.last_event_ms,
+            "submitted_by": self.submitted_by,
             "labels": self.labels,
             "parent": self.parent,
             "forked_from": self.forked_from,
@@ -122,7 +135,9 @@ async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs) -> Ru
     """Look at a run; values that live in blobs are fetched."""
     workflow = flow.workflow
     nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs) for node in workflow.nodes}
-    return RunView(stream.key, state, await _outputs(stream, state, workflow, nodes, blobs), nodes)
+    view = RunView(stream.key, state, await _outputs(stream, state, workflow, nodes, blobs), nodes)
+    view.waiting_for = waiting_for(workflow, state) if state.live else ()
+    return view
 
 
 async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
@@ -165,8 +180,9 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     found: list[str] = []
     for node in workflow.nodes:
         name, cell = node.id, state.peek(node.id)
-        if cell.status == "WAITING" and cell.wait is not None:
-            found.append(f"{cell.wait.on} ({name})")
+        wait = cell.wait if cell.status == "WAITING" else _wait_of_items(cell)
+        if wait is not None:
+            found.append(f"{wait.on} ({name})")
         elif cell.held and cell.map is None:
             found.append(f"limit max_parallel ({name})")
         elif cell.retry_at_ms is not None and cell.status == "QUEUED":
@@ -178,10 +194,22 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _wait_of_items(cell: Cell) -> Wait | None:
+    """What an item of a map waits for: one of those queued last, which are the least likely to have ended."""
+    items = cell.map
+    if items is None or not items.flying:
+        return None
+    latest = range(items.next - 1, max(-1, items.next - 1 - ITEMS_LOOKED_AT_MAX), -1)
+    acts = (items.at.get(index) for index in latest)
+    return next((act.wait for act in acts if act is not None and act.wait is not None), None)
+
+
 def named_wait(workflow: Workflow, state: State, now_ms: int) -> bool:
     """Whether a run waits for something that has a name: a timer, a person, a pause."""
     if state.status == "PAUSED":
         return True
-    if any(cell.status == "WAITING" for cell in state.cells.values()):
+    if any(cell.status == "WAITING" or _wait_of_items(cell) is not None for cell in state.cells.values()):
+        return True
+    if not state.in_flight and any(cell.map is not None and cell.map.flying for cell in state.cells.values()):
         return True
     return any(job.ready_at_ms > now_ms and job.task.kind != "deadline" for job in expected_jobs(workflow, state))

@@ -17,7 +17,7 @@ HOURS_MAX = 876_600
 MOMENT_MS_MAX = 253_402_300_800_000
 """The end of the year 9999."""
 _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
-_NODE_IDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 HUMAN = NodeType(
     name="human",

@@ -38,7 +38,6 @@ from tidemill.kernel.state import (
     key_at,
 )
 
-
 UNKNOWN_OUTCOME = "unknown_outcome"
 """The error of an attempt that may or may not have happened."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import Any
 
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -59,22 +58,21 @@ def ready_since(case: Case, job: JobFact) -> int:
     return max(case.act.since_ms, job.ready_at_ms) or case.cell.since_ms
 
 
-def start_worker(need: Need, queue: str, type_: str) -> tuple[str, str, str]:
-    """What is said of a job that nobody works on, what helps, and the line that does it."""
-    command = f"tidemill worker --queues {quote(queue)}"
+def start_worker(need: Need, queue: str, type_: str) -> tuple[str, str]:
+    """What is said of a job that nobody works on, and what helps: no command line starts a worker elsewhere."""
     match need:
         case "no_worker":
-            return "no worker is running", "start a worker", command
+            return "no worker is running", "start a worker"
         case "no_queue":
-            return f"no worker on queue {queue}", f"start a worker that serves queue {queue}", command
+            return f"no worker on queue {queue}", f"start a worker that serves queue {queue}"
         case "no_type":
-            return f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}", command
+            return f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}"
         case "later":
-            return "its job was put aside for a while", "it is taken up again by itself", ""
+            return "its job was put aside for a while", "it is taken up again by itself"
         case "lost":
-            return f"its worker was lost; it waits for another on queue {queue}", _FREE, command
+            return f"its worker was lost; it waits for another on queue {queue}", _FREE
         case "busy":
-            return f"waits for a free worker on queue {queue}", _FREE, command
+            return f"waits for a free worker on queue {queue}", _FREE
 
 
 def without_worker(scene: Scene, case: Case) -> Worker:
@@ -83,7 +81,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     waits = case.act.status == "WAITING"
     type_ = "" if waits or phase_of(case.node, case.cell, case.item) != "call" else case.node.type
     need = scene.need(job, type_)
-    words, unblock, command = start_worker(need, job.queue, type_)
+    words, unblock = start_worker(need, job.queue, type_)
     later = need == "later"
     common = place_of(case) | {
         "since_ms": case.act.since_ms or case.cell.since_ms if later else ready_since(case, job),
@@ -96,7 +94,6 @@ def without_worker(scene: Scene, case: Case) -> Worker:
         lost=job.owner if job.lease_expires_at_ms is not None else "",
         words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
         unblock=unblock,
-        command=command,
         **common,
     )
 
