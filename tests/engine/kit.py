@@ -27,6 +27,7 @@ from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.jobs import UNLISTED
 from tidemill.kernel.laws import check_log
 from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.kernel.state import Activation, State, decode_state, encode_state
@@ -211,6 +212,7 @@ class Mill:
 
     async def judge(self) -> None:
         """Everything that must hold of whatever was written."""
+        await self._let_messages_arrive()
         for row in await self.rows():
             if row.run_id in self.unjudged:
                 continue
@@ -228,6 +230,14 @@ class Mill:
                 assert (row.rollback, row.revision, row.digest) == (state.rollback, state.revision, state.digest)
                 assert await self.jobs(row.run_id) == [], "jobs are left of a run that has ended"
             await self._judge_lists(row.run_id, state)
+
+    async def _let_messages_arrive(self) -> None:
+        """What one run still has to tell another is not left over; but it must not take long."""
+        for _ in range(100):
+            jobs = [view.job.key for row in await self.rows() for view in await self.jobs(row.run_id)]
+            if not any(key.partition("/")[0] in UNLISTED for key in jobs):
+                return
+            await asyncio.sleep(0.1)
 
     async def _graphs(self, events: list[AnyEvent]) -> dict[str, Workflow]:
         """The graphs that a run has had, the first one first."""

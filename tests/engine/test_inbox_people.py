@@ -215,8 +215,8 @@ async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: M
         "decision_conflict"
     )
     assert sorted(await asyncio.gather(approve(1, "bob"), approve(2, "cyd"))) == ["decided", "decided"]
-    assert [event.by for event in await mill.of(run_id, ApprovalVoted)][0] == "user:ada"
-    assert len(await mill.of(run_id, ApprovalVoted)) == 2
+    first, second = await mill.of(run_id, ApprovalVoted)
+    assert first.by == "user:ada" and second.by != "user:ada"
     assert len(await _decided(mill, run_id)) == 1
     (row,) = (await worker.engine.approvals([f"run:{run_id}"]))[0]
     assert sorted(row.votes) == ["user:ada", "user:bob", "user:cyd"]

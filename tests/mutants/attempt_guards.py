@@ -5,7 +5,11 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 DECIDE = "kernel/decide.py"
+CONTROL = "kernel/control.py"
+CLAIMS = "kernel/claims.py"
 ATTEMPTS = "kernel/attempts.py"
+OUTCOMES = "kernel/outcomes.py"
+VISITS = "kernel/fold_visits.py"
 STANDING = "kernel/standing.py"
 ENDINGS = "kernel/endings.py"
 JOBS = "kernel/jobs.py"
@@ -15,7 +19,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="command-id-known",
         why="A client that repeats a request after a lost answer would have it carried out twice.",
         file=DECIDE,
-        snippet="if command.id is not None and command.id in pen.state.commands:",
+        snippet="if command.id is not None and state.commands.get(command.id) is not None:",
         sabotage="if False:",
         test="tests/kernel/test_control.py::test_a_repeated_pause_does_not_undo_a_later_resume",
     ),
@@ -23,7 +27,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="command-id-remembered",
         why="A command whose id is not part of the state is forgotten, and its repetition taken for a new one.",
         file="kernel/evolve.py",
-        snippet="state.commands = {**state.commands, command: state.seq}",
+        snippet="state.commands[command] = state.seq",
         sabotage="pass",
         test="tests/kernel/test_control.py::test_a_command_is_carried_out_once_per_id[command0]",
     ),
@@ -39,15 +43,15 @@ ATTEMPT: tuple[Guard, ...] = (
         name="run-starts-once",
         why="A second start would give every entry node a second token.",
         file=DECIDE,
-        snippet="elif isinstance(command, Start):",
-        sabotage="elif False:",
+        snippet="if isinstance(command, (Start, Fork)):",
+        sabotage="if False:",
         test="tests/kernel/test_control.py::test_a_run_is_started_once",
     ),
     Guard(
         name="unknown-node-refused",
         why="A report about a node the workflow does not have would end the turn of the whole run with an exception.",
         file=DECIDE,
-        snippet="if command.node not in pen.flow.by_id and not isinstance(command, Shelve):",
+        snippet="if command.node not in pen.flow.by_id:",
         sabotage="if False:",
         test="tests/kernel/test_results.py::test_an_unknown_node_is_refused[Result]",
     ),
@@ -55,24 +59,24 @@ ATTEMPT: tuple[Guard, ...] = (
         name="ended-run-not-paused",
         why="A pause would bring a run that has ended back to life.",
         file=DECIDE,
-        snippet="elif isinstance(command, (Pause, Resume)) and not state.live:",
-        sabotage="elif False:",
+        snippet="case Pause() | Resume() if not state.live:",
+        sabotage="case Pause() | Resume() if False:",
         test="tests/kernel/test_control.py::test_a_run_that_has_ended_by_itself_cannot_be_cancelled[done]",
     ),
     Guard(
         name="ended-run-not-cancelled",
         why="Somebody who cancels a run that has completed would be told that it worked.",
         file=DECIDE,
-        snippet='elif isinstance(command, Cancel) and state.status in ("COMPLETED", "FAILED"):',
-        sabotage="elif False:",
+        snippet='if state.status in ("COMPLETED", "FAILED"):',
+        sabotage="if False:",
         test="tests/kernel/test_control.py::test_a_run_that_has_ended_by_itself_cannot_be_cancelled[fail]",
     ),
     Guard(
         name="cancel-absorbed",
         why="A run would be cancelled twice, with two terminal events in its log.",
-        file=DECIDE,
-        snippet="case Cancel():\n            if pen.state.live:",
-        sabotage="case Cancel():\n            if True:",
+        file=CONTROL,
+        snippet="if pen.state.live:\n        cancel_run(",
+        sabotage="if True:\n        cancel_run(",
         test="tests/kernel/test_control.py::test_cancelling_twice_is_once",
     ),
     Guard(
@@ -102,15 +106,15 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="timer-of-this-visit",
         why="A timer left over from an earlier pass of a loop would wake the present one.",
-        file=DECIDE,
-        snippet="if cell.visit == timer.visit else None",
-        sabotage="if True else None",
+        file=CLAIMS,
+        snippet="peek_at(cell, timer.index) if cell.visit == timer.visit else None",
+        sabotage="peek_at(cell, timer.index)",
         test="tests/kernel/test_waits.py::test_a_timer_counts_only_while_its_visit_waits_for_it",
     ),
     Guard(
         name="timer-of-a-waiting-visit",
         why="A time-out that is claimed late would fail a visit that has gone on long ago.",
-        file=DECIDE,
+        file=CLAIMS,
         snippet='if not pen.state.live or act is None or act.status != "WAITING" or act.wait is None:',
         sabotage="if act is not None and act.wait is None and isinstance(timer, Expire):\n"
         "        wait_expired(pen, pen.flow.by_id[timer.node], timer.index)\n"
@@ -120,7 +124,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="outputs-rendered-once",
         why="A second rendering would end a run that has ended.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="if not pen.state.rendering:",
         sabotage="if False:",
         test="tests/kernel/test_outputs.py::test_a_repeated_rendering_changes_nothing",
@@ -128,7 +132,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="pause-withdraws-jobs",
         why="Work that was queued before a pause would still be begun.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="if put.task.kind in DISPATCHING and not put.ready_at_ms",
         sabotage="if False",
         test="tests/kernel/test_control.py::test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back",
@@ -136,7 +140,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="pause-keeps-back-offs",
         why="A retry that was due after the pause would be forgotten by the store.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="if put.task.kind in DISPATCHING and not put.ready_at_ms",
         sabotage="if put.task.kind in DISPATCHING",
         test="tests/kernel/test_control.py::test_timers_and_back_offs_stay_while_paused",
@@ -152,7 +156,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="resume-puts-jobs-back",
         why="A run that was paused would never go on.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="    for put in expected_jobs(pen.flow, pen.state):\n        pen.put(put)\n",
         sabotage="",
         test="tests/kernel/test_control.py::test_a_pause_withdraws_queued_jobs_and_resume_puts_them_back",
@@ -160,7 +164,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="shelve-puts-the-job-back",
         why="A job that a worker gave up because it was not its time would be settled and gone.",
-        file=DECIDE,
+        file=CLAIMS,
         snippet="        pen.put(put)\n\n\ndef _called_for",
         sabotage="        pass\n\n\ndef _called_for",
         test="tests/kernel/test_repairs.py::test_a_job_that_is_still_called_for_is_put_back",
@@ -168,7 +172,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="shelve-only-what-is-called-for",
         why="A job that a visit left behind would be put back again and again, for ever.",
-        file=DECIDE,
+        file=CLAIMS,
         snippet="if act.status not in DISPATCHED or (act is cell and not owns_job(cell)):",
         sabotage="if False:",
         test="tests/kernel/test_repairs.py::test_a_job_that_has_become_pointless_is_gone",
@@ -176,7 +180,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="repair-only-what-is-missing",
         why="An audit that looked a moment too early would drop a job that the run needs.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="dropped = [key for key in repair.surplus if key not in expected]",
         sabotage="dropped = list(repair.surplus)",
         test="tests/kernel/test_repairs.py::test_what_the_state_no_longer_agrees_with_is_left_alone",
@@ -184,7 +188,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="repair-of-the-version-looked-at",
         why="What the audit found in a run that has moved on meanwhile would be recorded as a repair.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="if repair.seq and repair.seq != pen.state.seq:",
         sabotage="if False:",
         test="tests/mutants/test_kernel_guards.py::test_a_repair_of_another_version_is_ignored",
@@ -192,7 +196,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="repair-restores-what-is-called-for",
         why="Work that was lost by the store would never be done.",
-        file=DECIDE,
+        file=CONTROL,
         snippet="    for put in restored:\n        pen.put(put)\n",
         sabotage="",
         test="tests/kernel/test_repairs.py::test_a_missing_job_is_restored_with_an_event_that_says_why",
@@ -200,7 +204,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="outputs-end-drops-deadline",
         why="The deadline of a run that has completed would stay in the store until it is due, perhaps for years.",
-        file=DECIDE,
+        file=CONTROL,
         snippet='pen.drop(key_of("deadline"))',
         sabotage="pass",
         test="tests/kernel/test_outputs.py::test_a_deadline_is_dropped_when_the_outputs_are_there",
@@ -280,7 +284,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="unknown-outcome-after-a-time-out",
         why="An at-most-once effect that may have happened would be tried again after a time-out.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet='if failed.unknown_outcome and node.delivery == "at_most_once":',
         sabotage="if False:",
         test="tests/kernel/test_retries.py::test_at_most_once_a_time_out_is_an_unknown_outcome",
@@ -296,7 +300,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="lost-worker-not-counted",
         why="Workers that die of other causes would use up the attempts of a node that is not at fault.",
-        file="kernel/evolve.py",
+        file=VISITS,
         snippet="act.lost += 1",
         sabotage="act.lost, act.failures = act.lost + 1, act.failures + 1",
         test="tests/kernel/test_retries.py::test_lost_workers_and_failures_are_counted_apart",
@@ -304,7 +308,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="lost-in-a-row",
         why="Five lost workers over the whole life of a visit, with real failures in between, would condemn it.",
-        file="kernel/evolve.py",
+        file=VISITS,
         snippet="act.lost, act.failures = 0, act.failures + 1",
         sabotage="act.failures += 1",
         test="tests/kernel/test_retries.py::test_any_reported_outcome_ends_the_row[failure]",
@@ -320,7 +324,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="retry-budget",
         why="A failing node would be tried once more than its policy allows.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet="act.failures + 1 < node.retry.max_attempts",
         sabotage="act.failures < node.retry.max_attempts",
         test="tests/kernel/test_retries.py::test_max_attempts_counts_the_first[2]",
@@ -328,7 +332,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="not-retryable-not-retried",
         why="A mistake that no repetition can cure would be repeated, with all its effects.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet="elif error.retryable and act.failures",
         sabotage="elif act.failures",
         test="tests/kernel/test_retries.py::test_a_failure_that_is_not_retryable_is_not_retried",
@@ -336,7 +340,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="retry-in-the-same-commit",
         why="A crash between settling the failed attempt and queueing the next would lose the node.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet="pen.put(run_job(node, failed.visit, index, at_ms))",
         sabotage="pass",
         test="tests/kernel/test_retries.py::test_the_retry_job_is_in_the_same_decision_as_the_failure",
@@ -344,7 +348,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="back-off-respected",
         why="A peer that asked for a pause would be hammered.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet="pen.now + delay, facts)",
         sabotage="pen.now, facts)",
         test="tests/kernel/test_retries.py::test_a_retryable_failure_is_tried_again_until_the_attempts_are_used_up",
@@ -400,7 +404,7 @@ ATTEMPT: tuple[Guard, ...] = (
     Guard(
         name="map-failure-cancels-items",
         why="The items of a map would run on after it has failed.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet='cancel_items(pen, node, f"item {index} failed")',
         sabotage="pass",
         test="tests/kernel/test_maps.py::test_a_failed_item_fails_the_map_and_cancels_the_rest",
@@ -409,8 +413,8 @@ ATTEMPT: tuple[Guard, ...] = (
         name="parked-tokens-consumed",
         why="The counter of a cancelled run would not be zero, so nobody could tell that nothing is in flight.",
         file=ENDINGS,
-        snippet="reason=reason, consumed=left, counter=0",
-        sabotage="reason=reason, counter=0",
+        snippet="reason=reason,\n            consumed=left,",
+        sabotage="reason=reason,",
         test="tests/kernel/test_outputs.py::test_a_cancel_while_rendering_consumes_the_token",
     ),
     Guard(
@@ -433,7 +437,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="outcome-fits-the-visit",
         why="A worker that misread a job could complete a map before its items have run.",
         file=ATTEMPTS,
-        snippet="if not fits(phase_of(node, pen.state.peek(node.id), result.index), result):",
+        snippet="if not fits(phase, result):",
         sabotage="if False:",
         test="tests/kernel/test_results.py::test_an_outcome_that_does_not_fit_the_activation_is_not_taken",
     ),

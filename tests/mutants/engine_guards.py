@@ -9,6 +9,7 @@ TURN = "engine/turn.py"
 RUNS = "engine/runs.py"
 WORKER = "engine/worker.py"
 ATTEMPT = "engine/attempt.py"
+CALLS = "engine/calls.py"
 LEASES = "engine/leases.py"
 KEEPER = "engine/keeper.py"
 CATALOG = "engine/catalog.py"
@@ -186,14 +187,14 @@ ENGINE: tuple[Guard, ...] = (
         name="worker-reports-lost-workers",
         why="Attempts of workers that died would not be written down, and a node that kills workers never be stopped.",
         file=WORKER,
-        snippet="if lease.expired or _begun_elsewhere(",
-        sabotage="if _begun_elsewhere(",
+        snippet="if lease.expired or begun_elsewhere(",
+        sabotage="if begun_elsewhere(",
         test=TESTS + "test_a_lost_worker_is_written_down",
     ),
     Guard(
         name="worker-sees-announced-attempts",
         why="An at-most-once attempt that was begun and given back would be queued again and again, and never end.",
-        file=WORKER,
+        file="engine/tasks.py",
         snippet='return node.delivery == "at_most_once" and act is not None and act.running',
         sabotage='return node.delivery == "never" and act is not None and act.running',
         test=TESTS + "test_at_most_once_that_was_given_back_has_an_unknown_outcome",
@@ -242,8 +243,8 @@ ENGINE: tuple[Guard, ...] = (
         name="worker-leaves-unknown-types",
         why="A worker that lacks a node type would fail the node instead of leaving it to one that has it.",
         file=WORKER,
-        snippet="if handler is None:",
-        sabotage="if False:",
+        snippet="if handler is None:\n            self._give_back(hand)\n            return\n        attempt",
+        sabotage="if False:\n            self._give_back(hand)\n            return\n        attempt",
         test=TESTS + "test_a_node_type_a_worker_does_not_have_is_left_alone",
     ),
     Guard(
@@ -281,7 +282,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="attempt-time-out",
         why="A handler that hangs would hang its run.",
-        file=ATTEMPT,
+        file=CALLS,
         snippet="timeout=None if timeout_ms is None else timeout_ms / 1000",
         sabotage="timeout=None",
         test=TESTS + "test_an_attempt_ends_at_its_time_out",
@@ -297,17 +298,17 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="awaited-handler-may-not-exit",
         why="An async handler that calls `exit` would end the worker.",
-        file=ATTEMPT,
-        snippet="except BaseException as error:\n        return error",
-        sabotage="except Exception as error:\n        return error",
+        file=CALLS,
+        snippet="return await pending\n    except BaseException as error:",
+        sabotage="return await pending\n    except Exception as error:",
         test=TESTS + "test_a_handler_that_wants_to_exit_fails_and_the_worker_stays[later]",
     ),
     Guard(
         name="cancelled-attempt-says-nothing",
         why="An attempt that was interrupted by a drain would be recorded as a failure of its node.",
-        file=ATTEMPT,
-        snippet="except asyncio.CancelledError:\n            handler.cancel()\n            raise",
-        sabotage="except asyncio.CancelledError as error:\n            return self._result(failed_by(error))",
+        file=CALLS,
+        snippet="except asyncio.CancelledError:\n        handler.cancel()\n        raise",
+        sabotage="except asyncio.CancelledError as error:\n        return error",
         test=TESTS + "test_a_drain_fails_nothing_that_it_interrupts",
     ),
     Guard(
@@ -370,15 +371,15 @@ ENGINE: tuple[Guard, ...] = (
         name="audit-finds-what-has-no-owner",
         why="A job that belongs to nothing would be claimed again and again, for ever.",
         file=KEEPER,
-        snippet="if view.job.key not in expected and",
-        sabotage="if view.job.key not in present and",
+        snippet="if view.job.key not in expected}",
+        sabotage="if view.job.key not in present}",
         test=TESTS + "test_a_job_that_belongs_to_nothing_is_dropped",
     ),
     Guard(
         name="audit-leaves-newer-jobs",
         why="An old worker would drop the jobs that a newer version has made for the same run.",
         file=KEEPER,
-        snippet=" and task_of(view.job.body).v <= JOB_FORMAT",
+        snippet="task.v <= JOB_FORMAT and ",
         sabotage="",
         test=TESTS + "test_the_audit_leaves_newer_jobs_alone",
     ),
@@ -450,16 +451,16 @@ ENGINE: tuple[Guard, ...] = (
         name="effect-key-same-for-every-attempt",
         why="A receiver that tells repetitions apart would take a second attempt for a new request.",
         file="handlers/contract.py",
-        snippet='return f"{self.run_id}/{self.node}/{self.visit}/{self.index}"',
-        sabotage='return f"{self.run_id}/{self.node}/{self.visit}/{self.index}/{self.attempt}"',
+        snippet='key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"',
+        sabotage='key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}/{self.attempt}"',
         test=TESTS + "test_every_attempt_has_the_same_effect_key_and_every_visit_its_own",
     ),
     Guard(
         name="effect-key-of-its-own-for-every-visit",
         why="A receiver that tells repetitions apart would ignore the second pass of a loop.",
         file="handlers/contract.py",
-        snippet='return f"{self.run_id}/{self.node}/{self.visit}/{self.index}"',
-        sabotage='return f"{self.run_id}/{self.node}/{self.index}"',
+        snippet='key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"',
+        sabotage='key = f"{self.run_id}/{self.node}/{self.index}"',
         test=TESTS + "test_every_attempt_has_the_same_effect_key_and_every_visit_its_own",
     ),
     Guard(

@@ -6,14 +6,15 @@ from tests.mutants.guard import Guard
 
 ROUTING = "kernel/routing.py"
 VISITS = "kernel/visits.py"
-EVOLVE = "kernel/evolve.py"
+FOLD = "kernel/fold_visits.py"
 ATTEMPTS = "kernel/attempts.py"
+OUTCOMES = "kernel/outcomes.py"
 
 PATH: tuple[Guard, ...] = (
     Guard(
         name="arrival-counted-once",
         why="An edge that is taken again in a later pass would count as a second arrival at its join.",
-        file=EVOLVE,
+        file=FOLD,
         snippet="if cell.edges.get(source) is not None:",
         sabotage="if False:",
         test="tests/mutants/test_kernel_guards.py::test_an_edge_that_is_taken_twice_arrives_once",
@@ -37,7 +38,7 @@ PATH: tuple[Guard, ...] = (
     Guard(
         name="settled-join-keeps-no-token",
         why="A token that reaches a join which has fired would be consumed twice.",
-        file=EVOLVE,
+        file=FOLD,
         snippet="if not cell.settled:",
         sabotage="if True:",
         test="tests/kernel/test_joins.py::test_a_token_is_absorbed_also_after_the_join_has_ended",
@@ -149,7 +150,7 @@ PATH: tuple[Guard, ...] = (
     Guard(
         name="loop-passes-counted",
         why="A loop would forget its passes, and its limit would never be reached.",
-        file=EVOLVE,
+        file=FOLD,
         snippet="fresh.passes = event.iteration",
         sabotage="pass",
         test="tests/kernel/test_passes.py::test_iterations_count_from_zero_and_only_in_the_loop",
@@ -157,7 +158,7 @@ PATH: tuple[Guard, ...] = (
     Guard(
         name="visit-number-grows",
         why="Two passes of a loop would share one identity: the second would be taken for a repetition of the first.",
-        file=EVOLVE,
+        file=FOLD,
         snippet="Cell(visit=old.visit + 1,",
         sabotage="Cell(visit=old.visit,",
         test="tests/kernel/test_passes.py::test_every_node_of_the_body_gets_its_next_visit",
@@ -174,14 +175,14 @@ PATH: tuple[Guard, ...] = (
         name="map-window",
         why="All items of a map would run at once, whatever its `max_parallel`.",
         file="kernel/state.py",
-        snippet="min(self.count, self.done + self.window) - self.next",
+        snippet="min(self.count - self.next, self.window - self.flying)",
         sabotage="self.count - self.next",
         test="tests/kernel/test_maps.py::test_a_window_slides_with_every_item_that_ends",
     ),
     Guard(
         name="map-tolerate",
         why="A map would tolerate one failed item more than allowed.",
-        file=ATTEMPTS,
+        file=OUTCOMES,
         snippet="cell.map.failed < node.map.tolerate",
         sabotage="cell.map.failed <= node.map.tolerate",
         test="tests/kernel/test_maps.py::test_a_map_fails_at_the_first_failure_beyond_tolerate",
@@ -253,7 +254,7 @@ PATH: tuple[Guard, ...] = (
     Guard(
         name="laws-are-read",
         why="The checker that the simulator, the audit and operators rely on would find nothing, ever.",
-        file="kernel/laws.py",
+        file="kernel/laws/books.py",
         snippet="        if not holds:\n",
         sabotage="        if not holds and not law:\n",
         test="tests/mutants/test_kernel_guards.py::test_a_log_that_breaks_a_law_is_reported",

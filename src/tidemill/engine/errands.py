@@ -47,7 +47,13 @@ class Errands:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
 
     async def run(self, stream: Stream, state: State, task: Task) -> AnyCommand:
-        """Deliver a message; answers the command that settles its job."""
+        """Deliver a message; answers the command that settles its job.
+
+        `state` is what this process knows of the sender, which may be older than the message: it is looked at anew,
+        because a message that seems to say nothing any more would be settled without having arrived.
+        """
+        entry = await self._find(stream)
+        state = state if entry is None else entry.state
         match task.kind:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index)
