@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from tidemill.errors import Problem, Rejected, TidemillError, Unavailable
     from tidemill.front import Tidemill
     from tidemill.front import open as open  # noqa: A004
-    from tidemill.handlers.contract import Fail, Handler, NodeContext, Pause, Return, Skip
+    from tidemill.handlers.contract import Asked, Child, Fail, Handler, NodeContext, Pause, Return, Skip
     from tidemill.kernel.model import NodeType
 
     __version__: str
 
 _HOMES = {
+    "Asked": "tidemill.handlers.contract",
+    "Child": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
     "NodeContext": "tidemill.handlers.contract",
@@ -46,6 +48,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Asked",
+    "Child",
     "Fail",
     "Handler",
     "NodeContext",

@@ -38,11 +38,20 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
             "money": "refunded, because the card was declined",
         },
     ),
+    ("approval", {"amount": 50}, {"paid": "50 EUR for a new lamp", "from": "petty cash"}),
+    ("signals", {}, "A-1001 waits to be collected (timeout)"),
+    (
+        "saga",
+        {"cars": 1},
+        {"flight": "flight-1", "nights": ["nights-1", "nights-2"], "car": "the red one"},
+    ),
+    ("children", {}, {"sum": 108, "runs": 11}),
 ]
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
-def test_small_examples(name: str, inputs: dict[str, Any], outputs: Any) -> None:
+def test_small_examples(name: str, inputs: dict[str, Any], outputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     with tidemill.open() as mill:
         view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
     assert (view.status, view.outputs) == ("COMPLETED", outputs)

@@ -13,7 +13,7 @@ from tidemill.expressions.environment import environment
 from tidemill.expressions.references import RESERVED
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.document.nodes import TYPE_SPELLINGS
-from tidemill.kernel.events import Ending, Event, NodeEvent, NodeEvents, RunEvents
+from tidemill.kernel.events import AnyEvent, Ending, Event, NodeEvent
 from tidemill.stores.contract import Commit, Store
 
 
@@ -50,8 +50,9 @@ def test_every_error_code_is_listed_once_and_exists() -> None:
 
 def test_every_event_is_listed_with_its_own_fields() -> None:
     page = read_page("docs/concepts/events.md")
-    kinds = {kind.__name__: kind for kind in (*get_args(RunEvents), *get_args(NodeEvents))}
-    rows = rows_of(page.text, "## Events of a run")[1:] + rows_of(page.text, "## Events of a node")[1:]
+    kinds = {kind.__name__: kind for kind in get_args(AnyEvent)}
+    titles = ("a run", "a node", "people, signals and children", "operators")
+    rows = [row for title in titles for row in rows_of(page.text, f"## Events of {title}")[1:]]
     assert sorted(codes_of(row[0])[0] for row in rows) == sorted(kinds)
     for name, fields, _ in rows:
         kind = kinds[name.strip("`")]

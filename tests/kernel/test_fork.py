@@ -334,6 +334,18 @@ def test_a_loop_whose_pass_had_just_ended_makes_that_pass_again() -> None:
     assert run.fork(ended + 1).jobs == "run e#2"
 
 
+def test_a_loop_that_had_just_waited_for_its_body_goes_on() -> None:
+    run = Acts("e > x y > l > z", {"l": {"join": "any", "loop": loop(back_to="e")}}).begun()
+    run.end("e", "x")
+    run.done("l", again=True)
+    before = len(run.kernel.events)
+    run.done("y")
+    other = run.fork(before + 2)
+    assert (other.of(ev.RunForked)[0].at, other.jobs) == (before + 2, "run e#2")
+    other.end("e", "x", "y", "l", "z")
+    assert other.status == "COMPLETED"
+
+
 def test_half_an_end_did_not_happen() -> None:
     run = Acts("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
     run.expand("m", 3)

@@ -10,6 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, patch, retry, rewind
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
+from tidemill.kernel.commands import Decide
 from tidemill.kernel.model import Workflow
 
 SEEDS = 2_000
@@ -61,6 +62,27 @@ def test_behind_a_loop_it_matters_whether_its_passes_were_used_up(again: bool, s
     run = Acts("l > z; x", nodes).begun()
     run.done("l", again=again)
     run.patch(flow("l > z n; x", nodes))
+    assert run.cell("n").status == status
+
+
+def test_behind_a_map_of_decisions_no_single_one_matters() -> None:
+    human = {"type": "human", "config": {"title": "?", "changes_path": ["f"]}, "map": {"over": [1]}}
+    run = Acts("h > f; x", {"h": human}).begun()
+    run.expand("h", 1)
+    run.ask("h[0]")
+    run.do(Decide(node="h", visit=1, index=0, verb="changes", actor="user:ann"))
+    run.assemble("h")
+    run.patch(flow("h > f n; x", {"h": human}))
+    assert run.nodes() == "h=COMPLETED f=SKIPPED x=QUEUED n=QUEUED"
+
+
+@pytest.mark.parametrize(("verb", "status"), [("approve", "QUEUED"), ("reject", "SKIPPED")])
+def test_behind_a_decision_it_matters_whether_it_was_an_exit(verb: Any, status: str) -> None:
+    human = {"type": "human", "config": {"title": "?", "rejection_path": ["f"]}}
+    run = Acts("h > f; x", {"h": human}).begun()
+    run.ask("h")
+    run.do(Decide(node="h", visit=1, verb=verb, actor="user:ann"))
+    run.patch(flow("h > f n; x", {"h": human}))
     assert run.cell("n").status == status
 
 
@@ -252,6 +274,24 @@ def test_an_error_path_is_open_again_when_a_loop_is_made_around_it() -> None:
     assert run.edges("t") == "s:taken y:taken"
     run.end("t")
     assert (run.status, run.counter) == ("COMPLETED", 0)
+
+
+def test_what_an_earlier_pass_took_stays_taken_when_the_loop_is_gone() -> None:
+    def graph(**more: Any) -> Workflow:
+        nodes = {"s": {"on_error": {"route": ["t"]}}, "l": {"join": "any", **more}}
+        return flow("e > s x > l > z; y > t", nodes)
+
+    run = Acts(graph(loop=loop(back_to="e"))).begun()
+    run.done("e")
+    run.fail("s")
+    run.done("x")
+    run.done("l", again=True)
+    run.cancel()
+    run.patch(graph(), retry=True)
+    run.done("e")
+    assert run.done("s")[1] == "NodeCompleted s#2 taken=l counter=4"
+    run.end("y", "t", "x", "l", "z")
+    assert (run.status, run.edges("t")) == ("COMPLETED", "s:taken y:taken")
 
 
 def test_no_loop_is_made_around_an_error_path_that_has_been_settled() -> None:

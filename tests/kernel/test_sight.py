@@ -179,4 +179,5 @@ def test_the_path_is_the_ended_visits_in_their_order() -> None:
     run.start()
     run.done("a", "c")
     run.end("c", "d")
-    assert list(path(run.kernel.state)) == [("a", ("c",)), ("b", ()), ("c", ("d",)), ("d", ())]
+    went = [(step.node, step.went) for step in path(run.kernel.events)]
+    assert went == [("a", ("c",)), ("b", ()), ("c", ("d",)), ("d", ())]

@@ -57,8 +57,8 @@ class Desk:
         if answer.problem is not None:
             raise Rejected(answer.problem)
 
-    async def _packed(self, value: Any, code: str, path: str) -> Payload:
-        return await packed(self._tenant, value, self._blobs, code, path)
+    async def _packed(self, value: Any, *, code: str, path: str) -> Payload:
+        return await packed(self._tenant, value, self._blobs, code=code, path=path)
 
     async def _page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
         if limit < 1:

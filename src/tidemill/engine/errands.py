@@ -76,12 +76,13 @@ class Errands:
         try:
             entry = await self._find(child) or await self._start(stream, state, child, where, wait)
             if entry.state.parent != (stream.key, *where):
-                return _refused(where, wait.name, "child_id_taken", f"run {wait.name} belongs to somebody else")
+                message = f"run {wait.name} belongs to somebody else"
+                return _refused(where, wait.name, message, code="child_id_taken")
             if not entry.state.live and act.attempt > 1:
                 entry = await self._reopen(child, entry, f"again:{act.attempt}")
         except Rejected as refusal:
             first = refusal.problems[0]
-            return _refused(where, wait.name, first.code, first.message, first.hint)
+            return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
         if not entry.state.live:
             return await self._ended(child, entry)
         found = entry.state
@@ -237,7 +238,7 @@ def _children(state: State) -> list[tuple[str, int, int, Wait]]:
     return found
 
 
-def _refused(where: tuple[str, int, int], child: str, code: str, message: str, hint: str = "") -> ChildEnded:
+def _refused(where: tuple[str, int, int], child: str, message: str, *, code: str, hint: str = "") -> ChildEnded:
     node, visit, index = where
     error = Error(code, message, hint=hint)
     return ChildEnded(node=node, visit=visit, index=index, child=child, status=REFUSED, error=error)

@@ -56,11 +56,11 @@ class History(Desk):
         return [plain(events[number], number + 1) for number in range(min(after, len(events)), end)]
 
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
-        """The way the run went: visits in the order in which they ended, each with the edges it took."""
-        state = (await self._at(run_id, at)).state
+        """The way the run went: every visit in the order in which they ended, each with the edges it took."""
+        await self._at(run_id, at)
+        steps = path((await self._log(run_id))[:at])
         return [
-            {"node": name, "visit": state.peek(name).visit, "status": state.peek(name).status, "went": list(went)}
-            for name, went in path(state)
+            {"node": step.node, "visit": step.visit, "status": step.status, "went": list(step.went)} for step in steps
         ]
 
     async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:

@@ -43,6 +43,8 @@ class Inbox(Desk):
             raise rejected("node_unknown", f"the workflow has no node {node}", path="/node")
         cell = entry.state.peek(node)
         act = peek_at(cell, at_index(index))
+        if visit is not None and 0 < visit < cell.visit:
+            raise rejected("approval_closed", f"node {node} is at visit {cell.visit} by now")
         if act is None or act.approval is None or visit not in (None, cell.visit):
             hint = "see `tidemill approvals list`"
             raise rejected("approval_unknown", f"node {node} waits for no decision", hint=hint)
@@ -144,7 +146,7 @@ class Inbox(Desk):
         check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
         if not name or not sent:
             raise rejected("signal_invalid", "a signal has a name and an id", path="/name")
-        packed = await self._packed(payload, "payload_not_json", "/payload")
+        packed = await self._packed(payload, code="payload_not_json", path="/payload")
         await self._command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
         return sent
 

@@ -18,10 +18,10 @@ async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) ->
         problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
         if problems:
             raise Rejected(problems)
-    return await packed(tenant, value, blobs, "inputs_not_json", "/inputs")
+    return await packed(tenant, value, blobs, code="inputs_not_json", path="/inputs")
 
 
-async def packed(tenant: str, value: Any, blobs: Blobs, code: str, path: str) -> Payload:
+async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
     """A value that a caller gave, as the log keeps it."""
     try:
         text = encode_value(value)

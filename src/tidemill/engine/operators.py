@@ -16,7 +16,7 @@ from tidemill.engine.catalog import Published
 from tidemill.engine.desk import Desk, at_index
 from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.programs import Flow
-from tidemill.engine.requests import check_labels, check_run_id, check_words
+from tidemill.engine.requests import check_command_id, check_labels, check_run_id, check_words
 from tidemill.engine.runs import Entry
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.commands import (
@@ -32,6 +32,8 @@ from tidemill.kernel.commands import (
     Rollback,
 )
 from tidemill.kernel.compile import Compiled
+from tidemill.kernel.decide import decide
+from tidemill.kernel.document import normalise
 from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.events import BlobRef, Payload, RunPatched
 from tidemill.kernel.evolve import replay
@@ -133,7 +135,7 @@ class Operators(Desk):
         """Settle a node that has not ended well by hand: give it a value, or skip it."""
         if skip is (value is not UNSET):
             raise rejected("override_unclear", "give a value or skip the node, one of the two", path="/value")
-        output = None if skip else await self._packed(value, "value_not_json", "/value")
+        output = None if skip else await self._packed(value, code="value_not_json", path="/value")
         override = Override(
             id=command_id,
             actor=actor or None,
@@ -162,7 +164,8 @@ class Operators(Desk):
     ) -> None:
         """Change what a run can be found by."""
         labels = check_labels(set or {})
-        check_labels({**(await self._entry(run_id)).state.labels, **labels})
+        known = (await self._entry(run_id)).state.labels.items()
+        check_labels({**{name: text for name, text in known if name not in remove}, **labels})
         await self._command(run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove)))
 
     # Another graph
@@ -174,19 +177,22 @@ class Operators(Desk):
     async def _document(self, run_id: str, entry: Entry) -> RunDocument:
         state = entry.state
         version = await self.catalog.resolve(self._tenant, f"{state.workflow}@{state.version}")
-        base = (await self.catalog.flow(self._tenant, version.digest)).workflow
-        document = pinned(await self.catalog.document(self._tenant, version), base)
+        document = await self._pinned(await self.catalog.document(self._tenant, version), version.digest)
         if state.revision:
             patches = [event for event in await self._log(run_id) if isinstance(event, RunPatched)]
             for event in patches[: state.revision]:
-                document = apply_patch(document, await self._value(event.patch))
+                patched, _ = normalise(apply_patch(document, await self._value(event.patch)))
+                document = await self._pinned(patched, event.digest)
         return RunDocument(
-            document=pinned(document, entry.flow.workflow),
+            document=document,
             digest=state.digest,
             workflow=state.workflow,
             version=state.version,
             revision=state.revision,
         )
+
+    async def _pinned(self, document: Json, digest: str) -> Json:
+        return pinned(document, (await self.catalog.flow(self._tenant, digest)).workflow)
 
     async def _value(self, payload: Payload) -> Any:
         text = await self._blobs.get(self._tenant, payload.digest) if isinstance(payload, BlobRef) else payload
@@ -213,9 +219,10 @@ class Operators(Desk):
         was made against. `publish` also makes the outcome a version of the workflow.
         """
         check_words(message=message, actor=actor)
+        check_command_id(command_id)
         entry = await self._entry(run_id)
         if command_id is not None and entry.state.commands.get(command_id) is not None:
-            return await self._patched_before(run_id, command_id)
+            return await self._patched_before(run_id, command_id, publish, message, actor)
         command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
         command = msgspec.structs.replace(
             command, id=command_id, actor=actor or None, retry=retry, sure=tuple(did_not_happen), message=message
@@ -224,6 +231,9 @@ class Operators(Desk):
         found = tuple(problems(flow, state, command))
         if found:
             raise Rejected(found)
+        trial = decide(flow, state, command, self._store.now_ms())
+        if isinstance(trial, Problem):
+            raise Rejected(trial)
         seen = verdict(flow, compiled.workflow, state)
         if not dry_run:
             await self.catalog.store_flow(self._tenant, compiled)
@@ -242,10 +252,19 @@ class Operators(Desk):
             published=published,
         )
 
-    async def _patched_before(self, run_id: str, command_id: str) -> PatchOutcome:
-        """The answer to a patch that was applied already."""
-        for event in await self._log(run_id):
+    async def _patched_before(
+        self, run_id: str, command_id: str, publish: bool, message: str, actor: str
+    ) -> PatchOutcome:
+        """The answer to a patch that was applied already; whether it was published too, nobody knows."""
+        events = await self._log(run_id)
+        for seq, event in enumerate(events, 1):
             if isinstance(event, RunPatched) and event.command == command_id:
+                published: Published | None = None
+                if publish:
+                    flow = await self.catalog.flow(self._tenant, event.digest)
+                    shown = await self._document(run_id, Entry(replay(events, until=seq), flow))
+                    compiled = await self.catalog.compile(self._tenant, shown.document)
+                    published = await self._publish_patched(compiled, actor, message)
                 return PatchOutcome(
                     applied=True,
                     digest=event.digest,
@@ -255,6 +274,7 @@ class Operators(Desk):
                     changed=event.changed,
                     rerun=(),
                     kept=(),
+                    published=published,
                 )
         raise rejected("command_id_reused", f"command id {command_id} belongs to another request")
 
@@ -266,7 +286,7 @@ class Operators(Desk):
             hint = "read the run's document again and make the patch against it"
             raise rejected("patch_stale", "the run has another graph by now", path="/base_digest", hint=hint)
         compiled = await self.catalog.compile(self._tenant, apply_patch(shown.document, operations))
-        payload = await self._packed(operations, "patch_invalid", "/operations")
+        payload = await self._packed(operations, code="patch_invalid", path="/operations")
         patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
         return patch, compiled
 
@@ -323,7 +343,7 @@ class Operators(Desk):
             )
             after = Flow(compiled.workflow)
         answer = await self.turns.command(self._stream(fork_id), command, start=flow, flow=after)
-        if answer.problem is not None:
+        if answer.problem is not None and answer.problem.code != "run_exists":
             raise Rejected(answer.problem)
         made = (await self._entry(fork_id)).state.forked_from
         if made is None or made[0] != run_id:
@@ -344,7 +364,16 @@ def pinned(document: Json, workflow: Workflow) -> Json:
     """A document whose node types are those that the run was compiled with, also when newer ones exist by now."""
     nodes = []
     for node in document["nodes"]:
-        known = workflow.by_id.get(node.get("id"))
-        same = known is not None and str(node.get("type")).partition("@")[0] == known.type.partition("@")[0]
-        nodes.append({**node, "type": known.type} if known is not None and same else node)
+        known = workflow.by_id.get(node["id"])
+        if known is not None:
+            node = {**node, "type": _same_type(node["type"], known.type)}
+            if "compensator" in node and known.compensator is not None:
+                undoing = node["compensator"]
+                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], known.compensator.type)}
+        nodes.append(node)
     return {**document, "nodes": nodes}
+
+
+def _same_type(written: str, known: str) -> str:
+    """The version of a type that is known, if it is the type that was written."""
+    return known if written.partition("@")[0] == known.partition("@")[0] else written

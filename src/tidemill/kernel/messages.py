@@ -17,6 +17,9 @@ from tidemill.kernel.waits import leave_wait, wait_over
 SIGNALS_MAX = 1_000
 """Signals that a run keeps for nodes that have not asked for them yet."""
 
+CAUSES_MAX = 8
+SAID_MAX = 1_000
+
 NULL = b"null"
 
 
@@ -138,5 +141,7 @@ def _child_error(message: ChildEnded) -> Error:
     error = message.error
     if error is None:
         return Error("child_failed", f"child {message.child} is {message.status}")
-    causes = (error.code, *error.causes)
-    return Error("child_failed", f"child {message.child}: {error.message}", error.type, hint=error.hint, causes=causes)
+    # A child's child has said the same before it: the story stays short however deep the family is.
+    causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
+    said = f"child {message.child}: {error.message}"[:SAID_MAX]
+    return Error("child_failed", said, error.type, hint=error.hint, causes=causes)

@@ -175,7 +175,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
     def signals(self) -> frozenset[str] | None:
         """The signals that nodes wait for; None when a name is known only at run time."""
         names = [_signal_name(node) for node in self.nodes if node.type.partition("@")[0] == SIGNAL_TYPE]
-        return frozenset(names) if not any("{" in name for name in names) else None
+        return frozenset(names) if not any("{{" in name or "{%" in name for name in names) else None
 
     @cached_property
     def digest(self) -> str:

@@ -158,9 +158,13 @@ def _fixed(cell: Cell) -> bool:
 
 
 def _fixed_problem(cell: Cell, name: str, what: str) -> Problem:
-    code = "patch_live_node" if _is_live(cell) else "patch_finished_node"
     message = f"node {name} is {cell.status} and cannot be {what}"
-    return Problem(code=code, message=message, path=f"/nodes/{name}", hint="rewind the run to it first")
+    return Problem(
+        code="patch_live_node" if _is_live(cell) else "patch_finished_node",
+        message=message,
+        path=f"/nodes/{name}",
+        hint="rewind the run to it first",
+    )
 
 
 def _joined(state: State, cell: Cell) -> bool:

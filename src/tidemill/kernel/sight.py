@@ -6,10 +6,20 @@ readers need the same answer: the worker that renders inputs, the page that show
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidemill.kernel.events import Payload
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    Ending,
+    NodeCancelled,
+    NodeCompleted,
+    NodeFailed,
+    NodeOverridden,
+    NodeSkipped,
+    Payload,
+)
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import ENDED, Cell, State
 
@@ -95,8 +105,30 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
             yield Token("", name, cell.visit, cell.hop)
 
 
-def path(state: State) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The way the run went: ended visits in the order in which they ended, each with the edges it took."""
-    ended = [(cell.ended_seq, name, cell.went or ()) for name, cell in state.cells.items() if cell.ended_seq]
-    for _, name, went in sorted(ended):
-        yield name, went
+class Step(NamedTuple):
+    """A visit that ended: how, and over which edges it went on."""
+
+    node: str
+    visit: int
+    status: str
+    went: tuple[str, ...]
+
+
+def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
+    """The way a run went: the ends of its visits, in order. A visit that was reopened ends more than once."""
+    for event in events:
+        if not isinstance(event, Ending) or event.index != NOT_AN_ITEM:
+            continue
+        status = _ENDS.get(type(event), "")
+        if isinstance(event, NodeOverridden):
+            status = event.status if event.status != "QUEUED" else ""
+        if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
+            yield Step(event.node, event.visit, status, event.taken)
+
+
+_ENDS: dict[type, str] = {
+    NodeCompleted: "COMPLETED",
+    NodeFailed: "FAILED",
+    NodeSkipped: "SKIPPED",
+    NodeCancelled: "CANCELLED",
+}
