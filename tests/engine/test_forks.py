@@ -114,7 +114,10 @@ async def test_a_fork_of_a_patched_run_has_the_graph_of_its_moment(mill: Mill) -
         edge = {"from": "z", "to": f"p{number}"}
         await worker.engine.patch(
             run_id,
-            [{"op": "add", "path": f"/nodes/p{number}", "value": new}, {"op": "add", "path": "/edges/-", "value": edge}],
+            [
+                {"op": "add", "path": f"/nodes/p{number}", "value": new},
+                {"op": "add", "path": "/edges/-", "value": edge},
+            ],
         )
     events = await mill.kinds(run_id)
     between = events.index("RunPatched") + 1

@@ -22,6 +22,7 @@ from tidemill.kernel.events import (
     RunRewound,
 )
 
+
 async def _failed(process: Process, **options: Any) -> str:
     """A run that failed at `f`, behind `a`."""
     run = await process.run(document(node("a", config=1), node("f", "a", type="fail"), node("z", "f")), **options)

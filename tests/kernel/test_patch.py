@@ -65,17 +65,6 @@ def test_behind_a_loop_it_matters_whether_its_passes_were_used_up(again: bool, s
     assert run.cell("n").status == status
 
 
-def test_behind_a_map_of_decisions_no_single_one_matters() -> None:
-    human = {"type": "human", "config": {"title": "?", "changes_path": ["f"]}, "map": {"over": [1]}}
-    run = Acts("h > f; x", {"h": human}).begun()
-    run.expand("h", 1)
-    run.ask("h[0]")
-    run.do(Decide(node="h", visit=1, index=0, verb="changes", actor="user:ann"))
-    run.assemble("h")
-    run.patch(flow("h > f n; x", {"h": human}))
-    assert run.nodes() == "h=COMPLETED f=SKIPPED x=QUEUED n=QUEUED"
-
-
 @pytest.mark.parametrize(("verb", "status"), [("approve", "QUEUED"), ("reject", "SKIPPED")])
 def test_behind_a_decision_it_matters_whether_it_was_an_exit(verb: Any, status: str) -> None:
     human = {"type": "human", "config": {"title": "?", "rejection_path": ["f"]}}

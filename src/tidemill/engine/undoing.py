@@ -1,7 +1,7 @@
 """One try at undoing a completed visit or item: render its compensator in the visit's scope, call it, report.
 
-The compensator sees what the visit saw, plus the visit's own result as `output`. A visit that has been made again
-since (a loop, a rewind) is looked at as it was when it completed, by folding the log up to there.
+The compensator sees what the visit saw, plus the visit's own result as `output`. If that has changed since (a loop, a
+rewind), it is looked at as it was when the visit completed, by folding the log up to there.
 """
 
 from __future__ import annotations
@@ -51,21 +51,28 @@ class Undoing:
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
-            context = self._context(state, fetched, output, item)
-            ended = self._handler.call(context)
-            result = ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms)
-        except ExpressionError as error:
+            ended = self._handler.call(self._context(state, fetched, output, item))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return self._undone(failed_by(error))
-        except Exception as error:
-            result = error
-        return await self._ended(result)
+        return await self._ended(
+            ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms)
+        )
 
     async def _then(self) -> State:
-        """The state as it is, or as it was when a visit completed that has been made again since."""
-        if self._entry.state.peek(self.task.node).visit == self.task.visit:
+        """The state as it is, or as it was when the visit completed if what it saw has changed since."""
+        if not self._has_moved_on(self._entry.state):
             return self._entry.state
         (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False)
         return replay((decode_event(record) for record in tail.records), until=self._undo.seq)
+
+    def _has_moved_on(self, state: State) -> bool:
+        """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""
+        node = self._node
+        seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
+        again = state.peek(node.id).visit != self.task.visit
+        return again or any(state.peek(name).ended_seq > self._undo.seq for name in seen)
 
     def _values(self, state: State) -> tuple[Payload, Payload | None]:
         """What the visit or item returned, and the list that the item is from."""

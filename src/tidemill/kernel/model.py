@@ -172,6 +172,11 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
         return {node.id: frozenset(node.loop.body) for node in self.nodes if node.loop is not None}
 
     @cached_property
+    def once(self) -> tuple[str, ...]:
+        """Nodes that are delivered at most once, whose outcome can be unknown."""
+        return tuple(node.id for node in self.nodes if node.delivery == "at_most_once")
+
+    @cached_property
     def signals(self) -> frozenset[str] | None:
         """The signals that nodes wait for; None when a name is known only at run time."""
         names = [_signal_name(node) for node in self.nodes if node.type.partition("@")[0] == SIGNAL_TYPE]

@@ -41,12 +41,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
     """What would be added, removed and changed, what would run again and what would stay."""
     again = not state.live
+    return msgspec.structs.replace(
+        _difference(old, new),
+        rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
+        kept=tuple(name for name in new.by_id if _final(state.peek(name))),
+    )
+
+
+def _difference(old: Workflow, new: Workflow) -> Verdict:
+    """What a patch does to the graph, whatever the run has done."""
     return Verdict(
         added=tuple(name for name in new.by_id if name not in old.by_id),
         removed=tuple(name for name in old.by_id if name not in new.by_id),
         changed=tuple(node.id for node in new.nodes if node.id in old.by_id and _differs(old.by_id[node.id], node)),
-        rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
-        kept=tuple(name for name in new.by_id if _final(state.peek(name))),
     )
 
 
@@ -60,6 +67,8 @@ def _final(cell: Cell) -> bool:
 
 def _differs(old: Node, new: Node) -> bool:
     """Whether a node itself was changed, and not only what surrounds it."""
+    if old == new:
+        return False
     return any(_own(old, name) != _own(new, name) for name in old.__struct_fields__ if name not in _DERIVED)
 
 
@@ -105,8 +114,12 @@ def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
 
 
 def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Problem]:
+    same_loops = old.bodies == new.bodies
     for node in old.nodes:
-        cell, after = state.peek(node.id), new.by_id.get(node.id)
+        after = new.by_id.get(node.id)
+        if same_loops and node == after:
+            continue
+        cell = state.peek(node.id)
         if after is None:
             if _fixed(cell):
                 yield _fixed_problem(cell, node.id, "removed")
@@ -186,7 +199,7 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     Answers the nodes whose joins are to be looked at.
     """
     state, old, new = pen.state, pen.flow, patch.workflow
-    seen = verdict(old, new, state)
+    seen = _difference(old, new)
     changed = set(seen.changed)
     joins = tuple(_joins(old, new, state))
     emitted = sum(join.tokens for join in joins)
@@ -234,10 +247,10 @@ def _go_on(pen: Pen, before: int | None) -> None:
         pen.drop(key_of("deadline"))
         if deadline is not None:
             pen.put(system_job("deadline", deadline))
-    for node in pen.flow.nodes:
-        wait = pen.state.peek(node.id).wait
+    for name in pen.flow.bodies:
+        wait = pen.state.peek(name).wait
         if wait is not None and wait.on == "loop":
-            pen.loops.append(node.id)
+            pen.loops.append(name)
 
 
 def _deadline(pen: Pen, new: Workflow) -> int | None:
@@ -263,8 +276,12 @@ def _list_of(node: Node) -> Any:
 
 def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
     """The inbound edges, under the new graph, of every visit that has not begun and whose edges are others now."""
+    same_loops = old.bodies == new.bodies
     for node in new.nodes:
-        cell, before = state.peek(node.id), old.by_id.get(node.id)
+        before = old.by_id.get(node.id)
+        if same_loops and before is not None and before.inbound == node.inbound:
+            continue
+        cell = state.peek(node.id)
         if _joined(state, cell):
             continue
         edges = {source: _edge(old, new, state, source, node.id) for source in node.inbound}

@@ -45,15 +45,18 @@ def refuse_reopening(pen: Pen, sure: tuple[str, ...]) -> Problem | None:
         return _problem("run_not_ended", f"the run is {state.status}", "rewind it to a node, or cancel it first")
     if state.rollback != "none":
         return _problem("run_rolled_back", f"its rollback is {state.rollback}", "fork it, or start a new run")
-    unsure = [node.id for node in pen.flow.nodes if _unsure(node, state.peek(node.id)) and node.id not in sure]
+    asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *pen.flow.once])
+    unsure = [name for name in asked if name not in sure and _unsure(pen.flow.by_id.get(name), state.peek(name))]
     if unsure:
         message = f"nobody knows whether {', '.join(unsure)} happened"
         return _problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
     return None
 
 
-def _unsure(node: Node, cell: Cell) -> bool:
+def _unsure(node: Node | None, cell: Cell) -> bool:
     """Whether a visit, or an item of it, may have happened without anybody knowing."""
+    if node is None:
+        return False
     failed = cell.status == "FAILED" and not cell.tolerated
     if failed and cell.error is not None and cell.error.code == "unknown_outcome":
         return True
@@ -137,7 +140,7 @@ def schedule(pen: Pen, names: Iterable[str]) -> None:
             continue
         if cell.own and not cell.fired:
             make_ready(pen, pen.flow.by_id[name], cell)
-        else:
+        elif cell.taken or cell.dead:
             pen.agenda.append((name, pen.cause))
 
 
