@@ -41,8 +41,11 @@ async def wait(engine: Engine, runs: int) -> None:
             await engine.start("approval", {"who": "somebody"})
 
     await asyncio.gather(*(client(runs // CLIENTS) for _ in range(CLIENTS)))
-    while await engine._store.count("default", "run", ["waiting"], at_most=runs) < runs:
+    for _ in range(10_000):
+        if await engine._store.count("default", "run", ["waiting"], at_most=runs) == runs:
+            return
         await asyncio.sleep(0.01)
+    raise AssertionError("not all of them wait")
 
 
 async def weigh() -> tuple[float, float]:
@@ -74,7 +77,7 @@ async def rate(engine: Engine) -> float:
 
 
 async def slowdown() -> float:
-    """By how many per cent other work is slower beside the waiting runs; rounds alternate with an engine that has none."""
+    """By how many per cent other work is slower beside waiting runs; rounds alternate with an engine without any."""
     async with engine_at("memory://") as busy, engine_at("memory://") as idle:
         await wait(busy, WAITING)
         for engine in (busy, idle):

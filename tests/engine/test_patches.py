@@ -1,4 +1,4 @@
-"""Patching a run: what would happen, what does, who comes too late; and the document that the next patch is made for."""
+"""Patching a run: what would happen, what does, who comes too late; and the document that the next one is for."""
 
 from __future__ import annotations
 

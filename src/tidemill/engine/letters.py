@@ -145,25 +145,29 @@ class Letters(Operators):
         if config is not UNSET:
             operations = _corrected(node, config, operations)
         terms = _terms(run_id, node, workflow, code)
-        letters, more = await self._open_letters(terms, limit)
+        letters, more = await self._open_letters(terms, node, limit)
         runs: dict[str, int] = {}
         for letter in letters:
-            if node is None or letter.node == node:
-                runs[letter.run_id] = runs.get(letter.run_id, 0) + 1
+            runs[letter.run_id] = runs.get(letter.run_id, 0) + 1
         found: list[ReprocessedRun] = []
         for each, count in runs.items():
             found.append(await self._again(each, count, operations, tuple(did_not_happen), dry_run, reason, actor))
         return Reprocessed(matched=sum(runs.values()), runs=tuple(found), more=more)
 
-    async def _open_letters(self, terms: Sequence[str], limit: int) -> tuple[list[DeadLetterRow], bool]:
+    async def _open_letters(
+        self, terms: Sequence[str], node: str | None, limit: int
+    ) -> tuple[list[DeadLetterRow], bool]:
+        """The letters with these terms, of one node if it is named, and whether there are more than `limit`."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit")
         found: list[DeadLetterRow] = []
         after: str | None = None
-        while len(found) < limit:
-            rows, after = await self.dead_letters(terms, after=after, limit=min(PAGE, limit - len(found)))
-            found += rows
+        while len(found) <= limit:
+            rows, after = await self.dead_letters(terms, after=after, limit=PAGE)
+            found += [row for row in rows if node in (None, row.node)]
             if after is None:
-                return found, False
-        return found, after is not None
+                break
+        return found[:limit], len(found) > limit
 
     async def _again(
         self,

@@ -120,7 +120,7 @@ class Runs:
             state = State() if tail.snapshot is None else decode_state(tail.snapshot)
             _fold(state, tail)
             entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
-            self._remember(tail.stream, entry)
+            self.keep(tail.stream, entry)
             return entry
         entry.since_snapshot += _fold(entry.state, tail)
         if entry.digest != entry.state.digest:

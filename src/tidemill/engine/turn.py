@@ -227,14 +227,17 @@ class Turns:
         for stream, asks in batch.items():
             if self._runs.get(stream) is None and not any(ask.start is not None for ask in asks):
                 load[stream] = None
-        if load:
-            await self._runs.refresh(load)
-            self._say_again(unsure)
+        # A run that has ended is loaded for this turn alone.
+        loaded = await self._runs.refresh(load) if load else {}
+        for stream in unsure:
+            if stream in loaded:
+                # The row that went with a commit in doubt may not have been written.
+                loaded[stream].terms_of = None
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
         plans: list[Plan] = []
         for stream, asks in batch.items():
-            entry = self._runs.get(stream)
+            entry = loaded.get(stream) or self._runs.get(stream)
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
                 _answer_all(asks, damage)
@@ -253,13 +256,6 @@ class Turns:
                 # One run's trouble is not that of the others whose commits would have shared the call.
                 _answer_all(asks, error)
         return plans
-
-    def _say_again(self, unsure: Iterable[Stream]) -> None:
-        """The row that went with a commit in doubt may not have been written."""
-        for stream in unsure:
-            entry = self._runs.get(stream)
-            if entry is not None:
-                entry.terms_of = None
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
         """Turn the asks into one commit."""

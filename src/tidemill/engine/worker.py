@@ -184,9 +184,10 @@ class Worker:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
         hands = [self._hold(lease) for lease in leases]
         stale = dict.fromkeys(hand.lease.stream for hand in hands if not self._known(hand))
+        loaded: Mapping[Stream, Entry] = {}
         if stale:
             try:
-                await self._runs.refresh(stale)
+                loaded = await self._runs.refresh(stale)
             except BaseException:
                 # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
                 # as a lost worker's.
@@ -194,8 +195,9 @@ class Worker:
                     self._give_back(hand, 0 if self._draining else GIVE_BACK_MS)
                 raise
         for hand in hands:
-            if (hand.lease.stream, hand.lease.key) in self._hands:
-                self._begin(hand, known=hand.lease.stream not in stale)
+            stream = hand.lease.stream
+            if (stream, hand.lease.key) in self._hands:
+                self._begin(hand, loaded.get(stream) or self._runs.get(stream), known=stream not in stale)
 
     def wants(self, put: Put) -> bool:
         """Whether to keep a job that this worker's own commit inserts: only while others get their turn too."""
@@ -211,7 +213,7 @@ class Worker:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
         self._handed_over += len(leases)
         for lease in leases:
-            self._begin(self._hold(lease), known=True)
+            self._begin(self._hold(lease), self._runs.get(lease.stream), known=True)
 
     def _hold(self, lease: Lease) -> Hand:
         place = (lease.stream, lease.key)
@@ -242,9 +244,8 @@ class Worker:
 
     # One job
 
-    def _begin(self, hand: Hand, known: bool) -> None:
+    def _begin(self, hand: Hand, entry: Entry | None, known: bool) -> None:
         """Do what a job asks for. `known`: the cached state was found to call for it just now."""
-        entry = self._runs.get(hand.lease.stream)
         task = hand.task
         if task.v > JOB_FORMAT:
             self._give_back(hand)
