@@ -167,7 +167,7 @@ async def test_a_workflow_that_starts_itself_comes_to_an_end(mill: Mill) -> None
     run_id = await worker.start("kid", key="r")
     assert await ended(mill, run_id) == "FAILED"
     run = await worker.engine.show(run_id)
-    assert run.error is not None and run.error["causes"] == ["child_failed"] * DEPTH_MAX + ["child_too_deep"]
+    assert run.error is not None and run.error["causes"] == ["child_failed", "child_too_deep"]
     rows = await mill.rows("workflow:kid")
     assert len(rows) == DEPTH_MAX + 1
     assert max(len(row.run_id.encode()) for row in rows) <= 120

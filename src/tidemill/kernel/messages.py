@@ -18,7 +18,7 @@ SIGNALS_MAX = 1_000
 """Signals that a run keeps for nodes that have not asked for them yet."""
 
 CAUSES_MAX = 8
-SAID_MAX = 1_000
+CHILD_FAILED = "child_failed"
 
 NULL = b"null"
 
@@ -140,8 +140,8 @@ def child_ended(pen: Pen, message: ChildEnded) -> None:
 def _child_error(message: ChildEnded) -> Error:
     error = message.error
     if error is None:
-        return Error("child_failed", f"child {message.child} is {message.status}")
-    # A child's child has said the same before it: the story stays short however deep the family is.
+        return Error(CHILD_FAILED, f"child {message.child} is {message.status}")
+    # A child that failed because of its own child has named it already: the story stays short in a large family.
     causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
-    said = f"child {message.child}: {error.message}"[:SAID_MAX]
-    return Error("child_failed", said, error.type, hint=error.hint, causes=causes)
+    said = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
+    return Error(CHILD_FAILED, said, error.type, hint=error.hint, causes=causes)
