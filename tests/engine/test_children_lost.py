@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def _on_commit(process: Process, run_id: str, trouble: Any, *, number: int = 1) 
     """The process's nth commit to a run goes wrong."""
     inner, seen = process.door.commit, {"count": 0, "armed": True}
 
-    async def commit(commits: list[Commit]) -> Any:
+    async def commit(commits: Sequence[Commit]) -> Any:
         changes = any(each.stream.key == run_id and (each.records or each.acks) for each in commits)
         seen["count"] += changes
         if changes and seen["armed"] and seen["count"] == number:

@@ -48,8 +48,8 @@ async def test_a_fork_at_any_event_comes_to_the_same_end(mill: Mill) -> None:
     for at, fork in enumerate(forks, 1):
         forked = await worker.end(fork)
         assert (forked.status, forked.outputs) == ("COMPLETED", run.outputs), at
-        assert forked.forked_from is not None and forked.forked_from[0] == "r"
-        assert 1 <= forked.forked_from[1] <= at
+        (forked_from,) = await mill.of(fork, RunForked)
+        assert forked_from.run == "r" and 1 <= forked_from.at <= at
     assert await mill.events("r") == before
     assert len(await mill.rows("forked_from:r")) == len(forks)
 

@@ -46,7 +46,7 @@ async def test_a_run_as_it_was_after_each_event(mill: Mill) -> None:
     assert (await worker.engine.show(run.run_id, at=1)).outputs is None
     for at in (0, -1, len(log) + 1):
         for ask in (worker.engine.show, worker.engine.path, worker.engine.tokens):
-            assert await code_of(ask(run.run_id, at=at)) == "event_unknown"  # type: ignore[operator]
+            assert await code_of(ask(run.run_id, at=at)) == "event_unknown"
 
 
 @simulated
@@ -64,7 +64,11 @@ async def test_a_run_as_it_was_under_another_graph(mill: Mill) -> None:
 @simulated
 async def test_the_way_a_run_went(mill: Mill) -> None:
     worker = await mill.process()
-    branch = {"type": "conditional", "rules": [{"condition": "output > 1", "next_nodes": ["big"]}], "default": ["small"]}
+    branch = {
+        "type": "conditional",
+        "rules": [{"condition": "output > 1", "next_nodes": ["big"]}],
+        "default": ["small"],
+    }
     loop = {"condition": "output < 2", "max_iterations": 9}
     run = await worker.run(
         document(
@@ -124,7 +128,9 @@ async def test_why_a_run_waits(mill: Mill) -> None:
     await waits(mill, "r.c.1", "never")
     found = await worker.engine.why(run_id)
     assert found.status == "RUNNING" and found.headline
-    told = {blocker.node: json.dumps(msgspec.to_builtins(blocker)) for blocker in found.blockers if hasattr(blocker, "node")}
+    told = {
+        blocker.node: json.dumps(msgspec.to_builtins(blocker)) for blocker in found.blockers if hasattr(blocker, "node")
+    }
     assert {"ok", "go", "c", "s", "q"} <= set(told)
     assert "user:ada" in told["ok"] and "r.c.1" in told["c"] and "nobody" in told["q"]
     assert await code_of(worker.engine.why("nobody")) == "run_unknown"
@@ -159,7 +165,7 @@ async def test_looking_changes_nothing(mill: Mill) -> None:
     before, commits = await mill.events(run_id), len(worker.door.commits)
     engine = worker.engine
     for look in (engine.show, engine.events, engine.path, engine.tokens, engine.why, engine.document):
-        await look(run_id)  # type: ignore[operator]
+        await look(run_id)
     await engine.approval(run_id, "ok")
     await engine.compare(run_id, run_id)
     assert (await mill.events(run_id), len(worker.door.commits)) == (before, commits)

@@ -217,7 +217,12 @@ async def test_what_is_not_there_cannot_be_decided(mill: Mill) -> None:
     worker = await mill.process()
     run_id = await _asked(mill, worker, human("ok"), node("s", type="sleep", config={"seconds": 50}))
     engine = worker.engine
-    for ask in (engine.approval, lambda *place, **more: engine.decide(*place, "approve", actor="ada", **more)):
+
+    async def decide(run: str, name: str, **place: Any) -> Any:
+        return await engine.decide(run, name, "approve", actor="ada", **place)
+
+    asks: list[Any] = [engine.approval, decide]
+    for ask in asks:
         assert await unchanged(mill, run_id, ask("nobody", "ok")) == "run_unknown"
         assert await unchanged(mill, run_id, ask(run_id, "nobody")) == "node_unknown"
         assert await unchanged(mill, run_id, ask(run_id, "s")) == "approval_unknown"

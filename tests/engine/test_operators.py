@@ -93,17 +93,20 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Mill, verb: str) ->
     worker = await mill.process()
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
-    given: dict[str, Any] = {
+    needed: dict[str, dict[str, Any]] = {
         "rewind": {"node": "go"},
         "override": {"node": "go", "value": 1},
         "patch": {"operations": [{"op": "add", "path": "/nodes/z/priority", "value": 1}]},
-    }.get(verb, {})
+    }
+    given = needed.get(verb, {})
     ask = getattr(worker.engine, verb)
     reason = "message" if verb == "patch" else "reason"
-    for said in ({reason: "x" * 2_001}, {reason: 5}, {"actor": "\ud800"}):
+    words: list[dict[str, Any]] = [{reason: "x" * 2_001}, {reason: 5}, {"actor": "\ud800"}]
+    for said in words:
         assert await unchanged(mill, run_id, ask(run_id, **given, **said)) == "text_invalid"
-    for said in ({"command_id": ""}, {"command_id": "x" * 201}, {"command_id": 5}, {"command_id": []}):
-        assert await unchanged(mill, run_id, ask(run_id, **given, **said)) == "command_id_invalid"
+    bad: list[Any] = ["", "x" * 201, 5, []]
+    for command_id in bad:
+        assert await unchanged(mill, run_id, ask(run_id, **given, command_id=command_id)) == "command_id_invalid"
 
 
 # Pause, cancel, rewind
@@ -208,8 +211,8 @@ async def test_a_value_by_hand_counts_as_the_nodes_own(mill: Mill) -> None:
     worker = await mill.process()
     run_id = await _failed(worker)
     engine = worker.engine
-    for said in ({}, {"value": 1, "skip": True}):
-        assert await unchanged(mill, run_id, engine.override(run_id, "f", **said)) == "override_unclear"
+    assert await unchanged(mill, run_id, engine.override(run_id, "f")) == "override_unclear"
+    assert await unchanged(mill, run_id, engine.override(run_id, "f", value=1, skip=True)) == "override_unclear"
     problem = await refused(engine.override(run_id, "f", value={1: object()}))
     assert (problem.code, problem.problems[0].path) == ("value_not_json", "/value")
     assert await unchanged(mill, run_id, engine.override(run_id, "a", value=1)) == "node_ended"

@@ -29,7 +29,8 @@ async def test_what_completed_is_undone_backwards(mill: Mill) -> None:
         ("trip/hotel/1/-1/undo", 1, "h1 f1"),
         ("trip/flight/1/-1/undo", 1, "f1"),
     ]
-    assert (run.status, run.rollback) == ("COMPLETED", {"status": "done", "left": []})
+    undone = ["tour/1/-1", "hotel/1/-1", "flight/1/-1"]
+    assert (run.status, run.rollback) == ("COMPLETED", {"status": "done", "undone": undone, "left": []})
     assert (await mill.of(run_id, CompensationCompleted))[0].output == b'"undone tour"'
     (began,) = await mill.of(run_id, RollbackStarted)
     assert (began.actor, began.reason, began.steps) == ("ada", "storm", 3)

@@ -131,7 +131,7 @@ async def test_what_cannot_be_a_signal_is_refused(mill: Mill) -> None:
     run_id = await worker.start(document(signal("go")))
     await waits(mill, run_id, "go")
     send: Any = worker.engine.signal
-    for name, payload, more, code in [
+    cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         ("go", float("nan"), {}, "payload_not_json"),
         ("go", object(), {}, "payload_not_json"),
         ("go", "\ud800", {}, "payload_not_json"),
@@ -142,7 +142,8 @@ async def test_what_cannot_be_a_signal_is_refused(mill: Mill) -> None:
         ("go", 1, {"signal_id": "x" * 201}, "text_invalid"),
         ("go", 1, {"actor": 5}, "text_invalid"),
         ("stop", 1, {}, "signal_unknown"),
-    ]:
+    ]
+    for name, payload, more, code in cases:
         assert await unchanged(mill, run_id, send(run_id, name, payload, **more)) == code, (name, payload)
     assert await code_of(send("nobody", "go")) == "run_unknown"
 

@@ -29,6 +29,9 @@ class Undoer:
             raise RuntimeError("cannot be undone yet")
         return f"undone {context.node}"
 
+    def has_begun(self, node: str, times: int) -> bool:
+        return self.nodes().count(node) >= times
+
     def nodes(self) -> list[str]:
         return [key.split("/")[1] for key, _, _ in self.calls]
 

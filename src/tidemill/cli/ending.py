@@ -14,9 +14,12 @@ import msgspec
 
 from tidemill.cli.board import Board
 from tidemill.cli.phrases import duration
+from tidemill.cli.snippets import names
 from tidemill.cli.terminal import clean, console, draws
 from tidemill.engine.views import RunView
 
+ROOM = 200
+"""Columns for names of steps."""
 OUTPUT_LINES_MAX = 400
 """Lines of outputs shown on a terminal; a file or pipe gets all of them."""
 
@@ -36,6 +39,22 @@ def tell_end(view: RunView, board: Board) -> None:
         case _:
             _tell_failure(board)
             _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
+    _tell_rollback(view.rollback)
+
+
+def _tell_rollback(rollback: Mapping[str, Any]) -> None:
+    """Say what was undone, and name what was not."""
+    undone, left = ([step_name(key) for key in rollback[kind]] for kind in ("undone", "left"))
+    if undone:
+        print(f"↶ undone: {names(undone, ROOM)}")
+    if left:
+        print(f"! not undone: {names(left, ROOM)}")
+
+
+def step_name(key: str) -> str:
+    """A visit or item that a rollback is about, as `node`, `node#2` or `node[3]`."""
+    node, visit, index = key.rsplit("/", 2)
+    return node + (f"#{visit}" if visit != "1" else "") + (f"[{index}]" if index != "-1" else "")
 
 
 def tell_quietly(view: RunView, board: Board) -> None:

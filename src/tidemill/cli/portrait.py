@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemill.cli.ages import moment
 from tidemill.cli.asking import Asking
-from tidemill.cli.ending import tell_outputs
+from tidemill.cli.ending import step_name, tell_outputs
 from tidemill.cli.paint import columns
 from tidemill.cli.phrases import duration
 from tidemill.cli.problems import counted
@@ -95,7 +95,7 @@ def _times(sitting: Sitting) -> Iterator[tuple[str, Any]]:
 
 
 def _rollback(rollback: Mapping[str, Any]) -> str:
-    left = rollback["left"]
+    left = [step_name(key) for key in rollback["left"]]
     return str(rollback["status"]) + (f", not undone: {names(left)}" if left else "")
 
 

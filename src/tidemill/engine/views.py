@@ -10,8 +10,9 @@ from tidemill.engine.programs import Flow
 from tidemill.kernel.approval import Approval, Vote
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
+from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import Cell, State, Wait
+from tidemill.kernel.state import Cell, State, Wait, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
@@ -40,7 +41,7 @@ class RunView:
         self.failed_node = state.failed_node or None
         self.waiting_for: tuple[str, ...] = ()
         """In a few words, what it waits for that has a name."""
-        self.rollback = {"status": state.rollback, "left": list(state.undo_left)}
+        self.rollback = {"status": state.rollback, "undone": _undone(state), "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
 
@@ -68,6 +69,12 @@ class RunView:
             "forked_from": self.forked_from,
             "nodes": self.nodes,
         }
+
+
+def _undone(state: State) -> list[str]:
+    """What a rollback has undone, in its order."""
+    done = (undo for undo in everything(state.undo).values() if undo.status == "done")
+    return [key_at(undo.node, undo.visit, undo.index) for undo in sorted(done, key=lambda undo: -undo.seq)]
 
 
 class ApprovalView:
