@@ -42,7 +42,7 @@ async def judge(world: World, run: str) -> list[str]:
 
 async def _store_agrees(world: World, stream: Stream, state: State) -> AsyncIterator[str]:
     """Rows show what the log says, and no job is left over."""
-    page = await world.store.find("default", RUN, [f"status:{state.status}"], limit=50)
+    page = await world.store.find("default", RUN, [f"status:{state.status}"], limit=len(world.checkers))
     row = next((read_run_row(row) for row in page.rows if row.key == stream.key), None)
     if row is None:
         yield f"no row with status {state.status}"
