@@ -130,6 +130,43 @@ async def test_a_parent_that_is_cancelled_while_its_child_is_started_does_not_le
     assert worker.door.fired["chosen"] == 1
 
 
+@simulated
+async def test_a_wish_that_was_in_hand_when_the_parent_was_paused_is_kept_for_later(mill: Mill) -> None:
+    client = await mill.process("client", work=False)
+    worker = mill.build("w1", lease_ms=3_000)
+    _on_commit(worker, "r.c.1", dying_before(worker))
+    await _publish(client, node("a", config=1))
+    await client.start(document(child("c", "kid")), key="r")
+    await worker.open()
+    await mill.until(lambda: worker.door.dead, within_s=60)
+    await client.engine.pause("r")
+    assert await _job(mill, "r", "child"), "a dead worker still holds it"
+    survivor = await mill.process("w2")
+    await asyncio.sleep(60)
+    assert await mill.events("r.c.1") == []
+    await client.engine.resume("r")
+    assert (await survivor.end("r")).outputs == {"c": {"a": 1}}
+
+
+@simulated
+async def test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent(mill: Mill) -> None:
+    """The parent is cancelled before anybody could tell it that the name is taken."""
+    client = await mill.process("client", work=False)
+    worker = mill.build("w1")
+    _on_commit(worker, "r", dying_before(worker), number=2)
+    await _publish(client, signal("go"))
+    await client.start("kid", key="r.c.1")
+    await client.start(document(child("c", "kid")), key="r")
+    await worker.open()
+    await mill.until(lambda: worker.door.dead, within_s=60)
+    await client.engine.cancel("r")
+    assert await _job(mill, "r", "close")
+    await mill.process("w2")
+    await asyncio.sleep(60)
+    assert await mill.jobs("r") == []
+    assert (await mill.state("r.c.1")).live
+
+
 # Lost altogether
 
 

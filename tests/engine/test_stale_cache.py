@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.engine.kit import Mill, simulated
-from tests.kernel.authoring import chain
+from tests.engine.scripts import Ledger, call
+from tests.kernel.authoring import chain, document
 
 
 @simulated
@@ -24,3 +27,25 @@ async def test_an_acknowledged_pause_happened(mill: Mill) -> None:
     await second.engine.resume(run)
     await first.engine.pause(run)
     assert (await mill.state(run)).status == "PAUSED"
+
+
+@simulated
+async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Mill) -> None:
+    """The worker that is given the last step ran the first node and knows nothing of the second."""
+    ledger = Ledger()
+    old = await mill.process("old", functions={"work": ledger.work}, queues=("first",))
+    run_id = await old.start(
+        document(
+            call("a", queue="first"),
+            call("b", "a", queue="second", args={"seconds": 3, "value": 5}),
+            outputs={"x": "{{ b.output }}"},
+        )
+    )
+    await mill.until(lambda: ledger.count("a") == 1)
+    await asyncio.sleep(1)
+    other = mill.build("other", functions={"work": ledger.work}, queues=("second",), audit_every_ms=10**9)
+    assert other.engine.worker is not None
+    other.engine.worker._queues = frozenset({"second"})  # It leaves the last step to the first.
+    await other.open()
+    run = await old.end(run_id)
+    assert (run.status, run.outputs) == ("COMPLETED", {"x": 5}), run.error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.catalog import Catalog
@@ -52,7 +54,9 @@ class Desk:
     async def _command(self, run_id: str, command: AnyCommand, *, flow: Flow | None = None, reason: str = "") -> None:
         """Ask something of a run; a refusal is raised, and nothing has changed then."""
         check_words(actor=command.actor or "", reason=reason)
-        check_command_id(command.id)
+        if command.id is not None:
+            check_command_id(command.id)
+            command = msgspec.structs.replace(command, id=command_name(type(command), command.id))
         answer = await self.turns.command(self._stream(run_id), command, flow=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)
@@ -64,6 +68,11 @@ class Desk:
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
         return await self._store.find(self._tenant, kind, terms, after=after, limit=limit)
+
+
+def command_name(kind: type[AnyCommand], command_id: str) -> str:
+    """What a request is remembered under: the same id for another act is another request."""
+    return f"{kind.__name__.lower()}:{command_id}"
 
 
 def at_index(index: int | None) -> int:

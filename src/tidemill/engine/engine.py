@@ -155,9 +155,10 @@ class Engine(Letters, Inbox, History, Library):
         return run_id
 
     async def _same_start(self, stream: Stream, version: Version, inputs: Payload) -> None:
-        """Refuse a key that was used for another workflow or other inputs."""
-        entry = await self._entry(stream.key)
-        if entry.state.workflow != version.name or not _same_value(entry.state.inputs, inputs):
+        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
+        state = (await self._entry(stream.key)).state
+        foreign = state.parent is not None or state.forked_from is not None
+        if foreign or state.workflow != version.name or not _same_value(state.inputs, inputs):
             raise rejected(
                 "key_reused",
                 f"key {stream.key} belongs to a run with other inputs",
@@ -190,7 +191,8 @@ class Engine(Letters, Inbox, History, Library):
                     continue
                 shown = plain(decode_event(frame.body), frame.version)
                 yield shown
-                if frame.version == last or (shown["type"] in _ENDS and await self._is_over(run_id, frame.version)):
+                ends = shown["type"] in _ENDS if last is None else frame.version == last
+                if ends and (last is not None or await self._is_over(run_id, frame.version)):
                     return
 
     async def _is_over(self, run_id: str, seq: int) -> bool:

@@ -94,10 +94,11 @@ def human(context: NodeContext) -> Ended:
     """Ask people."""
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
-    people = set(approvers)
-    if people and all(name.startswith("user:") for name in people) and quorum > len(people):
-        message = f"{quorum} people have to agree, but only {len(people)} are asked"
-        raise Fail("config_invalid", message, hint="lower the quorum, or ask a role")
+    for asked in (approvers, config.get("escalate_to", ())):
+        people = set(asked)
+        if people and all(name.startswith("user:") for name in people) and quorum > len(people):
+            message = f"{quorum} people have to agree, but only {len(people)} are asked"
+            raise Fail("config_invalid", message, hint="lower the quorum, or ask a role")
     return Pause(
         on="human",
         approval=Asked(
