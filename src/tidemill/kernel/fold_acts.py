@@ -47,18 +47,18 @@ def run_retried(state: State, event: RunRetried) -> None:
         if cell.map is not None:
             _reopen_items(state, cell)
     if state.unknown:
-        state.unknown = tuple(key for key in state.unknown if not _is_open(state, key))
+        state.unknown = tuple(key for key in state.unknown if not _is_settled(state, key, event.sure))
     state.status, state.ended_ms, state.reason = "RUNNING", None, ""
     state.error, state.failed_node, state.outputs = None, "", None
     state.rendering, state.counter, state.deadline_ms = event.renders, event.counter, event.deadline_at_ms
 
 
-def _is_open(state: State, key: str) -> bool:
-    """Whether an activation whose outcome was unknown is to be made again."""
+def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
+    """Whether an activation whose outcome was unknown is to be made again, or is known not to have happened."""
     node, visit, index = key.rsplit("/", 2)
     cell = state.peek(node)
     act = cell if index == "-1" or cell.map is None else cell.map.at.get(int(index))
-    return cell.visit == int(visit) and act is not None and act.status == "PENDING"
+    return cell.visit == int(visit) and act is not None and (act.status == "PENDING" or node in sure)
 
 
 def _reset(act: Activation) -> None:

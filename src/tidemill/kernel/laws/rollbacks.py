@@ -69,10 +69,11 @@ class Rollbacks(Section):
             self.unknown[key_of(event)] = None
 
     def retried(self, event: RunRetried) -> None:
-        """What is tried again in the same visit will be known."""
+        """What is tried again in the same visit will be known; a tolerated item is not, unless somebody is sure."""
         again = {(opened.node, opened.visit) for opened in event.nodes}
         for key in [key for key in self.unknown if key[:2] in again]:
-            del self.unknown[key]
+            if key[0] in event.sure or not self.books.acts[key].tolerated:
+                del self.unknown[key]
 
     def forked(self, event: RunForked) -> None:
         """What was done before is the other run's to undo."""
