@@ -7,9 +7,13 @@ neither: it is data in an event. Anything else that is raised is a bug and must 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
+
+NAMES_COMPARED_MAX = 1_000
+NAMES_OFFERED_MAX = 8
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -46,6 +50,19 @@ class Rejected(TidemillError):
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
     """Build a refusal with a single problem."""
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
+
+
+def offered(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that nobody knows: the known one most like it, or else the first few."""
+    # Only somebody who mistyped a name pays for the import.
+    from difflib import get_close_matches
+
+    names = list(islice(known, NAMES_COMPARED_MAX))
+    near = get_close_matches(name[:NAMES_COMPARED_MAX], names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    more = ", …" if len(names) > NAMES_OFFERED_MAX else ""
+    return f"known: {', '.join(names[:NAMES_OFFERED_MAX])}{more}" if names else "there is none"
 
 
 class Unavailable(TidemillError):

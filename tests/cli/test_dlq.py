@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shop import Shop
+from tests.cli.shop import PAYMENT, Shop
+from tidemill.cli import exits
 
 
 def codes(problems: list[dict[str, str]]) -> list[str]:
@@ -65,7 +66,11 @@ def test_a_dead_letter_is_discarded(shop: Shop) -> None:
     assert told == f"✓ dead letter transfer discarded; run {run_id} is FAILED\n"
     assert shop.fine("dlq", "list") == "no dead letter matches\n"
     assert "  discarded by ada · payment · " in shop.fine("dlq", "list", "--status", "all")
-    assert "→" not in shop.fine("dlq", "show", run_id, "transfer")
+    told = shop.fine("dlq", "show", run_id, "transfer")
+    assert "→" not in told and "status    discarded\nclosed    by ada " in told and "reason    too old\n" in told
+    shown = shop.json("dlq", "show", run_id, "transfer")
+    assert (shown["status"], shown["closed_by"], shown["reason"]) == ("discarded", "ada", "too old")
+    assert shown["closed_ms"] >= shown["at_ms"]
 
 
 def test_runs_are_retried_together_after_a_repair(shop: Shop, tmp_path: Path) -> None:
@@ -88,10 +93,28 @@ def test_a_refusal_is_told_beside_its_run(shop: Shop, tmp_path: Path) -> None:
     run_id = shop.failed()
     patch = tmp_path / "patch.json"
     patch.write_text(json.dumps([{"op": "replace", "path": "/nodes/receive/config", "value": 1}]))
-    told = shop.fine("dlq", "retry", "--run", run_id, "--patch", str(patch)).splitlines()
+    ended = shop("dlq", "retry", "--run", run_id, "--patch", str(patch))
+    assert (ended.code, ended.err) == (exits.REFUSED, "")
+    told = ended.out.splitlines()
     assert told[1] == f"{run_id}        1  refused"
     assert told[2].startswith("  ") and told[2].endswith("]")
     assert told[3] == "→ 1 dead letter in 1 run, 0 retried"
+    assert shop("dlq", "retry", "--run", run_id, "--patch", str(patch), "--json").code == exits.REFUSED
+    shop.fine("dlq", "retry", "--run", run_id, "--patch", str(patch), "--dry-run")
+
+
+def test_runs_that_refuse_do_not_spoil_the_others(shop: Shop) -> None:
+    """A tolerated failure has a letter too, and its run, which completed, is not retried."""
+    tolerant = {**PAYMENT, "name": "tolerant", "nodes": [{**PAYMENT["nodes"][1], "dependencies": []}]}
+    tolerant["nodes"][0] |= {"on_error": "continue"}
+    failed = shop.failed(key="failed")
+    for number in range(2):
+        run_id = shop.start(tolerant, key=f"fine-{number}")
+        shop.until(run_id, lambda view: view.status == "COMPLETED")
+    found = shop.json("dlq", "retry", "--node", "transfer", "--limit", "1")
+    results = {run["run_id"]: run["result"] for run in found["runs"]}
+    assert results == {failed: "retried", "fine-0": "refused", "fine-1": "refused"}
+    assert (found["matched"], found["more"]) == (3, False)
 
 
 def test_a_corrected_config(shop: Shop) -> None:
@@ -105,7 +128,6 @@ def test_a_corrected_config(shop: Shop) -> None:
     ("arguments", "code"),
     [
         (("retry",), "letters_unnamed"),
-        (("retry", "--node", "transfer"), "letters_unnamed"),
         (("retry", "--run", "one", "--patch", "nope.json"), "file_missing"),
         (("retry", "--run", "one", "--config", "1"), "correction_unclear"),
         (("show", "nope", "transfer"), "run_unknown"),

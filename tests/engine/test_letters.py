@@ -9,6 +9,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
+from tidemill.engine.letters import PAGE
 from tidemill.engine.rows import DeadLetterRow
 from tidemill.kernel.events import DeadLetterClosed, RunPatched
 
@@ -152,8 +153,16 @@ async def test_a_letter_shows_what_the_node_was_given(mill: Mill) -> None:
     assert shown["input"] == {"function": "sell", "isolation": "inline", "args": args}
     assert (shown["status"], shown["attempts"], shown["visit"], shown["index"]) == ("open", 2, 1, None)
     assert (shown["error"]["code"], shown["error"]["message"]) == ("exception", "closed")
-    await worker.engine.discard("r", "sell")
-    assert (await worker.engine.dead_letter("r", "sell"))["status"] == "closed"
+    assert (shown["closed_by"], shown["closed_ms"], shown["reason"]) == (None, None, "")
+    await worker.engine.retry("r", actor="ada", reason="once more")
+    closed = await worker.engine.dead_letter("r", "sell")
+    assert (closed["status"], closed["closed_by"], closed["reason"]) == ("reprocessed", "ada", "once more")
+    await worker.end("r")
+    assert (await worker.engine.dead_letter("r", "sell"))["status"] == "open"
+    await worker.engine.discard("r", "sell", actor="bob", reason="enough")
+    closed = await worker.engine.dead_letter("r", "sell")
+    assert (closed["status"], closed["closed_by"], closed["reason"]) == ("discarded", "bob", "enough")
+    assert closed["closed_ms"] == mill.now_ms()
     assert await code_of(worker.engine.dead_letter("r", "a")) == "dead_letter_unknown"
     assert await code_of(worker.engine.dead_letter("nobody", "a")) == "run_unknown"
 
@@ -229,7 +238,9 @@ async def test_letters_are_tried_again_by_what_they_have_in_common(mill: Mill) -
     assert await counted(code="exception") == (5, 5)
     assert await counted(code="odd") == (1, 1)
     assert await code_of(engine.reprocess()) == "letters_unnamed"
-    assert await code_of(engine.reprocess(node="sell")) == "letters_unnamed"
+    assert await counted(node="sell") == (5, 5)
+    assert await counted(node="f") == (1, 1)
+    assert await counted(node="nobody") == (0, 0)
     shop.open = True
     outcome = await engine.reprocess(workflow="books", reason="opened", actor="ada")
     assert {(each.run_id, each.result, each.letters) for each in outcome.runs} == {
@@ -301,6 +312,32 @@ async def test_a_bounded_number_at_a_time(mill: Mill) -> None:
         if not outcome.more:
             break
     assert left == [2, 2, 1]
+
+
+@simulated
+async def test_runs_that_refuse_do_not_use_up_the_limit(mill: Mill) -> None:
+    worker = await mill.process()
+    failed = await worker.run(document(node("f", type="fail")), key="r")
+    maps = {"over": list(range(2 * PAGE)), "tolerate": 2 * PAGE}
+    done = await worker.run(document(node("f", type="fail", map=maps)), key="s")
+    assert (failed.status, done.status) == ("FAILED", "COMPLETED")
+    outcome = await worker.engine.reprocess(node="f", dry_run=True, limit=1)
+    assert [(each.run_id, each.result, each.letters) for each in outcome.runs] == [
+        ("s", "refused", 2 * PAGE),
+        ("r", "would retry", 1),
+    ]
+    assert (outcome.matched, outcome.handled, outcome.more) == (2 * PAGE + 1, 1, False)
+
+
+@simulated
+async def test_a_visit_or_item_that_is_no_number_is_refused(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.run(document(node("f", type="fail")), key="r")
+    odd: Any = "1"
+    for ask in (worker.engine.dead_letter, worker.engine.discard):
+        for which in ({"visit": odd}, {"index": odd}, {"visit": True}):
+            refusal = await refused(ask("r", "f", **which))
+            assert (refusal.code, refusal.problems[0].path) == ("place_invalid", f"/{next(iter(which))}")
 
 
 @simulated

@@ -135,7 +135,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         lost=True,
     ),
     NodeSkipped(**END, reason="when", token=99),
-    NodeCancelled(**END, reason="the run was cancelled"),
+    NodeCancelled(**END, reason="the run was cancelled", unknown=True),
     LoopContinued(**FACT, node="d", entry="a", iteration=2, body=("a", "b", "d"), hop=6),
     ResultDiscarded(**AT, attempt=2, token=99, outcome="Done", reason="stale", worker="w1"),
     DeadLettered(**AT, attempts=3, error=ERROR),

@@ -103,10 +103,33 @@ def test_what_was_skipped_or_failed_is_not_undone() -> None:
     run.done("a")
     run.skip("b")
     run.fail("c")
-    run.cancel()
+    run.done("d")
+    run.rollback()
+    run.undone("d")
+    run.undone("a")
+    assert (undone(run), left(run)) == ("d/1/-1 a/1/-1", "")
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_what_was_under_way_when_the_run_ended_is_named(delivery: str) -> None:
+    """Nobody knows whether a worker has it in hand; an at-most-once attempt says so before it begins."""
+    run = undoing("a > b c", "a b c", {"b": {"delivery": delivery}})
+    run.done("a")
+    if delivery == "at_most_once":
+        run.begin("b")
+    run.fail("c")
     run.rollback()
     run.undone("a")
-    assert (undone(run), left(run)) == ("a/1/-1", "")
+    assert (run.kernel.state.rollback, left(run)) == ("partial", "b/1/-1")
+
+
+def test_an_at_most_once_node_that_was_not_announced_was_not_under_way() -> None:
+    run = undoing("a > b c", "a b c", {"b": {"delivery": "at_most_once"}})
+    run.done("a")
+    run.fail("c")
+    run.rollback()
+    run.undone("a")
+    assert (run.kernel.state.rollback, left(run)) == ("done", "")
 
 
 # Trouble
@@ -345,7 +368,7 @@ def test_a_node_that_a_patch_took_away_is_missed_and_named() -> None:
     run.rollback()
     run.undone("b")
     run.undone("c")
-    assert left(run) == "a/1/-1"
+    assert left(run) == "a/1/-1 b/1/-1"
 
 
 # Anything, at any moment

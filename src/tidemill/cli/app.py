@@ -37,7 +37,7 @@ PROGRAM = "tidemill"
 app = typer.Typer(
     name=PROGRAM,
     help="Run workflows that survive whatever dies in between.",
-    epilog="Exit codes: 0 fine, 1 the run failed or was cancelled, 2 bad input, 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 the run failed or was cancelled, 2 bad input, 70 a bug in Tidemill, 130 interrupted.",
     # Plain help: drawing boxes around it would double the time it takes to appear.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -50,11 +50,7 @@ def run_app(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
-        from tidemill.cli.terminal import clean
-
-        said = clean(error.format_message()).replace("Value error, ", "")
-        print(f"{PROGRAM}: {said}", file=sys.stderr)
-        print(f"Try `{_path_of(error)} --help`.", file=sys.stderr)
+        _misused(error, as_json="--json" in arguments)
         return exits.REFUSED
     except typer.Abort:
         return exits.INTERRUPTED
@@ -62,6 +58,21 @@ def run_app(arguments: Sequence[str]) -> int:
         # Typer's answer to a reader that is gone.
         return error.code if isinstance(error.code, int) else exits.FAILED
     return code if isinstance(code, int) else exits.OK
+
+
+def _misused(error: typer.TyperException, *, as_json: bool) -> None:
+    """Say what is wrong with the arguments, as a refusal where a program asked."""
+    from tidemill.cli.terminal import clean
+
+    said, hint = error.format_message().replace("Value error, ", ""), f"Try `{_path_of(error)} --help`."
+    if as_json:
+        from tidemill.cli.problems import as_plain, print_json
+        from tidemill.errors import Problem
+
+        print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
+        return
+    print(f"{PROGRAM}: {clean(said)}", file=sys.stderr)
+    print(hint, file=sys.stderr)
 
 
 def _path_of(error: typer.TyperException) -> str:

@@ -20,6 +20,7 @@ from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.problems import as_plain, print_json, print_refusal
 from tidemill.errors import Problem, Rejected
 from tidemill.front import Tidemill
+from tidemill.kernel.events import NOT_AN_ITEM
 
 T = TypeVar("T")
 
@@ -38,8 +39,10 @@ class Asking:
     store: str
     as_json: bool = False
 
-    def answer(self, ask: Callable[[Tidemill], T], tell: Callable[[T], None]) -> int:
-        """Ask, and print what came of it."""
+    def answer(
+        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, code: Callable[[T], int] | None = None
+    ) -> int:
+        """Ask, and print what came of it; `code` tells how well that went, where it may have gone badly."""
         try:
             found = self._asked(ask)
         except Rejected as refusal:
@@ -48,7 +51,7 @@ class Asking:
             print_json(plain(found))
         else:
             tell(found)
-        return exits.OK
+        return exits.OK if code is None else code(found)
 
     def listen(self, ask: Callable[[Tidemill], None]) -> int:
         """Ask something that prints its answers by itself, as they come."""
@@ -103,6 +106,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(entry) for entry in value]
     return value
+
+
+def item_or_none(index: int) -> int | None:
+    """The index of an item as programs are told it: null where something is not about an item."""
+    return None if index == NOT_AN_ITEM else index
 
 
 def _kind(value: msgspec.Struct) -> dict[str, str]:

@@ -26,6 +26,7 @@ from tidemill.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from tidemill.engine.letters import Reprocessed
     from tidemill.front import Tidemill
 
 dlq = new_group("dlq", "See what was given up on, and try it again.")
@@ -108,14 +109,15 @@ def retry_command(
 ) -> int:
     """Let the runs of dead letters go on.
 
-    Say which: by --run, --workflow or --code. --patch or --config repairs them first.
+    Say which: by --run, --workflow, --node or --code. --patch or --config repairs them first.
     """
+    from tidemill.cli import exits
     from tidemill.cli.asking import Asking, acting
     from tidemill.cli.edits import read_edits
     from tidemill.cli.sources import read_value
     from tidemill.cli.verdicts import tell_reprocessed
 
-    def ask(mill: Tidemill) -> Any:
+    def ask(mill: Tidemill) -> Reprocessed:
         corrected = {} if config is None else {"config": read_value("--config", config)}
         return mill.reprocess(
             **corrected,
@@ -131,7 +133,11 @@ def retry_command(
             limit=limit,
         )
 
-    return Asking(store, as_json).answer(ask, tell_reprocessed)
+    def code_of(outcome: Reprocessed) -> int:
+        in_vain = outcome.matched and not outcome.handled and not dry_run
+        return exits.REFUSED if in_vain else exits.OK
+
+    return Asking(store, as_json).answer(ask, tell_reprocessed, code=code_of)
 
 
 @dlq.command("discard")

@@ -28,6 +28,10 @@ def tell_letter(asking: Asking, letter: Mapping[str, Any]) -> None:
 def _facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     error = letter["error"]
     yield "status", letter["status"]
+    if letter["closed_ms"] is not None:
+        by = f"by {letter['closed_by']} " if letter["closed_by"] else ""
+        yield "closed", f"{by}{moment(letter['closed_ms'])}"
+    yield "reason", letter["reason"]
     yield "failed", moment(letter["at_ms"])
     yield "visit", letter["visit"] if letter["visit"] > 1 else None
     yield "attempts", letter["attempts"]

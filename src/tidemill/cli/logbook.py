@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.cli.ages import iso
+from tidemill.cli.ending import step_name
 from tidemill.cli.paint import CYAN, DIM, GREEN, RED, YELLOW, Paint, clipped, columns, padded
 from tidemill.cli.phrases import duration
 from tidemill.cli.snippets import names, snippet
@@ -13,7 +14,8 @@ from tidemill.cli.tables import Column, Line, print_table
 from tidemill.cli.terminal import clean
 from tidemill.kernel.events import NOT_AN_ITEM
 
-TYPE_COLUMNS = 17
+TYPE_COLUMNS = 21
+"""As long as the longest name of an event."""
 NUMBER_COLUMNS = 4
 
 _COMMON = frozenset({"type", "run", "seq", "v", "at_ms", "cause", "actor", "command", "node", "visit", "index"})
@@ -64,7 +66,13 @@ def where(event: Mapping[str, Any]) -> str:
     visit, index = event.get("visit") or 1, event.get("index", NOT_AN_ITEM)
     if not node:
         return ""
-    return node + (f"#{visit}" if visit > 1 else "") + (f"[{index}]" if index != NOT_AN_ITEM else "")
+    return node + (f"#{visit}" if visit > 1 else "") + (f"[{_items(event, index)}]" if index != NOT_AN_ITEM else "")
+
+
+def _items(event: Mapping[str, Any], index: int) -> str:
+    """An item, or the first and the last of those that were queued together."""
+    last = (event.get("until") or 0) - 1
+    return f"{index}…{last}" if last > index else str(index)
 
 
 def about(event: Mapping[str, Any]) -> str:
@@ -102,7 +110,8 @@ def _created(event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _scheduled(event: Mapping[str, Any]) -> Iterator[str]:
-    yield "held by max_parallel" if event.get("held") else ""
+    # A map that is retried is held too, until its items are let in, whether there is a limit or not.
+    yield "held back" if event.get("held") else ""
 
 
 def _started(event: Mapping[str, Any]) -> Iterator[str]:
@@ -154,6 +163,19 @@ def _patched(event: Mapping[str, Any]) -> Iterator[str]:
     yield str(event.get("message") or "")
 
 
+def _rolled_back(event: Mapping[str, Any]) -> Iterator[str]:
+    yield str(event["status"])
+    left = names(step_name(key) for key in event.get("left") or ())
+    yield f"not undone: {left}" if left else ""
+
+
+def _rolling_back(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{event['steps']:,} step{'s' if event['steps'] != 1 else ''}"
+    unknown = names(step_name(key) for key in event.get("unknown") or ())
+    yield f"unknown: {unknown}" if unknown else ""
+    yield from _reasoned(event)
+
+
 def _decided(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"{event.get('decision') or 'changes' * (event['type'] == 'ApprovalReturned') or 'approve'} by {event['by']}"
     yield str(event.get("comments") or "")
@@ -198,6 +220,8 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "ApprovalDecided": _decided,
     "ApprovalReturned": _decided,
     "CompensationFailed": _failed,
+    "RollbackStarted": _rolling_back,
+    "RollbackFinished": _rolled_back,
     "SignalReceived": _signalled,
 }
 

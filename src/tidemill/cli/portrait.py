@@ -56,7 +56,7 @@ def tell_run(asking: Asking, sitting: Sitting) -> None:
         tell_outputs(view.outputs)
     elif not sitting.past:
         print()
-        print_hint(_next(asking, view.run_id, view.status))
+        print_hint(_next(asking, view))
 
 
 def reference(shown: Mapping[str, Any]) -> str:
@@ -136,12 +136,14 @@ def _about(node: Mapping[str, Any]) -> str:
     return " · ".join(said)
 
 
-def _next(asking: Asking, run_id: str, status: str) -> str:
-    match status:
-        case "FAILED":
-            return asking.command("runs", "why", run_id)
-        case "CANCELLED":
+def _next(asking: Asking, view: RunView) -> str:
+    run_id = view.run_id
+    match view.status:
+        case "CANCELLED" if view.rollback["status"] == "none":
             return asking.command("runs", "retry", run_id)
+        case "FAILED" | "CANCELLED":
+            # What was rolled back is not retried; the explanation says what can be done.
+            return asking.command("runs", "why", run_id)
         case "PAUSED":
             return asking.command("runs", "resume", run_id)
         case _:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidemill.cli.ages import moment
-from tidemill.cli.asking import Asking, plain
+from tidemill.cli.asking import Asking, item_or_none, plain
+from tidemill.cli.ending import step_name
 from tidemill.cli.logbook import where
 from tidemill.cli.paint import BOLD, DIM, MAGENTA, RED, Paint, columns
 from tidemill.cli.snippets import names, snippet
@@ -37,8 +38,11 @@ class Reasons(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints: commands name the run."""
         shown: dict[str, Any] = plain(self.found)
-        for each in (shown, *shown["blockers"], *filter(None, (shown["deadline"],))):
+        blockers = (*shown["blockers"], *filter(None, (shown["deadline"],)))
+        for each in (shown, *blockers):
             each["command"] = each["command"].replace(RUN_MARK, shlex.quote(self.run_id))
+        for each in (*blockers, *filter(None, (shown["first_cause"],))):
+            each["index"] = item_or_none(each["index"])
         return shown
 
 
@@ -86,6 +90,8 @@ def _value(name: str, value: Any) -> str:
         return moment(value)
     if isinstance(value, dict) and "code" in value:
         return f"{value['message']} [{value['code']}]"
+    if name == "left":
+        return names((step_name(key) for key in value), width)
     if isinstance(value, list):
         return names((" → ".join(map(str, entry)) if isinstance(entry, list) else entry for entry in value), width)
     return "yes" if value is True else snippet(value, width)
@@ -118,7 +124,9 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
     yield "unread", names(f"{name} ({number})" for name, number in found.unread.items())
     yield "dead letters", str(found.dead_letters or "")
     if found.rollback != "none":
-        yield "rollback", found.rollback + (f", not undone: {names(found.left.names)}" if found.left.names else "")
+        left = names(step_name(key) for key in found.left.names)
+        yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
+        yield "why not", f"{found.left_error.message} [{found.left_error.code}]" if found.left_error else ""
     yield "unblock", found.unblock
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tidemill.cli.ages import age, iso
-from tidemill.cli.asking import ALONE, Asking
+from tidemill.cli.asking import ALONE, Asking, item_or_none, plain
 from tidemill.cli.ballots import DECISIONS
 from tidemill.cli.snippets import names
 from tidemill.cli.tables import Column, Line, print_hint, print_next, print_table
@@ -18,6 +18,10 @@ DIGEST_SHOWN = 19
 """`sha256:` and twelve digits: enough to tell two apart."""
 
 
+_ABOUT_VISITS = frozenset({"approvals", "dead_letters"})
+"""Lists whose rows may be about an item of a map."""
+
+
 class Page:
     """A page of a list, and where the next one begins."""
 
@@ -26,9 +30,10 @@ class Page:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        from tidemill.cli.asking import plain
-
-        return {self.kind: plain(self.rows), "next": self.cursor}
+        rows = plain(self.rows)
+        if self.kind in _ABOUT_VISITS:
+            rows = [{**row, "index": item_or_none(row["index"])} for row in rows]
+        return {self.kind: rows, "next": self.cursor}
 
 
 def tell_page(asking: Asking, page: Page, heads: Sequence[Column], lines: Iterable[Line], nothing: str) -> None:
@@ -56,7 +61,8 @@ def _reference(row: RunRow) -> str:
 def _run_note(row: RunRow) -> str:
     said = []
     if row.status == "FAILED":
-        said.append(f"failed at {row.failed_node or 'the whole'} [{row.error_code}]")
+        where = f"at {row.failed_node}" if row.failed_node else "as a whole"
+        said.append(f"failed {where} [{row.error_code}]")
     if row.stuck:
         said.append("stuck")
     if row.waiting_for:

@@ -89,6 +89,7 @@ def events_command(
     run: Run,
     after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only those behind this number.")] = 0,
     limit: Limit = EVENTS_PAGE,
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Only the last N so far.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run ends; with --json, one event per line.")
     ] = False,
@@ -100,11 +101,13 @@ def events_command(
 
     asking = Asking(store, as_json)
     if follow:
-        return _follow(asking, run, after)
+        return _follow(asking, run, after, last)
 
     def ask(mill: Tidemill) -> Any:
         from tidemill.cli.rosters import Page
 
+        if last is not None:
+            return Page("events", mill.events(run, after=after)[-last:], None)
         found = mill.events(run, after=after, limit=limit + 1)
         more = str(found[limit - 1]["seq"]) if len(found) > limit else None
         return Page("events", found[:limit], more)
@@ -124,7 +127,7 @@ def _tell_events(page: Any) -> None:
     print_next(page.cursor)
 
 
-def _follow(asking: Asking, run: str, after: int) -> int:
+def _follow(asking: Asking, run: str, after: int, last: int | None) -> int:
     """Print events as they are committed; programs get one JSON object per line."""
     from tidemill.cli.logbook import Logbook
     from tidemill.cli.problems import print_json_line
@@ -132,7 +135,8 @@ def _follow(asking: Asking, run: str, after: int) -> int:
     book = Logbook()
 
     def ask(mill: Tidemill) -> None:
-        for event in mill.follow(run, after):
+        begin = after if last is None else max(after, mill.show(run).events - last)
+        for event in mill.follow(run, begin):
             if asking.as_json:
                 print_json_line(event)
             else:

@@ -34,6 +34,8 @@ from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
 from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.explain import Workers
+from tidemill.kernel.jobs import SYSTEM_QUEUE
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Frame, Store, Stream
 
@@ -63,6 +65,7 @@ class Engine(Letters, Inbox, History, Library):
         super().__init__(
             store=store, blobs=blobs, ambient=ambient, catalog=catalog, runs=runs, turns=turns, tenant=tenant
         )
+        self._queues = () if worker is None else worker.queues
         self.worker: Worker | None = None
         self.keeper: Keeper | None = None
         if worker is not None:
@@ -111,6 +114,14 @@ class Engine(Letters, Inbox, History, Library):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _workers(self) -> Workers | None:
+        """This process's own worker is the only one that is known of; without one, nothing is known."""
+        if self.worker is None:
+            return None
+        queues = self._queues
+        types = frozenset(each.key for versions in self.types.values() for each in versions)
+        return Workers(queues=frozenset({*queues, SYSTEM_QUEUE}) if queues else None, types=types)
 
     # Runs
 

@@ -25,12 +25,14 @@ from tidemill.kernel.commands import (
     ChildBegan,
     ChildEnded,
     Delivered,
+    Relabel,
     Retry,
     Start,
 )
 from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
 from tidemill.kernel.jobs import Task
+from tidemill.kernel.messages import AGAIN, served
 from tidemill.kernel.state import Activation, State, Wait, peek_at
 from tidemill.stores.contract import Stream
 
@@ -58,7 +60,7 @@ class Errands:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index)
             case "close":
-                await self.close_child(stream, state, task.node, task.visit, task.index)
+                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt)
             case _:
                 await self.report(stream, state)
         return Delivered()
@@ -78,8 +80,8 @@ class Errands:
             if entry.state.parent != (stream.key, *where):
                 message = f"run {wait.name} belongs to somebody else"
                 return _refused(where, wait.name, message, code="child_id_taken")
-            if not entry.state.live and act.attempt > 1:
-                entry = await self._reopen(child, entry, f"again:{act.attempt}")
+            if act.attempt > 1:
+                entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
         except Rejected as refusal:
             first = refusal.problems[0]
             return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
@@ -95,6 +97,7 @@ class Errands:
             version=found.version,
             digest=found.digest,
             close=wait.close,
+            attempt=act.attempt,
         )
 
     async def _find(self, child: Stream) -> Entry | None:
@@ -142,17 +145,21 @@ class Errands:
     async def _text(self, stream: Stream, payload: Payload) -> bytes:
         return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
 
-    async def _reopen(self, child: Stream, entry: Entry, command_id: str) -> Entry:
-        """The parent tries again: so does a child that had failed or was cancelled, once per attempt."""
+    async def _ask_again(self, child: Stream, entry: Entry, command_id: str) -> Entry:
+        """The parent tries again: so does a child that had failed or was cancelled, once per attempt.
+
+        One that still runs takes note, so that nobody closes it for the sake of an earlier attempt.
+        """
         if entry.state.status == "COMPLETED":
             return entry
-        answer = await self._turns.command(child, Retry(id=command_id, reason="its parent tries again"))
+        again = Retry(id=command_id, reason="its parent tries again")
+        answer = await self._turns.command(child, Relabel(id=command_id, labels={}) if entry.state.live else again)
         if answer.problem is not None:
             raise Rejected(answer.problem)
         return await self._find(child) or entry
 
-    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int) -> None:
-        """Cancel a child that nobody waits for any more, unless its parent has asked for it again since."""
+    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int) -> None:
+        """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
         act = _activation(state, node, visit, index)
         name = child_id(stream.key, node, visit, index)
         if act is not None and act.wait is not None and act.wait.name == name and state.live:
@@ -160,7 +167,7 @@ class Errands:
         child = Stream(stream.tenant, RUN, name)
         entry = await self._find(child)
         if entry is not None and entry.state.live and entry.state.parent == (stream.key, node, visit, index):
-            await self._turns.command(child, Cancel(reason="nobody waits for it any more"))
+            await self._turns.command(child, Cancel(reason="nobody waits for it any more", attempt=attempt))
 
     # From the child
 
@@ -189,6 +196,7 @@ class Errands:
             status=state.status,
             output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
             error=error if state.status != "COMPLETED" else None,
+            attempt=served(state.commands),
             workflow=state.workflow,
             version=state.version,
             digest=state.digest,
@@ -206,8 +214,10 @@ class Errands:
 
     async def look_after(self, stream: Stream, entry: Entry) -> None:
         """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""
-        for node, visit, index, wait in _children(entry.state):
-            child = await self._find(Stream(stream.tenant, RUN, wait.name))
+        waits = _children(entry.state)
+        known = await self._runs.refresh([Stream(stream.tenant, RUN, wait.name) for *_, wait in waits])
+        for node, visit, index, wait in waits:
+            child = known.get(Stream(stream.tenant, RUN, wait.name))
             ours = child is not None and child.state.parent == (stream.key, node, visit, index)
             if child is not None and ours and not child.state.live:
                 await self._turns.command(stream, await self._ended(Stream(stream.tenant, RUN, wait.name), child))
@@ -219,7 +229,9 @@ class Errands:
         run_id, node, visit, index = state.parent
         parent = await self._find(Stream(stream.tenant, RUN, run_id))
         if parent is not None:
-            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index)
+            act = _activation(parent.state, node, visit, index)
+            attempt = 0 if act is None else act.attempt
+            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
 
 
 def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 import msgspec
 
+from tidemill.engine.answers import child_id
 from tidemill.engine.desk import Desk
 from tidemill.engine.runs import Entry
 from tidemill.engine.views import RunView, view_run
@@ -13,6 +15,7 @@ from tidemill.errors import rejected
 from tidemill.kernel.codec import plain
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain import Explanation, JobFact, Workers, explain
+from tidemill.kernel.messages import CHILD_FAILED
 from tidemill.kernel.sight import path, tokens
 from tidemill.stores.contract import JobView
 
@@ -76,7 +79,19 @@ class History(Desk):
         entry = await self._entry(run_id)
         jobs = await self._store.jobs(self._stream(run_id))
         facts = [_fact(job) for job in jobs]
-        return explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=self._workers())
+        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=self._workers())
+        return await self._of_a_child(run_id, found)
+
+    async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
+        """Lead on to the child that a run has failed with, where it ever began."""
+        cause = found.first_cause
+        if cause is None or cause.error.code != CHILD_FAILED or found.rollback != "none":
+            return found
+        child = self._stream(child_id(run_id, cause.node, cause.visit, cause.index))
+        if child not in await self.runs.refresh([child]):
+            return found
+        words = "see why the child run failed and put that right, then retry this run: what completed stays"
+        return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
 
     def _workers(self) -> Workers | None:
         """Which workers are known to be alive; None when nobody keeps count of them."""

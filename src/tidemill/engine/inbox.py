@@ -9,10 +9,10 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.desk import Desk, at_index
-from tidemill.engine.requests import check_words
+from tidemill.engine.requests import check_place, check_roles, check_words
 from tidemill.engine.rows import APPROVAL, ApprovalRow, read_approval_row
 from tidemill.engine.views import ApprovalView
-from tidemill.errors import Problem, Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.approval import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Signal, Verb
@@ -38,13 +38,16 @@ class Inbox(Desk):
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> ApprovalView:
         """One approval with its form; by default that of the node's latest visit."""
+        check_place(visit, index)
         entry = await self._entry(run_id)
         if node not in entry.flow.workflow.by_id:
-            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node")
+            hint = offered(str(node), entry.flow.workflow.by_id)
+            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
         cell = entry.state.peek(node)
         act = peek_at(cell, at_index(index))
         if visit is not None and 0 < visit < cell.visit:
-            raise rejected("approval_closed", f"node {node} is at visit {cell.visit} by now")
+            hint = "leave the visit out to speak of the latest"
+            raise rejected("approval_closed", f"node {node} is at visit {cell.visit} by now", hint=hint)
         if act is None or act.approval is None or visit not in (None, cell.visit):
             hint = "see `tidemill approvals list`"
             raise rejected("approval_unknown", f"node {node} waits for no decision", hint=hint)
@@ -145,7 +148,8 @@ class Inbox(Desk):
         sent = signal_id if signal_id is not None else self._ambient.new_id()
         check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
         if not name or not sent:
-            raise rejected("signal_invalid", "a signal has a name and an id", path="/name")
+            hint = "give it the name that a node waits for"
+            raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
         packed = await self._packed(payload, code="payload_not_json", path="/payload")
         await self._command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
         return sent
@@ -153,15 +157,15 @@ class Inbox(Desk):
 
 def _check_person(actor: str, roles: Sequence[str], comments: str) -> None:
     check_words(actor=actor, comments=comments)
-    for role in roles:
-        check_words(roles=role)
+    check_roles(roles)
 
 
 def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     """What somebody filled in, checked; to approve, the form has to be complete."""
     if approval.form is None:
         if form is not None:
-            raise rejected("form_invalid", "this approval has no form", path="/form")
+            hint = "decide without a form; say what there is to say in the comments"
+            raise rejected("form_invalid", "this approval has no form", path="/form", hint=hint)
         return None
     if form is None and verb != "approve":
         return None
@@ -173,7 +177,8 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     try:
         text = encode_value(filled)
     except NotJson as error:
-        raise rejected("form_invalid", str(error), path="/form") from None
+        raise rejected("form_invalid", str(error), path="/form", hint="use plain JSON values") from None
     if len(text) > INLINE_BYTES_MAX:
-        raise rejected("form_too_large", f"a form holds at most {INLINE_BYTES_MAX} bytes", path="/form")
+        hint = "keep large values elsewhere and name where they are"
+        raise rejected("form_too_large", f"a form holds at most {INLINE_BYTES_MAX} bytes", path="/form", hint=hint)
     return text

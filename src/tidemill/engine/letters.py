@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
 from tidemill.engine.desk import at_index
 from tidemill.engine.operators import UNSET, Operators
+from tidemill.engine.requests import check_place
 from tidemill.engine.rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
 from tidemill.engine.scopes import blobs_of, scope_of
 from tidemill.engine.values import Values, shared_value
@@ -18,22 +19,29 @@ from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.failure import ExpressionError
 from tidemill.kernel.commands import CloseLetter, Retry
 from tidemill.kernel.decide import decide
-from tidemill.kernel.events import BlobRef
+from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
 
 OPEN = "status:open"
 PAGE = 200
+LETTERS_MAX = 100_000
+"""Letters that are counted of one run: as many as the items of a map."""
 
 
 class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
     """What became of dead letters that were tried again, or would become of them."""
 
     matched: int
-    """Letters that were found."""
+    """Letters that were found, those of runs that refused included."""
     runs: tuple[ReprocessedRun, ...]
     more: bool = False
-    """There are more than were looked at."""
+    """There are more than `limit` allowed."""
+
+    @property
+    def handled(self) -> int:
+        """Letters of runs that went on, or would."""
+        return sum(run.letters for run in self.runs if run.result != "refused")
 
 
 class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,28 +69,34 @@ class Letters(Operators):
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> dict[str, Any]:
         """One dead letter with the input that the node was given, rendered again from the log."""
+        check_place(visit, index)
         entry = await self._entry(run_id)
-        place = key_at(node, visit or entry.state.peek(node).visit, at_index(index))
+        at = visit or entry.state.peek(node).visit
+        place = key_at(node, at, at_index(index))
         letter = entry.state.letters.get(place)
         if letter is None:
             raise rejected("dead_letter_unknown", f"there is no dead letter {place}", hint="see `tidemill dlq list`")
+        events = await self._log(run_id)
+        closed = _closing(events[letter.seq :], node, at, at_index(index))
         return {
             "run_id": run_id,
             "workflow": entry.state.workflow,
             "node": node,
-            "visit": visit or entry.state.peek(node).visit,
+            "visit": at,
             "index": index,
-            "status": "open" if letter.open else "closed",
+            "status": "open" if closed is None else closed.status,
+            "closed_by": None if closed is None else closed.actor,
+            "closed_ms": None if closed is None else closed.at_ms,
+            "reason": "" if closed is None else closed.reason,
             "attempts": letter.attempts,
             "at_ms": letter.at_ms,
             "error": error_view(letter.error),
-            "input": await self._input(run_id, node, at_index(index), letter.seq),
+            "input": await self._input(run_id, node, at_index(index), events[: letter.seq]),
         }
 
-    async def _input(self, run_id: str, node: str, index: int, seq: int) -> Any:
+    async def _input(self, run_id: str, node: str, index: int, events: Sequence[AnyEvent]) -> Any:
         """The node's config as its last attempt saw it; None when it cannot be rendered, which may be the error."""
-        events = await self._log(run_id)
-        state = replay(events, until=seq)
+        state = replay(events)
         flow = await self.catalog.flow(self._tenant, state.digest)
         known = flow.workflow.by_id[node]
         wanted = {ref.digest for ref in blobs_of(flow.workflow, state, known)}
@@ -111,6 +125,7 @@ class Letters(Operators):
         command_id: str | None = None,
     ) -> None:
         """Take a dead letter off the list; by default that of the node's latest visit."""
+        check_place(visit, index)
         latest = (await self._entry(run_id)).state.peek(node).visit
         close = CloseLetter(
             id=command_id,
@@ -137,37 +152,40 @@ class Letters(Operators):
         actor: str = "",
         limit: int = 1_000,
     ) -> Reprocessed:
-        """Let the runs of open dead letters go on: those of a run, a workflow, a node of it, or an error.
+        """Let the runs of open dead letters go on: those of a run, a workflow, a node, or an error.
 
         `config` is a corrected one for `node`, `operations` a JSON Patch for anything else; each run's document is
-        patched with it first. `dry_run` only counts.
+        patched with it first. `dry_run` only counts. No further run is begun with once `limit` letters are handled;
+        a run goes on with all of its letters, and one that refuses does not count.
         """
+        if limit < 1:
+            raise rejected("limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit")
         if config is not UNSET:
             operations = _corrected(node, config, operations)
         terms = _terms(run_id, node, workflow, code)
-        letters, more = await self._open_letters(terms, node, limit)
-        runs: dict[str, int] = {}
-        for letter in letters:
-            runs[letter.run_id] = runs.get(letter.run_id, 0) + 1
-        found: list[ReprocessedRun] = []
-        for each, count in runs.items():
-            found.append(await self._again(each, count, operations, tuple(did_not_happen), dry_run, reason, actor))
-        return Reprocessed(matched=sum(runs.values()), runs=tuple(found), more=more)
+        found: dict[str, ReprocessedRun] = {}
+        handled = 0
+        async for each in self._runs_with(terms):
+            if each in found:
+                continue
+            if handled >= limit:
+                return _reprocessed(found, more=True)
+            # Counted before the run goes on, because that closes them.
+            letters = await self._store.count(self._tenant, DEAD_LETTER, [*terms, f"run:{each}"], at_most=LETTERS_MAX)
+            again = await self._again(each, letters, operations, tuple(did_not_happen), dry_run, reason, actor)
+            found[each] = again
+            handled += letters if again.result != "refused" else 0
+        return _reprocessed(found)
 
-    async def _open_letters(
-        self, terms: Sequence[str], node: str | None, limit: int
-    ) -> tuple[list[DeadLetterRow], bool]:
-        """The letters with these terms, of one node if it is named, and whether there are more than `limit`."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit")
-        found: list[DeadLetterRow] = []
+    async def _runs_with(self, terms: Sequence[str]) -> AsyncIterator[str]:
+        """The run of every letter with these terms, newest first; one with many letters comes many times."""
         after: str | None = None
-        while len(found) <= limit:
+        while True:
             rows, after = await self.dead_letters(terms, after=after, limit=PAGE)
-            found += [row for row in rows if node in (None, row.node)]
+            for row in rows:
+                yield row.run_id
             if after is None:
-                break
-        return found[:limit], len(found) > limit
+                return
 
     async def _again(
         self,
@@ -217,15 +235,29 @@ def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str,
     return [{"op": "add", "path": f"/nodes/{node}/config", "value": config}]
 
 
+def _reprocessed(found: dict[str, ReprocessedRun], *, more: bool = False) -> Reprocessed:
+    return Reprocessed(matched=sum(run.letters for run in found.values()), runs=tuple(found.values()), more=more)
+
+
+def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> DeadLetterClosed | None:
+    """Who took care of a letter, among the events that came after it."""
+    for event in events:
+        if isinstance(event, DeadLetterClosed) and (event.node, event.visit, event.index) == (node, visit, index):
+            return event
+    return None
+
+
 def _terms(run_id: str | None, node: str | None, workflow: str | None, code: str | None) -> list[str]:
-    if run_id is None and workflow is None and code is None:
-        hint = "name a run, a workflow or an error code"
+    if run_id is None and node is None and workflow is None and code is None:
+        hint = "name a run, a workflow, a node or an error code"
         raise rejected("letters_unnamed", "nobody said which dead letters to try again", hint=hint)
     terms = [OPEN]
     if run_id is not None:
         terms.append(f"run:{run_id}")
     if workflow is not None:
-        terms.append(f"workflow:{workflow}" if node is None else f"node:{workflow}/{node}")
+        terms.append(f"workflow:{workflow}")
+    if node is not None:
+        terms.append(f"node:{node}" if workflow is None else f"node:{workflow}/{node}")
     if code is not None:
         terms.append(f"code:{code}")
     return terms

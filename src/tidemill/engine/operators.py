@@ -37,7 +37,7 @@ from tidemill.kernel.document import normalise
 from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.events import BlobRef, Payload, RunPatched
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.forking import graph_after, shared_prefix
+from tidemill.kernel.forking import graph_after, shared_prefix, undone
 from tidemill.kernel.model import Json, Workflow
 from tidemill.kernel.patching import problems, verdict
 
@@ -112,10 +112,18 @@ class Operators(Desk):
         await self._command(run_id, retry, reason=reason)
 
     async def rewind(
-        self, run_id: str, node: str, *, reason: str = "", actor: str = "", command_id: str | None = None
+        self,
+        run_id: str,
+        node: str,
+        *,
+        reason: str = "",
+        actor: str = "",
+        did_not_happen: Sequence[str] = (),
+        command_id: str | None = None,
     ) -> None:
         """Let a node of an unfinished run, and everything behind it, happen anew."""
-        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None)
+        sure = tuple(did_not_happen)
+        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, sure=sure)
         await self._command(run_id, rewind, reason=reason)
 
     async def override(
@@ -328,6 +336,7 @@ class Operators(Desk):
             run=run_id,
             prefix=prefix,
             rewind=node or "",
+            undone=tuple(undone(events)),
             inputs=None if inputs is None else await self._fork_inputs(inputs, flow.workflow),
             labels=None if labels is None else check_labels(labels),
             submitted_by=actor,

@@ -6,7 +6,7 @@ bounded. A refusal names the field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.errors import rejected
@@ -42,13 +42,32 @@ def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
     """Refuse names and reasons that cannot be stored, each under the field it was given for."""
     for field, words in said.items():
         if not _is_text(words, limit):
-            raise rejected("text_invalid", f"{field} is not text of at most {limit} characters", path=f"/{field}")
+            message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
+            raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
+
+
+def check_roles(roles: Any) -> None:
+    """Refuse roles that are not a sequence of names; a single text is none, though it could be gone through."""
+    if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):
+        hint = "pass a list of names, also for a single one"
+        raise rejected("text_invalid", f"roles are names in a list, not {type(roles).__name__}", path="/roles", hint=hint)
+    for role in roles:
+        check_words(roles=role)
+
+
+def check_place(visit: Any, index: Any) -> None:
+    """Refuse what cannot count a visit or an item of a map."""
+    for field, value in (("visit", visit), ("index", index)):
+        if value is not None and type(value) is not int:
+            hint = "visits are counted from 1, items from 0; leave it out for the latest visit itself"
+            raise rejected("place_invalid", f"{field} is no whole number", path=f"/{field}", hint=hint)
 
 
 def check_labels(labels: Any) -> dict[str, str]:
     """A run's labels, or a refusal: a bounded mapping from text to text."""
     if not isinstance(labels, Mapping) or len(labels) > LABELS_MAX:
-        raise rejected("labels_invalid", f"labels are a mapping of at most {LABELS_MAX} entries", path="/labels")
+        message, hint = f"labels are a mapping of at most {LABELS_MAX} entries", "labels are for finding runs"
+        raise rejected("labels_invalid", message, path="/labels", hint=hint)
     for entry in (*labels.keys(), *labels.values()):
         if not _is_text(entry, LABEL_LENGTH_MAX):
             message = f"a label's key and value are text of at most {LABEL_LENGTH_MAX} characters"

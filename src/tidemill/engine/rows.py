@@ -8,7 +8,6 @@ import msgspec
 
 from tidemill.kernel.approval import Approval, closed, folded
 from tidemill.kernel.events import (
-    NOT_AN_ITEM,
     AnyEvent,
     ApprovalEvent,
     DeadLetterClosed,
@@ -201,7 +200,7 @@ def rows_beside(stream: Stream, before: State, after: State, events: Sequence[An
         return ()
     rows: list[Row] = []
     if after.approvals:
-        changed = _all_approvals(after) if _is_fork(events) else _approvals(before, events)
+        changed = _approvals(before, _own(events))
         rows += [_approval_row(stream, after, key, each) for key, each in changed.items()]
     if after.letters or before.letters:
         rows += _letter_rows(stream, after, events)
@@ -240,17 +239,10 @@ def _approval_at(state: State, key: Key) -> Approval | None:
     return None if act is None else act.approval
 
 
-def _is_fork(events: Sequence[AnyEvent]) -> bool:
-    return isinstance(events[0], RunCreated) and events[0].forked_from is not None
-
-
-def _all_approvals(state: State) -> dict[Key, Approval]:
-    """Every approval that a state knows: those that a fork takes over are found under its own name."""
-    found: dict[Key, Approval] = {}
-    for name, cell in state.cells.items():
-        acts = [(NOT_AN_ITEM, cell), *(cell.map.at.items() if cell.map is not None else ())]
-        found |= {(name, cell.visit, index): act.approval for index, act in acts if act.approval is not None}
-    return found
+def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+    """The events that are this run's own: what a fork shares with another run was decided there."""
+    first = events[0]
+    return events[first.forked_from[1] :] if isinstance(first, RunCreated) and first.forked_from else events
 
 
 def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) -> Row:
@@ -327,6 +319,7 @@ def _letter_row(letter: DeadLetterRow) -> Row:
             f"run:{letter.run_id}",
             f"workflow:{letter.workflow}",
             f"node:{letter.workflow}/{letter.node}",
+            f"node:{letter.node}",
             f"code:{letter.code}",
         ),
         body=_ENCODE(letter),

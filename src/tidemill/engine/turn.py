@@ -278,7 +278,7 @@ class Turns:
             holds=holds,
             drop=work.drop,
             withdraw=work.withdraw,
-            jobs=tuple([_job(put) for put in work.put]),
+            jobs=tuple([_job(put, decision.after.seq) for put in work.put]),
             keep=self._keeps(work.put, len(acks)),
             keep_lease_ms=self._lease_ms,
             keep_owner=self._owner,
@@ -335,11 +335,13 @@ class Turns:
             self.taker.take(result.kept)
 
 
-def _job(put: Put) -> Job:
+def _job(put: Put, seq: int) -> Job:
+    task = put.task
     return Job(
         key=put.key,
         queue=put.queue,
-        body=_encode_task(put.task),
+        # The task as it would be encoded, with the version that calls for it.
+        body=_encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt)),
         ready_at_ms=put.ready_at_ms,
         priority=put.priority,
     )

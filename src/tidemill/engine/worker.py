@@ -225,16 +225,12 @@ class Worker:
         return hand
 
     def _known(self, hand: Hand) -> bool:
-        """Whether the cached state is recent enough to know of this job."""
-        entry = self._runs.get(hand.lease.stream)
-        if entry is None:
-            return False
-        task = hand.task
-        if task.kind == "outputs":
-            # They show everything that has ended, so nothing less than the run as it is now will do.
+        """Whether the cached state is recent enough to do this job: it has seen what called for it."""
+        entry, task = self._runs.get(hand.lease.stream), hand.task
+        if entry is None or not task.seq or entry.state.seq < task.seq:
             return False
         if task.kind != "run":
-            return True
+            return task.kind != "outputs"
         return standing(entry.state, task.node, task.visit, task.index, hand.lease.token) == "current"
 
     def _let_go(self, hand: Hand) -> None:

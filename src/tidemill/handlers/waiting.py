@@ -19,10 +19,37 @@ MOMENT_MS_MAX = 253_402_300_800_000
 _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
+
+def _too_few(config: Any) -> Iterator[Flaw]:
+    """A quorum that nobody can reach: every name is known, and there are not enough."""
+    quorum = config.get("quorum", 1)
+    for field in ("approvers", "escalate_to"):
+        asked = config.get(field)
+        if not isinstance(quorum, int) or not isinstance(asked, list):
+            continue
+        people = set(asked)
+        if people and all(name.startswith("user:") and not is_template(name) for name in people) > 0:
+            if quorum > len(people):
+                message = f"{quorum} people have to agree, but only {len(people)} are asked"
+                yield Flaw("/quorum", message, "lower the quorum, or ask a role")
+
+
+def _no_moment(config: Any) -> Iterator[Flaw]:
+    """A moment that is written down and is none."""
+    at = config.get("at")
+    if isinstance(at, str) and not is_template(at):
+        try:
+            _moment_ms(at)
+        except Fail as failure:
+            yield Flaw("/at", failure.message, failure.hint)
+
+
 HUMAN = NodeType(
     name="human",
     waits=True,
     exits=("rejection_path", "changes_path"),
+    schemas=("form",),
+    check=_too_few,
     description="Asks people to approve, reject or request changes.",
     config_schema={
         "type": ["object", "null"],
@@ -79,6 +106,7 @@ WORKFLOW = NodeType(
 WAIT_UNTIL = NodeType(
     name="wait_until",
     waits=True,
+    check=_no_moment,
     description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
     config_schema={
         "type": "object",

@@ -50,6 +50,8 @@ class Resume(Command, frozen=True, kw_only=True):
 
 class Cancel(Command, frozen=True, kw_only=True):
     reason: str = ""
+    attempt: int = 0
+    """Of a child: which attempt of its parent no longer waits for it; a later one has the last word."""
     compensate: bool | None = None
     """Roll back what was completed; None is what the document says."""
     force: bool = False
@@ -239,6 +241,7 @@ class ChildBegan(ToActivation, frozen=True, kw_only=True):
     version: int
     digest: str
     close: str = ""
+    attempt: int = 0
 
 
 class ChildEnded(ToActivation, frozen=True, kw_only=True):
@@ -248,6 +251,8 @@ class ChildEnded(ToActivation, frozen=True, kw_only=True):
     status: str
     output: Payload | None = None
     error: Error | None = None
+    attempt: int = 0
+    """Which attempt of the parent the child worked for; 0 is the present one."""
     workflow: str = ""
     version: int = 0
     digest: str = ""
@@ -273,6 +278,8 @@ class Rewind(Command, frozen=True, kw_only=True):
 
     node: str
     reason: str = ""
+    sure: tuple[str, ...] = ()
+    """At-most-once nodes that are under way and known not to have happened."""
 
 
 class Override(ToActivation, frozen=True, kw_only=True):
@@ -307,6 +314,8 @@ class Fork(Command, frozen=True, kw_only=True):
     prefix: tuple[AnyEvent, ...]
     rewind: str = ""
     """Begin anew at this node."""
+    undone: tuple[str, ...] = ()
+    """What the other run has undone since: such results cannot be shared."""
     patch: Patch | None = None
     inputs: Payload | None = None
     labels: dict[str, str] | None = None

@@ -17,6 +17,8 @@ from tidemill.kernel.events import (
     RunResumed,
 )
 from tidemill.kernel.jobs import DISPATCHING, expected_jobs, key_of, system_job
+from tidemill.kernel.layers import everything
+from tidemill.kernel.messages import served
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.undoing import stop_rollback
 from tidemill.kernel.visits import make_ready
@@ -75,7 +77,9 @@ def resume_run(pen: Pen, resume: Resume) -> None:
 
 
 def cancel(pen: Pen, cancel: Cancel) -> None:
-    """End the run, or stop its rollback."""
+    """End the run, or stop its rollback. A child that a later attempt has asked for goes on."""
+    if cancel.attempt and served(everything(pen.state.commands)) > cancel.attempt:
+        return
     if pen.state.live:
         cancel_run(pen, cancel.reason, compensate=cancel.compensate)
     elif pen.state.rollback == "running":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from tidemill.errors import Problem
+from tidemill.errors import Problem, offered
 from tidemill.kernel import claims, control, deciding, messages, overriding, patching, undoing
 from tidemill.kernel import reopening as acts
 from tidemill.kernel.attempts import take_begin, take_checkpoint, take_result
@@ -102,9 +102,11 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     if not pen.state.seq:
         if isinstance(command, Fork):
             return refuse_fork(pen, command)
-        return None if isinstance(command, Start) else _problem("run_unknown", "there is no such run", "start it first")
+        if isinstance(command, Start):
+            return None
+        return _problem("run_unknown", "there is no such run", "see `tidemill runs list`")
     if isinstance(command, (Start, Fork)):
-        return _problem("run_exists", "the run was started already")
+        return _problem("run_exists", "the run was started already", "use another id for another run")
     if isinstance(command, ToActivation):
         return _activation_refusal(pen, command)
     return _run_refusal(pen, command)
@@ -117,7 +119,8 @@ def _activation_refusal(pen: Pen, command: ToActivation) -> Problem | None:
     if isinstance(command, CloseLetter):
         return acts.refuse_closing(pen, command)
     if command.node not in pen.flow.by_id:
-        return _problem("node_unknown", f"the workflow has no node {command.node}")
+        hint = offered(command.node, pen.flow.by_id)
+        return _problem("node_unknown", f"the workflow has no node {command.node}", hint)
     if isinstance(command, (Begin, Checkpoint)):
         return _stale(pen, command)
     if isinstance(command, (Decide, Delegate)):
@@ -174,7 +177,7 @@ def _announced(node: Node, state: State, command: Begin | Checkpoint) -> bool:
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
 
 
-def _problem(code: str, message: str, hint: str = "") -> Problem:
+def _problem(code: str, message: str, hint: str) -> Problem:
     return Problem(code=code, message=message, hint=hint)
 
 

@@ -15,10 +15,11 @@ from tidemill.kernel.events import (
     RunCompleted,
     RunFailed,
 )
-from tidemill.kernel.jobs import key_of, system_job
+from tidemill.kernel.jobs import close_job, key_of, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import descendants, owns_job
+from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import DISPATCHED, ENDED, Activation, Cell, peek_at
 from tidemill.kernel.undoing import start_rollback
 
@@ -149,8 +150,20 @@ def _cancel(pen: Pen, node: Node, cell: Cell, reason: str) -> None:
             reason=reason,
             consumed=cell.tokens,
             counter=pen.state.counter - cell.tokens,
+            unknown=_under_way(node, cell, NOT_AN_ITEM, cell),
         )
     )
+
+
+def _under_way(node: Node, cell: Cell, index: int, act: Activation) -> bool:
+    """Whether a worker may be doing this right now, and a rollback would have to undo it.
+
+    Nobody can tell a job that waits in the queue from one in a worker's hands; only an at-most-once attempt is
+    announced before it begins.
+    """
+    if node.compensator is None or act.status not in DISPATCHED or act.retry_at_ms is not None:
+        return False
+    return phase_of(node, cell, index) == "call" and (act.running or node.delivery != "at_most_once")
 
 
 def _drop_jobs(pen: Pen, node: Node, cell: Cell) -> None:
@@ -172,7 +185,7 @@ def drop_wait(pen: Pen, node: str, visit: int, index: int, act: Activation, *, c
     if wait.on == "child":
         pen.drop(key_of("child", node, visit, index))
         if close and wait.close != ABANDON:
-            pen.put(system_job("close", 0, node, visit, index))
+            pen.put(close_job(node, visit, index, act.attempt))
 
 
 def cancel_items(pen: Pen, node: Node, reason: str) -> None:
@@ -196,5 +209,6 @@ def cancel_items(pen: Pen, node: Node, reason: str) -> None:
                 index=index,
                 reason=reason,
                 counter=pen.state.counter,
+                unknown=_under_way(node, cell, index, item),
             )
         )

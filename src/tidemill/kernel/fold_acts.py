@@ -217,6 +217,7 @@ def _rejoin(state: State, join: Join) -> None:
 def run_forked(state: State, event: RunForked) -> None:
     """Leases, letters, commands and what is to be undone belong to the other run; nothing runs here yet."""
     state.forked_from, state.deadline_ms = (event.run, event.at), event.deadline_at_ms
+    state.created_ms, state.started_ms = event.at_ms, None
     state.status = "RUNNING" if state.status == "PAUSED" else state.status
     # A signal that was sent to the other run before the fork has been received here, too.
     state.commands = {name: seq for name, seq in everything(state.commands).items() if name.startswith(SIGNAL_ID)}
@@ -240,9 +241,9 @@ def _detach(state: State, cell: Cell, act: Activation) -> None:
     between = act is cell and cell.map is not None
     if act.status == "RUNNING" and not between:
         act.status, act.running = "QUEUED", False
-    if act.wait is not None and act.wait.on == "child":
-        # A child belongs to the run that asked for it: ask again.
-        act.status, act.wait = "QUEUED", None
+    if act.wait is not None and act.wait.on in ("child", "human"):
+        # A child belongs to the run that asked for it, and people have to know what they decide on: ask again.
+        act.status, act.wait, act.approval = "QUEUED", None, None
         state.in_flight += 1
 
 

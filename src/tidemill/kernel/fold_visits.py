@@ -253,6 +253,8 @@ def node_cancelled(state: State, event: NodeCancelled) -> None:
     act = edit_at(cell, event.index)
     if act is cell:
         cell.settled, cell.why = True, event.reason
+    if event.unknown:
+        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
     over(state, cell, act, event, "CANCELLED")
 
 

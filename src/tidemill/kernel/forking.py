@@ -7,7 +7,7 @@ this run alone. Any event may be the last: what had followed from it in the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tidemill.kernel.events import (
     ApprovalExpired,
     ApprovalReturned,
     ChildFinished,
+    CompensationCompleted,
     DeadLetterClosed,
     DeadLettered,
     LoopContinued,
@@ -41,6 +42,7 @@ from tidemill.kernel.patching import apply_patch
 from tidemill.kernel.patching import problems as patch_problems
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reopening import reopen, rewind_run, schedule
+from tidemill.kernel.state import State, key_at
 from tidemill.kernel.visits import item_over
 
 
@@ -55,11 +57,26 @@ def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
         problem = _refuse_beginning(pen, fork)
         if problem is not None:
             return problem
-    if fork.patch is None:
+    if fork.patch is None and not fork.undone:
         return None
     trial = Pen(pen.flow, pen.state, pen.now)
     _take_over(trial, fork)
+    gone = [key for key in fork.undone if _shares(trial.state, key)]
+    if gone:
+        message = f"the run has undone what {', '.join(dict.fromkeys(key.rsplit('/', 2)[0] for key in gone))} did"
+        hint = "begin at a node before that, or start a new run"
+        return Problem(code="results_undone", message=message, hint=hint)
+    if fork.patch is None:
+        return None
     return next(patch_problems(trial.flow, trial.state, fork.patch), None)
+
+
+def _shares(state: State, key: str) -> bool:
+    """Whether a fork would go on with the result of this visit or item."""
+    node, visit, index = key.rsplit("/", 2)
+    cell = state.peek(node)
+    act = cell if index == "-1" or cell.map is None else cell.map.at.get(int(index))
+    return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
 
 
 def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
@@ -88,6 +105,13 @@ def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
     """How many events a fork takes over when nobody says: all, but for the end of a run that completed."""
     ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
     return next(ends, len(events)) if rewinds else len(events)
+
+
+def undone(events: Iterable[AnyEvent]) -> Iterator[str]:
+    """What a run has undone, as node/visit/index."""
+    for event in events:
+        if isinstance(event, CompensationCompleted):
+            yield key_at(event.node, event.visit, event.index)
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:

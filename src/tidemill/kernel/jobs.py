@@ -44,6 +44,10 @@ class Task(msgspec.Struct, frozen=True, gc=False, array_like=True):
     visit: int = 0
     index: int = NOT_AN_ITEM
     v: int = JOB_FORMAT
+    seq: int = 0
+    """The version of the run that called for the job: whoever knows less must look before doing it."""
+    attempt: int = 0
+    """For `close`: the attempt that no longer waits for the child."""
 
     @property
     def key(self) -> str:
@@ -77,6 +81,12 @@ def system_job(kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int =
     """A timer, or the rendering of the outputs."""
     task = Task(kind, node, visit, index)
     return Put(task.key, task, ready_at_ms=ready_at_ms)
+
+
+def close_job(node: str, visit: int, index: int, attempt: int) -> Put:
+    """The message that an attempt no longer waits for its child."""
+    task = Task("close", node, visit, index, attempt=attempt)
+    return Put(task.key, task)
 
 
 def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Put]:

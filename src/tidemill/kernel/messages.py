@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidemill.errors import Problem
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Signal
 from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import NOT_AN_ITEM, ChildFinished, ChildStarted, Error, Payload, SignalReceived
 from tidemill.kernel.fold_waits import listens
-from tidemill.kernel.jobs import system_job
+from tidemill.kernel.jobs import close_job
 from tidemill.kernel.outcomes import fail_for_good
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
@@ -17,6 +19,9 @@ from tidemill.kernel.waits import leave_wait, wait_over
 SIGNALS_MAX = 1_000
 """Signals that a run keeps for nodes that have not asked for them yet."""
 
+AGAIN = "again:"
+"""What a child remembers the later attempts of its parent under, beside the ids of commands."""
+COMPLETED = "COMPLETED"
 CAUSES_MAX = 8
 CHILD_FAILED = "child_failed"
 
@@ -79,7 +84,15 @@ def _waiting_for(pen: Pen, message: ChildBegan | ChildEnded) -> Activation | Non
     act = peek_at(cell, message.index) if cell.visit == message.visit else None
     if not pen.state.live or act is None or act.wait is None:
         return None
+    if isinstance(message, ChildEnded) and message.status != COMPLETED and 0 < message.attempt < act.attempt:
+        # How it ended for an attempt that is over says nothing about this one: it was asked again.
+        return None
     return act if act.wait.on == "child" and act.wait.name == message.child else None
+
+
+def served(commands: Mapping[str, int]) -> int:
+    """Which attempt of its parent a child works for: the last one that has asked for it."""
+    return max((int(name.removeprefix(AGAIN)) for name in commands if name.startswith(AGAIN)), default=1)
 
 
 def child_began(pen: Pen, message: ChildBegan) -> None:
@@ -87,7 +100,7 @@ def child_began(pen: Pen, message: ChildBegan) -> None:
     act = _waiting_for(pen, message)
     if act is None:
         if message.close != ABANDON:
-            pen.put(system_job("close", 0, message.node, message.visit, message.index))
+            pen.put(close_job(message.node, message.visit, message.index, message.attempt))
     else:
         _note_start(pen, act, message)
 
@@ -129,7 +142,7 @@ def child_ended(pen: Pen, message: ChildEnded) -> None:
         )
     )
     pen.cause = pen.state.seq
-    if message.status == "COMPLETED":
+    if message.status == COMPLETED:
         output: Payload = NULL if message.output is None else message.output
         wait_over(pen, node, message.index, output)
         return

@@ -191,6 +191,14 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
         return "sha256:" + hashlib.sha256(encode_workflow(self)).hexdigest()
 
 
+class Flaw(NamedTuple):
+    """What is wrong with a config: the field, as a path into it, a sentence, and what to do."""
+
+    path: str
+    message: str
+    hint: str
+
+
 class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """What the compiler must know of a node type; the code behind it lives in `handlers`."""
 
@@ -203,6 +211,10 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """The type ends its attempts by waiting, so `defaults.timeout_seconds` does not apply to it."""
     exits: tuple[str, ...] = ()
     """Config fields that name nodes, e.g. `rejection_path`; they become the node's exits."""
+    schemas: tuple[str, ...] = ()
+    """Config fields that hold a JSON Schema, e.g. `form`."""
+    check: Callable[[Json], Iterator[Flaw]] | None = None
+    """What the schema of a config cannot say about one that suits it. It sees templates as they are written."""
     description: str = ""
 
     @property

@@ -21,7 +21,7 @@ from tidemill.kernel.state import Activation, Cell, peek_at
 from tidemill.kernel.visits import balance, follow, item_over
 
 
-def _problem(code: str, message: str, hint: str = "") -> Problem:
+def _problem(code: str, message: str, hint: str) -> Problem:
     return Problem(code=code, message=message, hint=hint)
 
 
@@ -29,30 +29,39 @@ def refuse_override(pen: Pen, command: Override) -> Problem | None:
     """Why a visit or item cannot be settled by hand."""
     node, cell = pen.flow.by_id[command.node], pen.state.peek(command.node)
     if command.visit not in (0, cell.visit):
-        return _problem("visit_over", f"node {node.id} is at visit {cell.visit}, not {command.visit}")
+        hint = "leave the visit out to settle the latest"
+        return _problem("visit_over", f"node {node.id} is at visit {cell.visit}, not {command.visit}", hint)
     act = peek_at(cell, command.index)
     if act is None:
-        return _problem("item_unknown", f"node {node.id} has no item {command.index} that was queued")
+        message = f"node {node.id} has no item {command.index} that was queued"
+        hint = "it is no map, or has no list: settle the node" if cell.map is None else _items(cell.map.count)
+        return _problem("item_unknown", message, hint)
     if not pen.state.live:
         problem = refuse_reopening(pen, (command.node,))
         if problem is not None:
             return problem
-    return _unsettleable(node, cell, act) or _bad_route(node, command)
+    again = "rewind the run to it, or fork the run" if pen.state.live else "fork the run, beginning at it"
+    return _unsettleable(node, cell, act, again) or _bad_route(node, command)
 
 
-def _unsettleable(node: Node, cell: Cell, act: Activation) -> Problem | None:
+def _items(count: int) -> str:
+    return f"its items are 0 to {count - 1}, and an item can be settled once it was queued" if count else "it has none"
+
+
+def _unsettleable(node: Node, cell: Cell, act: Activation, again: str) -> Problem | None:
+    """Why a visit or item in this state cannot be settled; `again` is how it could be made anew."""
     if act is not cell and stays(cell):
         message = f"node {node.id} is {cell.status}, and its items are over with it"
-        return _problem("node_ended", message, "rewind to it, or fork the run")
+        return _problem("node_ended", message, again)
     if act.status in ("QUEUED", "RUNNING"):
         return _problem("node_live", f"node {node.id} is {act.status}", "let it end, or cancel the run")
     if act.status in ("COMPLETED", "SKIPPED"):
-        hint = "rewind to it, or fork the run"
-        return _problem("node_ended", f"node {node.id} is {act.status}, and that is final", hint)
+        return _problem("node_ended", f"node {node.id} is {act.status}, and that is final", again)
     if act.status == "FAILED" and act.output is not None:
-        return _problem("node_ended", f"node {node.id} failed, and the run has gone on", "rewind to it")
+        return _problem("node_ended", f"node {node.id} failed, and the run has gone on", again)
     if act.wait is not None and act.wait.on == "loop":
-        return _problem("node_live", f"node {node.id} has its result and waits for the rest of its loop")
+        message = f"node {node.id} has its result and waits for the rest of its loop"
+        return _problem("node_live", message, "let the rest of the loop end, or settle what it waits for")
     return None
 
 
@@ -60,7 +69,8 @@ def _bad_route(node: Node, command: Override) -> Problem | None:
     if command.next_nodes is None:
         return None
     if command.output is None or not node.routed:
-        return _problem("route_not_allowed", "only a value of a node with a branch or loop has a way to go")
+        message = "only a value of a node with a branch or loop has a way to go"
+        return _problem("route_not_allowed", message, "leave the next nodes out")
     strange = [name for name in command.next_nodes if name not in node.outbound]
     if strange:
         known = ", ".join(node.outbound)

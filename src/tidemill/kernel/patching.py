@@ -107,9 +107,11 @@ def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
         hint = "ask for patch and retry together"
         yield Problem(code="patch_needs_retry", message=f"the run is {state.status}", hint=hint)
     if patch.workflow.name != flow.name:
-        yield Problem(code="patch_name", message="a patch cannot rename the workflow of a run", path="/name")
+        hint = "leave the name as it is, or publish the document under the other name"
+        yield Problem(code="patch_name", message="a patch cannot rename the workflow of a run", path="/name", hint=hint)
     if state.rendering and patch.workflow.outputs is None:
-        yield Problem(code="patch_too_late", message="the outputs are being rendered", path="/outputs")
+        hint = "let the run end, then fork it with this patch"
+        yield Problem(code="patch_too_late", message="the outputs are being rendered", path="/outputs", hint=hint)
     yield from _node_problems(flow, patch.workflow, state)
 
 
@@ -122,24 +124,24 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
         cell = state.peek(node.id)
         if after is None:
             if _fixed(cell):
-                yield _fixed_problem(cell, node.id, "removed")
+                yield _fixed_problem(state, node.id, "removed")
         elif _differs(node, after) and _fixed(cell):
-            yield _fixed_problem(cell, node.id, "changed")
+            yield _fixed_problem(state, node.id, "changed")
         elif node.loops != after.loops and _is_live(cell):
-            yield _fixed_problem(cell, node.id, "put into another loop")
+            yield _fixed_problem(state, node.id, "put into another loop")
         elif _relists(old, after, state) and _items_begun(cell):
             yield Problem(
                 code="patch_items_begun",
                 message=f"items of {node.id} have begun: those of another list would be taken for them",
                 path=f"/nodes/{node.id}/map",
-                hint="fork the run with this patch and rewind the fork to the node",
+                hint=f"fork the run with this patch, beginning at {node.id}",
             )
         if after is not None and _joined(state, cell) and _other_edges(old, new, state, node, after):
             yield Problem(
                 code="patch_join_fired",
                 message=f"the edges into {node.id} cannot change: it has begun or was skipped",
                 path=f"/nodes/{node.id}",
-                hint="rewind the run to it first",
+                hint=_way_back(state, node.id),
             )
 
 
@@ -170,14 +172,21 @@ def _fixed(cell: Cell) -> bool:
     return _is_live(cell) or cell.status in ("COMPLETED", "SKIPPED")
 
 
-def _fixed_problem(cell: Cell, name: str, what: str) -> Problem:
+def _fixed_problem(state: State, name: str, what: str) -> Problem:
+    cell = state.peek(name)
     message = f"node {name} is {cell.status} and cannot be {what}"
     return Problem(
         code="patch_live_node" if _is_live(cell) else "patch_finished_node",
         message=message,
         path=f"/nodes/{name}",
-        hint="rewind the run to it first",
+        hint=_way_back(state, name),
     )
+
+
+def _way_back(state: State, name: str) -> str:
+    """How a node can be changed whose visit is under way or has its result."""
+    fork = f"fork the run with this patch, beginning at {name}"
+    return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
 def _joined(state: State, cell: Cell) -> bool:

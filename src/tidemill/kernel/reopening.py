@@ -203,7 +203,18 @@ def refuse_rewind(pen: Pen, command: Rewind) -> Problem | None:
         return _problem("run_ended", f"the run is {pen.state.status}", hint)
     if not _begun(pen.state.peek(command.node)):
         return _problem("node_not_begun", f"node {command.node} has not begun yet", "there is nothing to go back to")
+    reach = descendants(pen.flow, command.node) | {command.node}
+    unsure = [name for name in pen.flow.once if name in reach - {*command.sure} and _announced(pen.state.peek(name))]
+    if unsure:
+        message = f"{', '.join(unsure)} is under way, and nobody would know whether it happened"
+        return _problem("outcome_unknown", message, "let it end, or say that it did not happen")
     return None
+
+
+def _announced(cell: Cell) -> bool:
+    """Whether an attempt at a visit or an item has begun and not ended."""
+    items = () if cell.map is None else everything(cell.map.at).values()
+    return any(act.running for act in (cell, *items))
 
 
 def _begun(cell: Cell) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemill.expressions.schema import Schema, compile_schema
+from tidemill.expressions.schema import Schema, check_schema, compile_schema
 from tidemill.expressions.templates import is_template
 from tidemill.kernel.document.fields import node_ids
 from tidemill.kernel.document.findings import Place, shown
 from tidemill.kernel.document.normal import Draft
-from tidemill.kernel.model import Json, NodeType
+from tidemill.kernel.model import Flaw, Json, NodeType
 
 Types = Mapping[str, Sequence[NodeType]]
 
@@ -49,18 +49,34 @@ class TypeTable:
 
     def check_config(self, draft: Draft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str) -> None:
         """Check a configuration against its type's schema; what a template will become cannot be known yet."""
-        if type_.config_schema is True or "config_ref" in owner:
+        if "config_ref" in owner:
             return
-        schema = self.schemas.get(type_.key)
-        if schema is None:
-            schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
         config = owner.get("config")
         config = {} if config is None else config
-        if schema.accepts(config):
-            return
-        place = draft.place(number)
-        for problem in schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid"):
-            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        if type_.config_schema is not True:
+            schema = self.schemas.get(type_.key)
+            if schema is None:
+                schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
+            if not schema.accepts(config):
+                place, path = draft.place(number), f"{draft.place(number).path}/{key}"
+                found = list(schema.problems(config, path, wildcard=is_template, code="config_invalid"))
+                for problem in found:
+                    place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+                if found:
+                    return
+        if type_.schemas or type_.check is not None:
+            self._check_closely(draft.place(number), type_, config, key)
+
+    def _check_closely(self, place: Place, type_: NodeType, config: Json, key: str) -> None:
+        """Report what a type says of a config beyond its schema: schemas in it that are none, and its own flaws."""
+        flaws = list(type_.check(config)) if type_.check is not None else []
+        for field in type_.schemas if isinstance(config, dict) else ():
+            inner = config.get(field)
+            if inner is not None and not is_template(inner):
+                flaws += [Flaw(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")]
+        for flaw in flaws:
+            path = f"{place.path}/{key}{flaw.path}"
+            place.found.problem("config_invalid", path, f"{place.who}: {flaw.message}", flaw.hint)
 
 
 def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:

@@ -100,6 +100,8 @@ class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeS
 
 class NodeCancelled(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCancelled"):
     reason: str = ""
+    unknown: bool = False
+    """It may have been under way: nobody knows whether there is something that a rollback would have to undo."""
 
 
 class LoopContinued(Event, frozen=True, array_like=True, kw_only=True, tag="LoopContinued"):

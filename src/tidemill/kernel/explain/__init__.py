@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from tidemill.kernel.explain import active, upstream, waiting
-from tidemill.kernel.explain.blockers import AnyBlocker, Deadline
+from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
 from tidemill.kernel.explain.ended import (
     Cause,
     Link,
@@ -22,6 +22,7 @@ from tidemill.kernel.explain.ended import (
     chain_of,
     fates,
     first_cause,
+    not_undone,
     unread,
     way_on,
 )
@@ -67,6 +68,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rollback: RollbackStatus = "none"
     left: Some = Some()
     """What a rollback could not undo, as node/visit/index."""
+    left_error: Failure | None = None
+    """Why the first of them could not be undone, where its compensator was tried."""
     unblock: str = ""
     """What lets a run go on that has ended; for others each blocker says it."""
     command: str = ""
@@ -130,6 +133,7 @@ def _ended(scene: Scene) -> Explanation:
     state, most = scene.state, scene.bounds.names
     told, cause, found = tuple(of_the_run(scene)), first_cause(scene), fates(scene)
     unblock, command = way_on(state, found)
+    undo = not_undone(state)
     return Explanation(
         status=state.status,
         headline=of_ended(state, cause, told),
@@ -145,6 +149,7 @@ def _ended(scene: Scene) -> Explanation:
         dead_letters=state.dead_letters,
         rollback=state.rollback,
         left=Some(count=len(state.undo_left), names=state.undo_left[:most]),
+        left_error=None if undo is None else shown(undo.error),
         unblock=unblock,
         command=command,
     )

@@ -29,6 +29,7 @@ _DOES = {
     "route": "evaluates the conditions of",
     "wake": "wakes",
 }
+RESUME = "tidemill runs resume {run}"
 _FREE = "a worker becomes free; one more makes it quicker"
 
 
@@ -127,8 +128,8 @@ def _nth(attempt: int, tries: int, most: int) -> str:
     return f"attempt {attempt} of {most}" if attempt == tries else f"attempt {attempt} (try {tries} of {most})"
 
 
-def backing_off(_: Scene, case: Case) -> Retry:
-    """An attempt failed, and the next one is not due yet."""
+def backing_off(scene: Scene, case: Case) -> Retry:
+    """An attempt failed, and the next one is not due yet; while the run is paused it does not begin then either."""
     act, most = case.act, case.node.retry.max_attempts
     code = "" if act.error is None else f" after {act.error.code}"
     return Retry(
@@ -136,8 +137,10 @@ def backing_off(_: Scene, case: Case) -> Retry:
         tries=act.failures + 1,
         max_attempts=most,
         error=shown(act.error),
-        words=f"{who(case)} is tried again{code}: {_nth(act.attempt + 1, act.failures + 1, most)}",
-        unblock="it is tried again by itself",
+        words=f"{who(case)} is tried again{code}: {_nth(act.attempt + 1, act.failures + 1, most)}"
+        + (", once the run is resumed" if scene.paused else ""),
+        unblock="resume the run: it is tried again after that" if scene.paused else "it is tried again by itself",
+        command=RESUME if scene.paused else "",
         since_ms=act.since_ms or case.cell.since_ms,
         until_ms=max(act.retry_at_ms or 0, _job(case).ready_at_ms),
         **place_of(case),
@@ -150,7 +153,7 @@ def withdrawn(scene: Scene, case: Case) -> Pause:
         reason=scene.state.reason,
         words=f"{who(case)} is ready, but the run is paused",
         unblock="resume the run",
-        command="tidemill runs resume {run}",
+        command=RESUME,
         since_ms=case.act.since_ms or case.cell.since_ms,
         **place_of(case),
     )

@@ -10,7 +10,7 @@ from tidemill.kernel.endings import UPSTREAM_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Failure, shown
 from tidemill.kernel.explain.scene import Scene, label
-from tidemill.kernel.state import Cell, State, peek_at
+from tidemill.kernel.state import Cell, State, Undo, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 
@@ -145,14 +145,27 @@ def unread(state: State) -> dict[str, int]:
     return found
 
 
+def not_undone(state: State) -> Undo | None:
+    """The first step that a rollback has tried in vain and could try again."""
+    if state.rollback != "partial":
+        return None
+    steps = (state.undo.get(key) for key in state.undo_left)
+    return next((undo for undo in steps if undo is not None and undo.status != "done"), None)
+
+
 def way_on(state: State, found: Fates) -> tuple[str, str]:
     """What lets a run that has ended go on, and the line that does it."""
-    if state.status == "COMPLETED":
-        return "", ""
     if state.rollback == "running":
         return "a run that is being rolled back does not go on", ""
+    undo = not_undone(state)
+    if undo is not None:
+        words = f"put right what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
+        return words, "tidemill runs rollback {run}"
+    if state.status == "COMPLETED":
+        return "", ""
     if state.rollback != "none":
-        return "a run that was rolled back does not go on: fork it, or start another", "tidemill runs fork {run}"
+        words = "a run that was rolled back does not go on: fork it at a node before what was undone, or start it anew"
+        return words, "tidemill runs fork {run} --node NODE"
     if found.unsure.count:
         name = found.unsure.names[0]
         words = f"nobody knows whether {name} happened: settle it with its value, or say that it did not happen"

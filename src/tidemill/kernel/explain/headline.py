@@ -68,4 +68,9 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     if state.rollback != "partial":
         return ""
     more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
-    return f"; its rollback left something undone: {', '.join(state.undo_left[:_LEFT_MAX])}{more}"
+    return f"; its rollback left something undone: {', '.join(map(_step, state.undo_left[:_LEFT_MAX]))}{more}"
+
+
+def _step(key: str) -> str:
+    node, visit, index = key.rsplit("/", 2)
+    return label(node, int(visit), int(index))

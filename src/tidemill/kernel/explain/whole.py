@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from tidemill.kernel.explain.active import start_worker
+from tidemill.kernel.explain.active import RESUME, start_worker
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Missing, Need, Outputs, Pause, Rollback, shown
 from tidemill.kernel.explain.scene import JobFact, Scene, label
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.state import Undo
 
-RESUME = "tidemill runs resume {run}"
 _AUDIT = "the next audit puts it back; nothing is lost"
 
 

@@ -16,6 +16,7 @@ from tidemill.kernel.events import (
     ApprovalReturned,
     ApprovalVoted,
     NodeEvent,
+    RunForked,
     RunPatched,
 )
 from tidemill.kernel.laws.books import Books, Key, Section, key_of
@@ -57,6 +58,10 @@ class Approvals(Section):
         self._law("approval-asked", waits, f"{event.node} waits for nobody's decision")
         self._law("approval-asked", key_of(event) not in self.asked, f"{event.node} has asked already")
         self.asked[key_of(event)] = Asked(event)
+
+    def forked(self, event: RunForked) -> None:
+        """What was asked in the other run is asked anew in this one."""
+        self.asked.clear()
 
     def voted(self, event: ApprovalVoted) -> None:
         """Somebody agreed, but more have to."""

@@ -130,7 +130,7 @@ class LogChecker:
             ev.NodeCompleted: (*ended, self.rollbacks.completed),
             ev.NodeFailed: (*ended, self.rollbacks.failed),
             ev.NodeSkipped: ended,
-            ev.NodeCancelled: ended,
+            ev.NodeCancelled: (*ended, self.rollbacks.cancelled),
             ev.LoopContinued: (self.visits_made.looped,),
         }
 
@@ -154,7 +154,7 @@ class LogChecker:
             ev.RunRetried: (self.letters.retried, self.rollbacks.retried, self.reopening.retried),
             ev.RunRewound: (self.reopening.rewound,),
             ev.RunPatched: (self.approvals.patched, self.patches.patched),
-            ev.RunForked: (self.runs.forked, self.letters.forked, self.rollbacks.forked),
+            ev.RunForked: (self.runs.forked, self.approvals.forked, self.letters.forked, self.rollbacks.forked),
             ev.NodeOverridden: (*by_hand, self.edges.ended, self.rollbacks.completed),
             ev.RollbackStarted: (self.rollbacks.started,),
             ev.RollbackFinished: (self.rollbacks.finished,),

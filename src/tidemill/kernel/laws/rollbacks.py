@@ -7,6 +7,7 @@ from tidemill.kernel.events import (
     CompensationCompleted,
     CompensationFailed,
     CompensationScheduled,
+    NodeCancelled,
     NodeCompleted,
     NodeFailed,
     NodeOverridden,
@@ -68,11 +69,19 @@ class Rollbacks(Section):
         if event.error.code == UNKNOWN and event.retry_at_ms is None and event.error.index == NOT_AN_ITEM:
             self.unknown[key_of(event)] = None
 
+    def cancelled(self, event: NodeCancelled) -> None:
+        """Remember what may have been under way when it was cut off."""
+        if event.unknown:
+            node = self.books.workflow.by_id[event.node]
+            self._law("undoable", node.compensator is not None, f"{event.node} has no compensator")
+            self.unknown[key_of(event)] = None
+
     def retried(self, event: RunRetried) -> None:
         """What is tried again in the same visit will be known; a tolerated item is not, unless somebody is sure."""
         again = {(opened.node, opened.visit) for opened in event.nodes}
-        for key in [key for key in self.unknown if key[:2] in again]:
-            if key[0] in event.sure or not self.books.acts[key].tolerated:
+        for key in list(self.unknown):
+            sure = key[0] in event.sure and key[1] == self.books.at[key[0]].number
+            if sure or (key[:2] in again and not self.books.acts[key].tolerated):
                 del self.unknown[key]
 
     def forked(self, event: RunForked) -> None:

@@ -133,8 +133,8 @@ class Runs(Section):
             self._law("fork", self.forked_from == (event.run, at), "RunCreated names another origin")
         for act in books.acts.values():
             act.token, act.open, act.cut_off = 0, False, False
-            if act.wait is not None and act.wait.on == "child":
-                # A child belongs to the run that asked for it: it is asked for again.
+            if act.wait is not None and act.wait.on in ("child", "human"):
+                # A child belongs to the run that asked for it, and so does a question: both are asked for again.
                 act.wait = None
         self.discards.clear()
         books.must_reopen, books.begins_anew, books.rollback = books.ended, True, "none"
