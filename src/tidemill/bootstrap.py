@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -89,4 +90,13 @@ def engine_at(
         ambient=ambient,
         handlers=(*built_in_handlers(functions), *handlers),
         worker=options if work else None,
+        user=os_user(),
     )
+
+
+def os_user() -> str:
+    """Whoever the operating system says that this process runs for; nobody where it does not know."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -72,7 +72,7 @@ def test_rewind(shop: Shop) -> None:
     assert shop.fine("runs", "rewind", run_id, "build") == f"✓ rewound to build; run {run_id} is RUNNING\n"
     shop.until(run_id, lambda view: view.nodes["review"]["visits"] == 2)
     told = shop.fine("runs", "events", run_id)
-    assert "RunRewound         build again: build, review · by " in told
+    assert "RunRewound             build again: build, review · by " in told
     assert codes(shop.refused("runs", "rewind", run_id, "nope")) == ["node_unknown"]
     assert codes(shop.refused("runs", "rewind", shop.failed(), "receive")) == ["run_ended"]
 
@@ -198,7 +198,7 @@ def test_patch_says_what_it_would_do_and_then_does_it(shop: Shop) -> None:
     assert done.endswith("→ published as payment@2\n")
     shop.until(run_id, lambda view: view.status == "COMPLETED")
     assert "payment@1+1" in shop.fine("runs", "show", run_id)
-    assert "RunPatched         revision 1 · changed transfer · the account is there" in shop.fine(
+    assert "RunPatched             revision 1 · changed transfer · the account is there" in shop.fine(
         "runs", "events", run_id
     )
 

@@ -74,7 +74,6 @@ def test_version(inside: Inside, arguments: tuple[str, ...]) -> None:
         (("run", "--nope", "x.yaml"), "No such option: --nope"),
         (("run", "x.yaml", "y.yaml"), "unexpected extra argument"),
         (("graph", "x.yaml", "--format", "png"), "--format"),
-        (("validate", "--json"), "Missing argument 'FILE'"),
         (("run", "x.yaml", "--store"), "requires an argument"),
         (("runs", "frobnicate"), "No such command"),
         (("runs", "show"), "Missing argument 'RUN'"),
@@ -94,6 +93,14 @@ def test_a_wrong_usage_is_a_short_message(inside: Inside, arguments: tuple[str, 
     assert words in ended.err
     assert len(ended.err.splitlines()) == 2
     assert "Traceback" not in ended.err
+
+
+def test_a_wrong_usage_is_told_to_a_program(inside: Inside) -> None:
+    for arguments in (("validate", "--json"), ("runs", "list", "--limit", "0", "--json")):
+        ended = inside(*arguments)
+        assert (ended.code, ended.err) == (exits.REFUSED, "")
+        (problem,) = ended.json["problems"]
+        assert problem["code"] == "usage" and problem["message"] and "--help" in problem["hint"]
 
 
 def test_a_bug_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

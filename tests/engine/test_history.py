@@ -137,6 +137,33 @@ async def test_why_a_run_waits(mill: Mill) -> None:
 
 
 @simulated
+async def test_why_knows_the_queues_of_its_own_worker(mill: Mill) -> None:
+    worker = await mill.process(queues=("default",))
+    run_id = await worker.start(document(node("a"), node("b", "a", queue="gpu")))
+    await asyncio.sleep(1)
+    (found,) = (await worker.engine.why(run_id)).blockers
+    assert (found.kind, found.node, getattr(found, "need", None)) == ("worker", "b", "no_queue")
+    assert "no worker on queue gpu" in found.words
+    onlooker = await mill.process("w2", work=False)
+    (found,) = (await onlooker.engine.why(run_id)).blockers
+    assert getattr(found, "need", None) == "busy"
+    await mill.process("w3", queues=("gpu",))
+    assert (await worker.end(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_why_leads_on_to_the_child_that_failed(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("f", type="fail"), name="sub"))
+    run = await worker.run(document(child("c", "sub")), key="r")
+    found = await worker.engine.why("r")
+    assert (run.status, found.command) == ("FAILED", "tidemill why r.c.1")
+    assert (await worker.engine.why("r.c.1")).command == "tidemill runs retry {run}"
+    missing = await worker.run(document(child("c", "nowhere")))
+    assert (await worker.engine.why(missing.run_id)).command == "tidemill runs retry {run}"
+
+
+@simulated
 async def test_why_a_run_failed_and_what_runs_now(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})

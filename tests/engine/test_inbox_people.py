@@ -72,7 +72,7 @@ async def test_four_eyes_are_neither_the_requesters_nor_those_of_whoever_patched
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
-WORDS = [{"actor": 5}, {"actor": "\ud800"}, {"comments": 5}, {"comments": "x" * 2_001}, {"roles": [5]}]
+WORDS = [{"actor": 5}, {"actor": "\ud800"}, {"comments": 5}, {"comments": "x" * 2_001}, {"roles": [5]}, {"roles": "ops"}]
 
 
 @pytest.mark.parametrize("said", WORDS)
@@ -83,6 +83,24 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Mill, said: dict[st
     given = {"actor": "ada", **said}
     assert await unchanged(mill, run_id, worker.engine.decide(run_id, "ok", "approve", **given)) == "text_invalid"
     assert await unchanged(mill, run_id, worker.engine.delegate(run_id, "ok", "bob", **given)) == "text_invalid"
+
+
+@simulated
+async def test_refusals_name_the_place_and_say_what_now(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await _asked(mill, worker, human("review"))
+    engine, odd = worker.engine, cast(Any, "1")
+    for code, path, asked in (
+        ("text_invalid", "/roles", engine.decide(run_id, "review", "approve", actor="ada", roles="ops")),
+        ("text_invalid", "/actor", engine.decide(run_id, "review", "approve", actor="x" * 2_001)),
+        ("place_invalid", "/visit", engine.decide(run_id, "review", "approve", actor="ada", visit=odd)),
+        ("place_invalid", "/index", engine.approval(run_id, "review", index=odd)),
+        ("node_unknown", "/node", engine.approval(run_id, "reviw")),
+        ("node_unknown", "", engine.override(run_id, "reviw", skip=True)),
+    ):
+        (problem,) = (await refused(asked)).problems
+        assert (problem.code, problem.path) == (code, path) and problem.hint
+        assert code != "node_unknown" or problem.hint == "did you mean `review`?"
 
 
 @simulated

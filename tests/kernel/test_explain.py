@@ -324,6 +324,9 @@ def test_a_paused_run_says_why_and_what_it_keeps_back() -> None:
     assert shown(found) == "pause; retry c; lease b; timer d | pause a; join e"
     assert (found.headline.partition(";")[0], found.reason) == ("the run is paused: lunch", "lunch")
     assert found.blockers[0].command == "tidemill runs resume {run}"
+    again = blocker(found, "c")
+    assert "by itself" not in again.unblock and again.unblock.startswith("resume the run")
+    assert again.words.endswith("once the run is resumed") and again.command == "tidemill runs resume {run}"
     run.kernel.now = 9_000
     assert blocker(why(run.kernel), "c").kind == "pause"
 
@@ -493,8 +496,20 @@ def test_a_rollback_names_what_it_leaves() -> None:
     run.undone("a")
     found = why(run.kernel)
     assert (found.rollback, found.left.names, found.blockers) == ("partial", ("b/1/-1",), ())
-    assert found.headline.endswith("its rollback left something undone: b/1/-1")
-    assert found.command == "tidemill runs fork {run}"
+    assert found.headline.endswith("its rollback left something undone: b")
+    assert found.left_error is not None and found.left_error.code == "stuck"
+    assert found.unblock.startswith("put right what kept b from being undone")
+    assert found.command == "tidemill runs rollback {run}"
+
+
+def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
+    run = undoing()
+    run.undone("b")
+    run.undone("a")
+    found = why(run.kernel)
+    assert (found.rollback, found.left_error) == ("done", None)
+    assert "fork it at a node before what was undone, or start it anew" in found.unblock
+    assert found.command == "tidemill runs fork {run} --node NODE"
 
 
 def test_an_explanation_is_json_as_it_is() -> None:

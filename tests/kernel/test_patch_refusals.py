@@ -47,6 +47,22 @@ def test_what_has_happened_stays(graph: str, nodes: Any, code: str) -> None:
     assert run.refused(run.patching(flow(graph, nodes))) in code.split()
 
 
+def test_the_hint_is_a_way_that_is_open() -> None:
+    """Only a live run can be rewound; one that has ended is forked with the patch."""
+    run = Acts("a > b > c").begun()
+    run.done("a")
+    changed, joined = flow("a > b > c", {"a": {"timeout_seconds": 5}}), flow("n > a > b > c")
+    patches = [run.patching(changed), run.patching(joined)]
+    for patch in patches:
+        (live,) = problems(run.flow, run.kernel.state, patch)
+        assert live.hint == "rewind the run to a first, or fork the run with this patch, beginning at a"
+    run.fail("b")
+    for patch in (run.patching(changed, retry=True), run.patching(joined, retry=True)):
+        (ended,) = problems(run.flow, run.kernel.state, patch)
+        assert ended.hint.startswith("fork the run with this patch, beginning at a")
+        assert "rewind the run" not in ended.hint
+
+
 def test_other_refusals() -> None:
     run = Acts("a > b", {"a": UNDO}).begun()
     renamed = msgspec.structs.replace(run.flow, name="other")

@@ -40,9 +40,9 @@ class Asking:
     as_json: bool = False
 
     def answer(
-        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, code: Callable[[T], int] | None = None
+        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
     ) -> int:
-        """Ask, and print what came of it; `code` tells how well that went, where it may have gone badly."""
+        """Ask, and print what came of it; `ends` tells the exit code where it may have gone badly."""
         try:
             found = self._asked(ask)
         except Rejected as refusal:
@@ -51,7 +51,7 @@ class Asking:
             print_json(plain(found))
         else:
             tell(found)
-        return exits.OK if code is None else code(found)
+        return exits.OK if ends is None else ends(found)
 
     def listen(self, ask: Callable[[Tidemill], None]) -> int:
         """Ask something that prints its answers by itself, as they come."""

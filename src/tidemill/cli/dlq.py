@@ -133,11 +133,11 @@ def retry_command(
             limit=limit,
         )
 
-    def code_of(outcome: Reprocessed) -> int:
+    def ends(outcome: Reprocessed) -> int:
         in_vain = outcome.matched and not outcome.handled and not dry_run
         return exits.REFUSED if in_vain else exits.OK
 
-    return Asking(store, as_json).answer(ask, tell_reprocessed, code=code_of)
+    return Asking(store, as_json).answer(ask, tell_reprocessed, ends=ends)
 
 
 @dlq.command("discard")

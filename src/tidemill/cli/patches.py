@@ -19,7 +19,7 @@ from tidemill.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tidemill.engine.operators import PatchOutcome
+    from tidemill.engine.changes import PatchOutcome
     from tidemill.front import Tidemill
 
 PatchFile = Annotated[

@@ -14,7 +14,7 @@ from tidemill.cli.terminal import clean
 from tidemill.engine.catalog import Diff
 from tidemill.engine.history import Comparison
 from tidemill.engine.letters import Reprocessed, ReprocessedRun
-from tidemill.engine.operators import PatchOutcome
+from tidemill.engine.changes import PatchOutcome
 from tidemill.kernel.document.diff import Change, GraphDiff
 
 NAMES_COLUMNS_MAX = 600

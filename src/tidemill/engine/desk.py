@@ -18,7 +18,9 @@ from tidemill.engine.turn import Turns
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import AnyEvent, Payload
+from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Page, Store, Stream
 
 
@@ -57,9 +59,40 @@ class Desk:
         if command.id is not None:
             check_command_id(command.id)
             command = msgspec.structs.replace(command, id=command_name(type(command), command.id))
+            await self._same_request(run_id, command)
         answer = await self.turns.command(self._stream(run_id), command, flow=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)
+
+    async def _check_parent(self, run_id: str) -> None:
+        """Refuse to reopen a child that nobody waits for: it would be closed again at once."""
+        state = (await self._entry(run_id)).state
+        if state.parent is None or state.live or state.close == ABANDON:
+            return
+        parent_id, node, visit, index = state.parent
+        parent = (await self.runs.refresh([self._stream(parent_id)])).get(self._stream(parent_id))
+        cell = None if parent is None else parent.state.peek(node)
+        act = peek_at(cell, index) if cell is not None and cell.visit == visit else None
+        if act is None or act.wait is None or act.wait.name != run_id:
+            hint = f"retry run {parent_id}, or fork this one"
+            raise rejected("parent_over", f"its parent {parent_id} no longer waits for it", hint=hint)
+
+    async def _same_request(self, run_id: str, command: AnyCommand) -> None:
+        """Refuse a command id that was used for the same act on something else."""
+        seq = (await self._entry(run_id)).state.commands.get(command.id or "")
+        if seq is None:
+            return
+        (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False)
+        first = decode_event(tail.records[0])
+        node, wanted = getattr(first, "node", None), getattr(command, "node", None)
+        labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
+        if (node and wanted and node != wanted) or not set_.items() <= labels.items():
+            raise rejected(
+                "command_id_reused",
+                "this command id belongs to another request",
+                path="/command_id",
+                hint="use a new id for a new request",
+            )
 
     async def _packed(self, value: Any, *, code: str, path: str) -> Payload:
         return await packed(self._tenant, value, self._blobs, code=code, path=path)

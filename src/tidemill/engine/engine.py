@@ -52,8 +52,10 @@ class Engine(Letters, Inbox, History, Library):
         handlers: Sequence[Handler],
         worker: WorkerOptions | None = None,
         tenant: str = "default",
+        user: str = "",
         audit_every_ms: int = 10_000,
     ) -> None:
+        self._user = user
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -138,8 +140,9 @@ class Engine(Letters, Inbox, History, Library):
         """Start a run and return its id once it is durable.
 
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        Without `submitted_by` it is whoever this process runs for.
         """
-        marks = check_labels(labels or {})
+        marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         version = await self.catalog.resolve(self._tenant, workflow)
         flow = await self.catalog.flow(self._tenant, version.digest)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.engine.changes import Changes
 from tidemill.engine.desk import at_index
 from tidemill.engine.operators import UNSET, Operators
 from tidemill.engine.requests import check_place
@@ -55,7 +56,7 @@ class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Letters(Operators):
+class Letters(Operators, Changes):
     """The verbs."""
 
     async def dead_letters(

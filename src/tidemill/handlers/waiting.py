@@ -6,11 +6,13 @@ is decided by the kernel.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from tidemill.expressions.templates import is_template
 from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import Flaw, NodeType
 
 HOURS_MAX = 876_600
 """A hundred years, as for the node type `sleep`."""
@@ -20,18 +22,22 @@ _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|r
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 
-def _too_few(config: Any) -> Iterator[Flaw]:
-    """A quorum that nobody can reach: every name is known, and there are not enough."""
+def _too_few(asked: Iterable[str], quorum: int) -> Flaw | None:
+    """Why people who are all known by name can never agree: there are not enough of them."""
+    people = set(asked)
+    if quorum <= len(people) or not people or not all(name.startswith("user:") for name in people):
+        return None
+    message = f"{quorum} people have to agree, but only {len(people)} are asked"
+    return Flaw("/quorum", message, "lower the quorum, or ask a role")
+
+
+def _never_agreed(config: Any) -> Iterator[Flaw]:
     quorum = config.get("quorum", 1)
-    for field in ("approvers", "escalate_to"):
-        asked = config.get(field)
-        if not isinstance(quorum, int) or not isinstance(asked, list):
-            continue
-        people = set(asked)
-        if people and all(name.startswith("user:") and not is_template(name) for name in people) > 0:
-            if quorum > len(people):
-                message = f"{quorum} people have to agree, but only {len(people)} are asked"
-                yield Flaw("/quorum", message, "lower the quorum, or ask a role")
+    for asked in (config.get("approvers"), config.get("escalate_to")):
+        if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
+            flaw = _too_few(asked, quorum)
+            if flaw is not None:
+                yield flaw
 
 
 def _no_moment(config: Any) -> Iterator[Flaw]:
@@ -49,7 +55,7 @@ HUMAN = NodeType(
     waits=True,
     exits=("rejection_path", "changes_path"),
     schemas=("form",),
-    check=_too_few,
+    check=_never_agreed,
     description="Asks people to approve, reject or request changes.",
     config_schema={
         "type": ["object", "null"],
@@ -123,10 +129,9 @@ def human(context: NodeContext) -> Ended:
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
     for asked in (approvers, config.get("escalate_to", ())):
-        people = set(asked)
-        if people and all(name.startswith("user:") for name in people) and quorum > len(people):
-            message = f"{quorum} people have to agree, but only {len(people)} are asked"
-            raise Fail("config_invalid", message, hint="lower the quorum, or ask a role")
+        flaw = _too_few(asked, quorum)
+        if flaw is not None:
+            raise Fail("config_invalid", flaw.message, hint=flaw.hint)
     return Pause(
         on="human",
         approval=Asked(

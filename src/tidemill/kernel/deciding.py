@@ -41,8 +41,13 @@ EXITS = {"reject": "rejection", "changes": "changes"}
 """The way out that a decision other than an approval takes, where the node names one."""
 
 
+DELEGATIONS_MAX = 100
+"""How often one decision can be passed on."""
+
+
 def as_user(name: str) -> str:
     """A person as approvals name them. Somebody who is called like a role is still no role."""
+    name = name.strip()
     return name if name.startswith(USER) else USER + name
 
 
@@ -70,9 +75,9 @@ def refusal(pen: Pen, command: Decide | Delegate) -> Problem | None:
     if isinstance(command, Delegate):
         return _no_delegation(approval, pen.state, person, command.to)
     if approval.status == "expired":
-        return _problem("approval_expired", "the time to decide has passed", "retry the node to ask again")
+        return _problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
     if approval.status == "cancelled":
-        return _problem("approval_closed", "nobody waits for this decision any more")
+        return _problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
         return _problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
     if command.verb == "changes" and not _changeable(pen, node, command.index):
@@ -84,7 +89,11 @@ def refusal(pen: Pen, command: Decide | Delegate) -> Problem | None:
     earlier = _earlier(approval, person)
     if earlier and earlier != command.verb:
         who = "you" if approval.status == "pending" else approval.decided_by
-        return _problem("decision_conflict", f"it was decided otherwise already: {earlier} by {who}")
+        return _problem(
+            "decision_conflict",
+            f"it was decided otherwise already: {earlier} by {who}",
+            "see `tidemill approvals show`",
+        )
     return None
 
 
@@ -92,7 +101,9 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     cell = state.peek(command.node)
     act = peek_at(cell, command.index)
     if command.visit and command.visit < cell.visit:
-        return _problem("approval_closed", f"node {command.node} is at visit {cell.visit} by now")
+        return _problem(
+            "approval_closed", f"node {command.node} is at visit {cell.visit} by now", "decide on the present visit"
+        )
     if act is None or act.approval is None or command.visit > cell.visit:
         return _problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
     return act.approval
@@ -155,13 +166,17 @@ def _earlier(approval: Approval, person: str) -> str:
 def _no_delegation(approval: Approval, state: State, person: str, name: str) -> Problem | None:
     to = as_user(name)
     if approval.status != "pending":
-        return _problem("approval_closed", f"the approval is {approval.status}, there is nothing to pass on")
+        message = f"the approval is {approval.status}, there is nothing to pass on"
+        return _problem("approval_closed", message, "see `tidemill approvals list`")
+    if len(approval.delegated) >= DELEGATIONS_MAX:
+        return _problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
     if name.startswith(ROLE) or to == person:
         return _problem("delegation_invalid", "a decision is passed on to another person", "name a user")
     if approval.four_eyes and to in _involved(approval, state):
-        return _problem("four_eyes", f"{to} submitted or patched the run, and four eyes are required")
+        message = f"{to} submitted or patched the run, and four eyes are required"
+        return _problem("four_eyes", message, "ask somebody else")
     if any(vote.by in (person, to) for vote in approval.votes):
-        return _problem("delegation_invalid", "one of the two has voted already")
+        return _problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
     return None
 
 

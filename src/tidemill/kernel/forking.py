@@ -81,9 +81,14 @@ def _shares(state: State, key: str) -> bool:
 
 def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
     if fork.rewind not in pen.flow.by_id:
-        return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}")
+        hint = f"nodes: {', '.join(list(pen.flow.by_id)[:20])}"
+        return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
     if not _has_begun(_whole(fork.prefix), fork.rewind):
-        return Problem(code="node_not_begun", message=f"node {fork.rewind} had not begun at this event")
+        return Problem(
+            code="node_not_begun",
+            message=f"node {fork.rewind} had not begun at this event",
+            hint="fork at a later event",
+        )
     return None
 
 

@@ -43,7 +43,8 @@ def refuse_signal(pen: Pen, signal: Signal) -> Problem | None:
             code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
         )
     if len(state.signals) >= SIGNALS_MAX and _taker(pen, signal.name) is None:
-        return Problem(code="signals_full", message=f"the run keeps {SIGNALS_MAX} signals that nobody has taken")
+        message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
+        return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
     return None
 
 

@@ -30,9 +30,11 @@ def refuse_rollback(pen: Pen) -> Problem | None:
     if state.live:
         return Problem(code="run_not_ended", message=f"the run is {state.status}", hint="cancel it first")
     if state.rollback == "running":
-        return Problem(code="rollback_running", message="the run is being rolled back already")
+        hint = "wait for its end; `tidemill why` says how far it is"
+        return Problem(code="rollback_running", message="the run is being rolled back already", hint=hint)
     if state.rollback == "done":
-        return Problem(code="rollback_done", message="the run was rolled back already")
+        hint = "everything that could be undone is undone"
+        return Problem(code="rollback_done", message="the run was rolled back already", hint=hint)
     if not _steps(state) and not (state.rollback == "none" and _unknown(pen)):
         hint = "only completed nodes with a compensator can be undone"
         return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)

@@ -53,30 +53,48 @@ class TypeTable:
             return
         config = owner.get("config")
         config = {} if config is None else config
-        if type_.config_schema is not True:
-            schema = self.schemas.get(type_.key)
-            if schema is None:
-                schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
-            if not schema.accepts(config):
-                place, path = draft.place(number), f"{draft.place(number).path}/{key}"
-                found = list(schema.problems(config, path, wildcard=is_template, code="config_invalid"))
-                for problem in found:
-                    place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
-                if found:
-                    return
-        if type_.schemas or type_.check is not None:
+        if not self._suits(draft, number, type_, config, key):
+            return
+        if isinstance(config, dict) and (type_.schemas or type_.check is not None):
             self._check_closely(draft.place(number), type_, config, key)
 
-    def _check_closely(self, place: Place, type_: NodeType, config: Json, key: str) -> None:
+    def _suits(self, draft: Draft, number: int, type_: NodeType, config: Json, key: str) -> bool:
+        """Whether a configuration follows its type's schema, with every problem reported."""
+        if type_.config_schema is True:
+            return True
+        schema = self.schemas.get(type_.key)
+        if schema is None:
+            schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
+        if schema.accepts(config):
+            return True
+        place = draft.place(number)
+        found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
+        for problem in found:
+            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        return not found
+
+    def _check_closely(self, place: Place, type_: NodeType, config: dict[str, Json], key: str) -> None:
         """Report what a type says of a config beyond its schema: schemas in it that are none, and its own flaws."""
         flaws = list(type_.check(config)) if type_.check is not None else []
-        for field in type_.schemas if isinstance(config, dict) else ():
+        for field in type_.schemas:
             inner = config.get(field)
-            if inner is not None and not is_template(inner):
+            if inner is not None and not _holds_template(inner):
                 flaws += [Flaw(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")]
         for flaw in flaws:
             path = f"{place.path}/{key}{flaw.path}"
             place.found.problem("config_invalid", path, f"{place.who}: {flaw.message}", flaw.hint)
+
+
+def _holds_template(value: Json) -> bool:
+    """Whether any part of a value is not known before it is rendered."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, (dict, list)):
+            left += each.values() if isinstance(each, dict) else each
+        elif is_template(each):
+            return True
+    return False
 
 
 def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:
