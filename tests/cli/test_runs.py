@@ -305,6 +305,74 @@ def test_runs_of_different_graphs_are_compared(shop: Shop) -> None:
     assert matches(r"^build +\(not there\) +COMPLETED$", told)
 
 
+def test_the_last_events(shop: Shop) -> None:
+    run_id = shop.failed()
+    whole = shop.json("runs", "events", run_id)["events"]
+    assert shop.json("runs", "events", run_id, "--last", "2") == {"events": whole[-2:], "next": None}
+    assert shop.json("runs", "events", run_id, "--last", "1000")["events"] == whole
+    followed = shop("runs", "events", run_id, "--last", "2", "--follow", "--json").out.splitlines()
+    assert [json.loads(line) for line in followed] == whole[-2:]
+
+
+def test_a_run_that_failed_as_a_whole_is_listed_as_such(shop: Shop) -> None:
+    nodes = [{"id": "a", "type": "value", "config": 1}]
+    run_id = shop.start({"name": "odd", "nodes": nodes, "outputs": {"x": "{{ a.output.nothing.there }}"}})
+    shop.until(run_id, lambda view: view.status == "FAILED")
+    assert "  failed as a whole [" in shop.fine("runs", "list")
+
+
+BOOKED = {
+    "name": "trip",
+    "nodes": [
+        {
+            "id": "hotel",
+            "type": "value",
+            "config": 1,
+            "compensator": {"type": "fail", "config": {"kind": "stuck", "message": "no answer"}},
+        },
+        {"id": "wait", "type": "signal", "dependencies": ["hotel"]},
+    ],
+}
+
+
+def test_a_rollback_that_is_not_complete(shop: Shop) -> None:
+    """People are told names of steps, the reason, and to try again; never to retry the run."""
+    run_id = shop.start(BOOKED)
+    shop.until(run_id, lambda view: view.nodes["wait"]["status"] == "WAITING")
+    shop.fine("runs", "cancel", run_id)
+    shop.fine("runs", "rollback", run_id)
+    shop.until(run_id, lambda view: view.rollback["status"] == "partial")
+    why, shown, events = (shop.fine("runs", verb, run_id) for verb in ("why", "show", "events"))
+    for told in (why, shown, events):
+        assert "hotel/1" not in told and "hotel" in told
+    assert shown.endswith(f"→ tidemill runs why {run_id}\n") and "retry" not in shown
+    assert "no answer [stuck]" in why and why.endswith(f"→ tidemill runs rollback {run_id}\n")
+    assert matches(r" RollbackFinished       partial · not undone: hotel$", events)
+    assert matches(r" CompensationScheduled  hotel", events)
+
+
+def test_items_that_are_queued_together_are_one_range(shop: Shop) -> None:
+    """A map that is retried is held until its items are let in, though there is no limit."""
+    tries = {"attempts": "{{ 9 if item else 0 }}"}
+    nodes = [{"id": "m", "type": "fail", "config": tries, "map": {"over": [0, 0, 1]}}]
+    run_id = shop.start({"name": "many", "nodes": nodes})
+    shop.until(run_id, lambda view: view.status == "FAILED")
+    assert matches(r" NodeScheduled          m\[0…2\]$", shop.fine("runs", "events", run_id))
+    shop.mill.retry(run_id)
+    shop.until(run_id, lambda view: view.status == "FAILED" and view.nodes["m"]["items"]["done"] > 0)
+    told = shop.fine("runs", "events", run_id)
+    assert "held back" in told and "max_parallel" not in told
+
+
+def test_programs_are_told_an_index_of_items_only(shop: Shop) -> None:
+    failed, asked = shop.failed(), shop.asking()
+    (letter,) = shop.json("dlq", "list")["dead_letters"]
+    (approval,) = shop.json("approvals", "list")["approvals"]
+    assert letter["index"] is approval["index"] is None
+    assert shop.json("why", failed)["first_cause"]["index"] is None
+    assert {blocker["index"] for blocker in shop.json("why", asked)["blockers"]} == {None}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

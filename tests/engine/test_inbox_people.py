@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.engine.door import following
 from tests.engine.kit import Mill, Process, simulated
-from tests.engine.people import LARGE, code_of, human, unchanged, waits
+from tests.engine.people import LARGE, code_of, human, refused, unchanged, waits
 from tests.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.kernel.events import ApprovalDecided, ApprovalDelegated, ApprovalVoted, NodeCompleted, NodeScheduled
@@ -72,7 +72,14 @@ async def test_four_eyes_are_neither_the_requesters_nor_those_of_whoever_patched
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
-WORDS = [{"actor": 5}, {"actor": "\ud800"}, {"comments": 5}, {"comments": "x" * 2_001}, {"roles": [5]}, {"roles": "ops"}]
+WORDS = [
+    {"actor": 5},
+    {"actor": "\ud800"},
+    {"comments": 5},
+    {"comments": "x" * 2_001},
+    {"roles": [5]},
+    {"roles": "ops"},
+]
 
 
 @pytest.mark.parametrize("said", WORDS)
@@ -88,13 +95,13 @@ async def test_words_that_cannot_be_stored_are_refused(mill: Mill, said: dict[st
 @simulated
 async def test_refusals_name_the_place_and_say_what_now(mill: Mill) -> None:
     worker = await mill.process()
-    run_id = await _asked(mill, worker, human("review"))
+    run_id = await _asked(mill, worker, human("ok"), node("review", "ok"))
     engine, odd = worker.engine, cast(Any, "1")
     for code, path, asked in (
-        ("text_invalid", "/roles", engine.decide(run_id, "review", "approve", actor="ada", roles="ops")),
-        ("text_invalid", "/actor", engine.decide(run_id, "review", "approve", actor="x" * 2_001)),
-        ("place_invalid", "/visit", engine.decide(run_id, "review", "approve", actor="ada", visit=odd)),
-        ("place_invalid", "/index", engine.approval(run_id, "review", index=odd)),
+        ("text_invalid", "/roles", engine.decide(run_id, "ok", "approve", actor="ada", roles="ops")),
+        ("text_invalid", "/actor", engine.decide(run_id, "ok", "approve", actor="x" * 2_001)),
+        ("place_invalid", "/visit", engine.decide(run_id, "ok", "approve", actor="ada", visit=odd)),
+        ("place_invalid", "/index", engine.approval(run_id, "ok", index=odd)),
         ("node_unknown", "/node", engine.approval(run_id, "reviw")),
         ("node_unknown", "", engine.override(run_id, "reviw", skip=True)),
     ):

@@ -36,7 +36,7 @@ async def test_a_patched_config_reaches_a_worker_that_knew_the_run_before(mill: 
     patch = [{"op": "replace", "path": "/nodes/x/config/args/name", "value": "sales"}]
     client = await mill.process("client", work=False)
     await client.engine.patch(run_id, patch, retry=True)
-    run = await second.end(run_id)
+    run = await client.end(run_id)
     assert (run.status, seen[-1]) == ("COMPLETED", "sales"), seen
 
 
@@ -60,12 +60,12 @@ async def test_a_checkpoint_reaches_a_worker_that_knew_the_run_before(mill: Mill
     run_id = await first.start(
         document(
             call("p", function="quick", queue="b"),
-            call("x", function="work", queue="a", retry={"max_attempts": 3, "backoff_seconds": 20, "jitter": 0}),
+            call("x", function="work", queue="a", retry={"max_attempts": 3, "backoff_seconds": 6, "jitter": 0}),
         )
     )
     await asyncio.sleep(5)
     await first.stop()
     assert second.engine.worker is not None
     second.engine.worker._queues = frozenset({"a", "b", "system"})
-    run = await second.end(run_id)
+    run = await (await mill.process("client", work=False)).end(run_id)
     assert (run.status, seen) == ("COMPLETED", [(1, None), (2, {"rows": 500})])

@@ -122,12 +122,41 @@ def test_a_whole_config_compiles_and_its_paths_become_edges() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"form": "{{ inputs.form }}"},
+        {"form": {"properties": {"n": {"enum": "{{ inputs.choices }}"}}}},
+        {"approvers": ["user:{{ inputs.who }}"], "quorum": 2},
+        {"approvers": "{{ inputs.them }}", "quorum": 2},
+        {"approvers": ["user:ada"], "quorum": "{{ inputs.n }}"},
+        {"approvers": ["user:ada", "role:ops"], "quorum": 2},
+        {"quorum": 2},
+        "{{ inputs.all }}",
+        None,
+    ],
+)
+def test_what_is_not_known_yet_is_not_judged(config: Any) -> None:
+    compile_document(_document("human", config), TYPES)
+    compile_document(_document("wait_until", {"at": "{{ inputs.when }}"}), TYPES)
+
+
+def test_a_moment_that_is_none_is_refused_at_once() -> None:
+    (problem,) = _refused("wait_until", {"at": "tomorrow"})
+    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/at")
+    assert "tomorrow" in problem.message and problem.hint
+
+
 BAD_HUMANS = [
     ({"title": 5}, "/title"),
     ({"title": "x" * 501}, "/title"),
     ({"description": ["x"]}, "/description"),
     ({"description": "x" * 20_001}, "/description"),
     ({"form": "name"}, "/form"),
+    ({"form": {"type": "objekt"}}, "/form/type"),
+    ({"form": {"properties": {"n": {"minimum": "one"}}}}, "/form/properties/n/minimum"),
+    ({"approvers": ["user:ada", "user:ada"], "quorum": 2}, "/quorum"),
+    ({"on_timeout": "escalate", "escalate_to": ["user:ada"], "quorum": 2}, "/quorum"),
     ({"approvers": "user:ada"}, "/approvers"),
     ({"approvers": ["ada"]}, "/approvers/0"),
     ({"approvers": ["user:ada", "group:x"]}, "/approvers/1"),

@@ -9,8 +9,10 @@ import pytest
 from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, retry
 from tests.kernel.tables import agent, choose, loop, rows
+from tidemill.errors import Problem
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, Waits
+from tidemill.kernel.decide import decide
 
 SEEDS = 1_000
 
@@ -382,3 +384,20 @@ def test_whatever_is_settled_by_hand_the_run_ends_without_losing_a_token(batch: 
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
         walk = Meddled(seed, (override, override, override, retry, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
+
+
+def test_every_refusal_says_what_can_be_done() -> None:
+    run = Acts("a > b; m", {"m": {"map": {"over": [1]}}}).begun()
+    run.done("a")
+    for command, code in (
+        (Override(node="a", visit=2), "visit_over"),
+        (Override(node="a", visit=0), "node_ended"),
+        (Override(node="b", visit=0), "node_live"),
+        (Override(node="b", visit=0, index=3), "item_unknown"),
+        (Override(node="nobody", visit=0), "node_unknown"),
+    ):
+        problem = decide(run.flow, run.kernel.state, command, run.kernel.now)
+        assert isinstance(problem, Problem) and (problem.code, bool(problem.hint)) == (code, True)
+    run.fail("b")
+    problem = decide(run.flow, run.kernel.state, Override(node="a", visit=0), run.kernel.now)
+    assert isinstance(problem, Problem) and problem.hint == "fork the run, beginning at it"

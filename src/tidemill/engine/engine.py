@@ -118,7 +118,7 @@ class Engine(Letters, Inbox, History, Library):
         await self.close()
 
     def _workers(self) -> Workers | None:
-        """This process's own worker is the only one that is known of; without one, nothing is known."""
+        """What the worker of this process can do: others are not known of, and without one nothing is."""
         if self.worker is None:
             return None
         queues = self._queues

@@ -50,7 +50,9 @@ def check_roles(roles: Any) -> None:
     """Refuse roles that are not a sequence of names; a single text is none, though it could be gone through."""
     if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):
         hint = "pass a list of names, also for a single one"
-        raise rejected("text_invalid", f"roles are names in a list, not {type(roles).__name__}", path="/roles", hint=hint)
+        raise rejected(
+            "text_invalid", f"roles are names in a list, not {type(roles).__name__}", path="/roles", hint=hint
+        )
     for role in roles:
         check_words(roles=role)
 

@@ -159,7 +159,9 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
         return "a run that is being rolled back does not go on", ""
     undo = not_undone(state)
     if undo is not None:
-        words = f"put right what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
+        words = (
+            f"put right what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
+        )
         return words, "tidemill runs rollback {run}"
     if state.status == "COMPLETED":
         return "", ""
