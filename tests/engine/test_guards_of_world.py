@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engine.door import Call
+from tests.engine.door import Call, after_s
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import child, code_of, human, waits
 from tests.engine.scripts import call
@@ -24,13 +24,14 @@ from tidemill.engine.programs import Flow
 from tidemill.engine.rows import read_approval_row, rows_beside
 from tidemill.engine.runs import Entry
 from tidemill.engine.tasks import may_run
+from tidemill.engine.turn import Ask
 from tidemill.engine.worker import Worker
 from tidemill.handlers.contract import Asked, Child, Fail, Pause, Skip
-from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Rewind
+from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Done, Result, Rewind
 from tidemill.kernel.events import CompensationCompleted, NodeFailed, RunRetried
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import Put, Task, expected_jobs, system_job
-from tidemill.kernel.state import decode_state, encode_state
+from tidemill.kernel.state import State, decode_state, encode_state
 from tidemill.stores.contract import Claim, Job, JobView, Row, Stream
 
 STREAM = Stream("default", "run", "r")
@@ -70,6 +71,14 @@ def test_what_anyone_may_decide_is_found_by_anyone() -> None:
     run.start()
     (row,) = rows_of(run, lambda: run.ask("h"))
     assert "approver:anyone" in row.terms
+
+
+def test_what_a_fork_shares_was_asked_elsewhere() -> None:
+    run = Acts("h > z", {"h": tables.human()}).begun()
+    run.ask("h")
+    other = run.fork()
+    rows = rows_beside(STREAM, State(), other.kernel.state, other.kernel.events)
+    assert listed(rows) == []
 
 
 # The audit
@@ -342,3 +351,28 @@ async def test_a_run_that_ends_while_its_tail_is_on_the_way_is_still_known(mill:
     client.door.next("load", tail_first)
     found = await client.engine.runs.refresh([stream])
     assert found[stream].state.status == "CANCELLED"
+
+
+@simulated
+async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("v"), name="kid"))
+    await worker.run(document(child("c", "kid")), key="mum")
+    assert await code_of(worker.engine.start("kid", {}, key="mum.c.1")) == "key_reused"
+
+
+@simulated
+async def test_outputs_are_those_of_the_graph_that_the_run_has_by_now(mill: Mill) -> None:
+    """A worker knows the run as it was when it asked for them, but not the patch since."""
+    client = await mill.process("c", work=False)
+    worker = mill.build("w", audit_every_ms=10**9)
+    worker.door.always("claim", after_s(60))
+    await worker.open()
+    run_id = await client.start(document(node("a"), outputs={"x": 1}))
+    lease = (await mill.store.claim(Claim(queues=("default",), limit=1, lease_ms=9_000)))[0]
+    done = Result(node="a", visit=1, token=lease.token, outcome=Done(output=b"1"))
+    client.engine.turns.ask(mill.stream(run_id), Ask(done, lambda ask, answer: None, ack=lease))
+    await asyncio.sleep(1)
+    await worker.engine.show(run_id)
+    await client.engine.patch(run_id, [{"op": "replace", "path": "/outputs", "value": {"x": 2}}])
+    assert (await client.end(run_id)).outputs == {"x": 2}

@@ -121,6 +121,17 @@ def test_an_unknown_outcome_that_nobody_could_undo_is_not_named() -> None:
     assert run.kernel.state.rollback == "done"
 
 
+def test_an_item_that_was_under_way_when_the_run_ended_is_named() -> None:
+    run = undoing("m", m={"map": {"over": [1, 2]}})
+    run.expand("m", 2)
+    run.done("m[0]")
+    run.begin("m[1]", token=9)
+    run.cancel()
+    run.rollback()
+    run.undone("m[0]")
+    assert run.of(ev.RollbackFinished)[-1].left == ("m/1/1",)
+
+
 def test_a_rollback_that_was_stopped_hears_nothing_more() -> None:
     run = undoing("a > b")
     run.end("a", "b")

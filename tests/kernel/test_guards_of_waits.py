@@ -6,7 +6,8 @@ import pytest
 
 from tests.kernel.acts import Acts
 from tests.kernel.tables import Run, asked, choose, human, loop, rows
-from tidemill.kernel.commands import Lost, Pause, Relabel, Resume, Waits
+from tidemill.kernel.commands import Cancel, Delegate, Lost, Pause, Relabel, Resume, Waits
+from tidemill.kernel.deciding import DELEGATIONS_MAX
 
 AGAIN = {"retry": {"max_attempts": 3, "backoff_seconds": 0}, "timeout_seconds": 5}
 
@@ -28,6 +29,21 @@ def test_four_eyes_of_whoever_forked_the_run() -> None:
 def test_a_role_that_is_called_like_a_person_is_not_that_person() -> None:
     run = asked(who="user:ann")
     assert run.refused(run.decision("approve", "h", "eve", roles="user:ann")) == "approver_not_allowed"
+
+
+def test_white_space_makes_nobody_another_person() -> None:
+    run = asked(who="user:ann user:bob", quorum=2)
+    run.approve("h", "ann")
+    assert run.approve("h", " ann ") == []
+
+
+def test_a_decision_is_passed_on_a_bounded_number_of_times() -> None:
+    run = asked(who="user:ann")
+    pair = ["ann", "bob"]
+    for number in range(DELEGATIONS_MAX):
+        run.delegate("h", pair[number % 2], pair[1 - number % 2])
+    assert run.refused(Delegate(node="h", visit=1, to="bob", actor="ann")) == "delegation_invalid"
+    assert run.approve("h", "ann") != []
 
 
 def test_a_rejected_item_fails_also_when_its_map_has_a_branch() -> None:
@@ -107,6 +123,14 @@ def test_the_end_of_a_child_counts_once_also_while_conditions_are_left() -> None
     run.child_ended("a")
     assert run.nodes("a") == "a=QUEUED"
     assert run.child_ended("a") == []
+
+
+def test_a_child_that_a_later_attempt_has_asked_for_is_not_closed_for_an_earlier_one() -> None:
+    run = Run("a")
+    run.start(parent=("mum", "c", 1, -1))
+    run.do(Relabel(id="again:2", labels={}))
+    assert run.do(Cancel(attempt=1)) == []
+    assert run.do(Cancel(attempt=2)) != []
 
 
 # Conditions over what a wait ended with

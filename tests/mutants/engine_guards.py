@@ -435,7 +435,7 @@ ENGINE: tuple[Guard, ...] = (
         name="key-reuse-refused",
         why="A second request under a used key would be answered with the run of the first.",
         file="engine/engine.py",
-        snippet=" or not _same_value(entry.state.inputs, inputs):",
+        snippet=" or not _same_value(state.inputs, inputs):",
         sabotage=":",
         test=TESTS + "test_a_key_is_not_used_for_two_requests",
     ),

@@ -12,6 +12,8 @@ IN_PATCH_REFUSALS = "tests/kernel/test_patch_refusals.py::"
 IN_PATCH = "tests/kernel/test_patch.py::"
 IN_FORK = "tests/kernel/test_fork.py::"
 IN_GUARDS_OF_ACTS = "tests/kernel/test_guards_of_acts.py::"
+IN_GUARDS_OF_WAITS = "tests/kernel/test_guards_of_waits.py::"
+IN_WHAT_DOES_NOT_COUNT = "tests/engine/test_what_does_not_count.py::"
 
 GRAPHS: tuple[Guard, ...] = (
     Guard(
@@ -66,8 +68,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="patch-keeps-what-has-begun",
         why="A node that has run, or is at work, would be removed from under its results.",
         file=PATCHING,
-        snippet='            if _fixed(cell):\n                yield _fixed_problem(cell, node.id, "removed")',
-        sabotage='            if False:\n                yield _fixed_problem(cell, node.id, "removed")',
+        snippet="            if _fixed(cell):\n",
+        sabotage="            if False:\n",
         test=IN_PATCH_REFUSALS + "test_what_has_happened_stays[a > c > d-nodes1-patch_join_fired patch_live_node]",
     ),
     Guard(
@@ -162,7 +164,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="patch-sets-the-deadline",
         why="A run would keep the timer of a deadline that it no longer has.",
         file=PATCHING,
-        snippet='        pen.drop(key_of("deadline"))\n        if deadline is not None:\n            pen.put(system_job("deadline", deadline))\n',
+        snippet='        pen.drop(key_of("deadline"))\n        if deadline is not None:\n'
+        '            pen.put(system_job("deadline", deadline))\n',
         sabotage="        pass\n",
         test=IN_PATCH + "test_a_deadline_is_counted_from_the_same_moment",
     ),
@@ -202,7 +205,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="patch-edge-of-who-went-on",
         why="A node behind a finished one would be skipped as if its edge were dead.",
         file=PATCHING,
-        snippet="    if not was and target in new.by_id[source].plain and _went_on(known, cell):\n        return True\n",
+        snippet="    if not was and target in new.by_id[source].plain and _went_on(known, cell):\n"
+        "        return True\n",
         sabotage="",
         test=IN_PATCH + "test_a_branch_decides_for_its_own_targets_only",
     ),
@@ -234,7 +238,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="removed-node-leaves-the-queue",
         why="A node that was removed while a limit held it back would stop those behind it.",
         file=FOLD_ACTS,
-        snippet="    if old.held:\n        unhold(state, name, old)\n    state.items -= 0 if old.map is None else old.map.next\n    state.cells",
+        snippet="    if old.held:\n        unhold(state, name, old)\n"
+        "    state.items -= 0 if old.map is None else old.map.next\n    state.cells",
         sabotage="    state.items -= 0 if old.map is None else old.map.next\n    state.cells",
         test=IN_PATCH + "test_a_held_node_leaves_the_queue",
     ),
@@ -370,8 +375,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="fork-asks-for-its-own-children",
         why="A fork would wait for a child that reports to another run.",
         file=FOLD_ACTS,
-        snippet='if act.wait is not None and act.wait.on == "child":',
-        sabotage="if False:",
+        snippet='act.wait.on in ("child", "human")',
+        sabotage='act.wait.on == "human"',
         test=IN_FORK + "test_a_child_is_asked_for_again",
     ),
     Guard(
@@ -386,7 +391,8 @@ GRAPHS: tuple[Guard, ...] = (
         name="fork-knows-its-signals",
         why="A fork would take a signal again that its own events say it has received.",
         file=FOLD_ACTS,
-        snippet="state.commands = {name: seq for name, seq in everything(state.commands).items() if name.startswith(SIGNAL_ID)}",
+        snippet="state.commands = {name: seq for name, seq in everything(state.commands).items() if "
+        "name.startswith(SIGNAL_ID)}",
         sabotage="state.commands = {}",
         test=IN_GUARDS_OF_ACTS + "test_a_fork_knows_the_signals_that_its_own_log_has",
     ),
@@ -421,5 +427,21 @@ GRAPHS: tuple[Guard, ...] = (
         snippet='state.status = "RUNNING" if state.status == "PAUSED" else state.status',
         sabotage="pass",
         test=IN_FORK + "test_a_paused_run_goes_on_in_its_fork",
+    ),
+    Guard(
+        name="fork-asks-people-again",
+        why="People would be held to what they said about another run.",
+        file=FOLD_ACTS,
+        snippet='act.wait.on in ("child", "human")',
+        sabotage='act.wait.on == "child"',
+        test=IN_GUARDS_OF_WAITS + "test_four_eyes_of_whoever_forked_the_run",
+    ),
+    Guard(
+        name="fork-shares-nothing-undone",
+        why="A fork would go on from results that the other run has undone.",
+        file=FORKING,
+        snippet="    if gone:\n",
+        sabotage="    if False:\n",
+        test=IN_WHAT_DOES_NOT_COUNT + "test_results_that_were_undone_are_not_shared",
     ),
 )

@@ -40,8 +40,10 @@ PEOPLE: tuple[Guard, ...] = (
         name="stranger-learns-nothing",
         why="Somebody who may not decide would be told how others have decided.",
         file=DECIDING,
-        snippet="    problem = _may_not(approval, pen.state, person, command.roles)\n    if problem is not None:\n        return problem\n",
-        sabotage='    problem = _may_not(approval, pen.state, person, command.roles)\n    if problem is not None and approval.status == "pending":\n        return problem\n',
+        snippet="    problem = _may_not(approval, pen.state, person, command.roles)\n    if problem is not None:\n"
+        "        return problem\n",
+        sabotage="    problem = _may_not(approval, pen.state, person, command.roles)\n"
+        '    if problem is not None and approval.status == "pending":\n        return problem\n',
         test=IN_APPROVERS + "test_a_stranger_does_not_learn_how_it_was_decided",
     ),
     Guard(
@@ -70,18 +72,10 @@ PEOPLE: tuple[Guard, ...] = (
     ),
     Guard(
         name="four-eyes-of-the-submitter",
-        why="A fork could be approved by whoever made it, since the question still names the requester of the other run.",
+        why="Whoever submitted a run could decide on it as long as they have not patched it.",
         file=DECIDING,
         snippet="(approval.requester, state.submitted_by, *state.patched_by)",
-        sabotage="(approval.requester, *state.patched_by)",
-        test=IN_GUARDS_OF_WAITS + "test_four_eyes_of_whoever_forked_the_run",
-    ),
-    Guard(
-        name="four-eyes-of-the-requester",
-        why="Whoever asked for the run that a fork was made from could approve it there.",
-        file=DECIDING,
-        snippet="(approval.requester, state.submitted_by, *state.patched_by)",
-        sabotage="(state.submitted_by, *state.patched_by)",
+        sabotage="state.patched_by",
         test=IN_GUARDS_OF_WAITS + "test_four_eyes_of_whoever_forked_the_run",
     ),
     Guard(
@@ -408,7 +402,8 @@ PEOPLE: tuple[Guard, ...] = (
         name="question-closed-with-its-visit",
         why="An approval would stay open when its visit has ended otherwise, and be decided.",
         file=FOLD_VISITS,
-        snippet="    if act.approval is not None:\n        act.approval = closed(act.approval)\n    if act is not cell:",
+        snippet="    if act.approval is not None:\n        act.approval = closed(act.approval)\n"
+        "    if act is not cell:",
         sabotage="    if act is not cell:",
         test=IN_APPROVALS + "test_a_failure_elsewhere_closes_the_question",
     ),
@@ -427,5 +422,21 @@ PEOPLE: tuple[Guard, ...] = (
         snippet="if waits.approval is not None and waits.approval.timeout_ms is not None:",
         sabotage="if False:",
         test=IN_APPROVALS + "test_a_time_out_of_its_own_is_a_timer",
+    ),
+    Guard(
+        name="people-without-white-space",
+        why="Somebody could vote twice with a space behind their name.",
+        file=DECIDING,
+        snippet="    name = name.strip()\n    return name if name.startswith(USER)",
+        sabotage="    return name if name.startswith(USER)",
+        test=IN_GUARDS_OF_WAITS + "test_white_space_makes_nobody_another_person",
+    ),
+    Guard(
+        name="delegations-bounded",
+        why="A decision that is passed on in circles would fill the log.",
+        file=DECIDING,
+        snippet="if len(approval.delegated) >= DELEGATIONS_MAX:",
+        sabotage="if False:",
+        test=IN_GUARDS_OF_WAITS + "test_a_decision_is_passed_on_a_bounded_number_of_times",
     ),
 )

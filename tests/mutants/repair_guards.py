@@ -16,6 +16,7 @@ IN_LETTERS = "tests/kernel/test_letters.py::"
 IN_RETRY_MAPS = "tests/kernel/test_retry_maps.py::"
 IN_REWIND = "tests/kernel/test_rewind.py::"
 IN_OVERRIDE = "tests/kernel/test_override.py::"
+IN_WHAT_DOES_NOT_COUNT = "tests/engine/test_what_does_not_count.py::"
 
 REPAIRS: tuple[Guard, ...] = (
     Guard(
@@ -46,8 +47,8 @@ REPAIRS: tuple[Guard, ...] = (
         name="unknown-outcome-not-retried",
         why="An at-most-once effect that may have happened would be repeated by a retry.",
         file=REOPENING,
-        snippet="    if unsure:\n",
-        sabotage="    if False:\n",
+        snippet='    if unsure:\n        message = f"nobody knows',
+        sabotage='    if False:\n        message = f"nobody knows',
         test=IN_RETRY + "test_an_unknown_outcome_runs_again_only_if_somebody_is_sure",
     ),
     Guard(
@@ -86,8 +87,8 @@ REPAIRS: tuple[Guard, ...] = (
         name="unknown-forgotten-when-reopened",
         why="A rollback would name an effect that was made again since.",
         file=FOLD_ACTS,
-        snippet="        state.unknown = tuple(key for key in state.unknown if not _is_open(state, key))\n",
-        sabotage="        pass\n",
+        snippet='(act.status == "PENDING" or node in sure)',
+        sabotage="False",
         test=IN_ROLLBACK + "test_what_somebody_was_sure_about_is_not_named",
     ),
     Guard(
@@ -415,16 +416,16 @@ REPAIRS: tuple[Guard, ...] = (
         name="override-of-a-known-item",
         why="A value for an item that does not exist would end the turn with an exception.",
         file=OVERRIDING,
-        snippet='    if act is None:\n        return _problem("item_unknown"',
-        sabotage='    if False:\n        return _problem("item_unknown"',
+        snippet='    if act is None:\n        message = f"node {node.id} has no item',
+        sabotage='    if False:\n        message = f"node {node.id} has no item',
         test=IN_OVERRIDE + "test_items_that_are_worked_on_or_were_never_queued_are_refused",
     ),
     Guard(
         name="override-of-a-reopenable-run",
         why="A run that was rolled back, or has completed, would go on by an override.",
         file=OVERRIDING,
-        snippet="        if problem is not None:\n            return problem\n    return _unsettleable",
-        sabotage="        if False:\n            return problem\n    return _unsettleable",
+        snippet="problem = refuse_reopening(pen, (command.node,))",
+        sabotage="problem = None",
         test=IN_OVERRIDE + "test_a_run_that_was_rolled_back_is_refused",
     ),
     Guard(
@@ -493,7 +494,8 @@ REPAIRS: tuple[Guard, ...] = (
     ),
     Guard(
         name="override-holds-a-token",
-        why="A visit that is queued by hand before any token reached it would not be counted, and the run end before it.",
+        why="A visit that is queued by hand before any token reached it would not be counted, and the run "
+        "end before it.",
         file=OVERRIDING,
         snippet="given = int(not cell.tokens)",
         sabotage="given = 0",
@@ -511,7 +513,8 @@ REPAIRS: tuple[Guard, ...] = (
         name="override-closes-the-question",
         why="An approval would stay open although its visit was settled by hand.",
         file=FOLD_ACTS,
-        snippet="    if cell.approval is not None:\n        cell.approval = closed(cell.approval)\n    if not cell.fired:",
+        snippet="    if cell.approval is not None:\n        cell.approval = closed(cell.approval)\n"
+        "    if not cell.fired:",
         sabotage="    if not cell.fired:",
         test=IN_OVERRIDE + "test_an_approval_is_closed_also_when_conditions_are_still_to_be_evaluated",
     ),
@@ -519,7 +522,8 @@ REPAIRS: tuple[Guard, ...] = (
         name="override-leaves-the-queue",
         why="A node that was settled by hand would be begun when its turn comes.",
         file=FOLD_ACTS,
-        snippet="        if cell.held and cell.map is None:\n            unhold(state, event.node, cell)\n        cell.settled = True",
+        snippet="        if cell.held and cell.map is None:\n            unhold(state, event.node, cell)\n"
+        "        cell.settled = True",
         sabotage="        cell.settled = True",
         test=IN_OVERRIDE + "test_a_held_node_leaves_the_queue",
     ),
@@ -554,5 +558,13 @@ REPAIRS: tuple[Guard, ...] = (
         snippet="draft.letters = Layer(state.letters) if state.letters else {}",
         sabotage="draft.letters = state.letters",
         test=IN_LETTERS + "test_failing_again_opens_it_again",
+    ),
+    Guard(
+        name="rewind-of-what-is-under-way",
+        why="An at-most-once effect that is under way would be repeated by a rewind.",
+        file=REOPENING,
+        snippet="    if unsure:\n        message = f\"{', '.join(unsure)} is under way",
+        sabotage="    if False:\n        message = f\"{', '.join(unsure)} is under way",
+        test=IN_WHAT_DOES_NOT_COUNT + "test_a_rewind_asks_about_what_is_under_way_at_most_once",
     ),
 )

@@ -30,8 +30,8 @@ UNDO: tuple[Guard, ...] = (
         name="rollback-runs-once",
         why="Two rollbacks at once would undo everything twice.",
         file=UNDOING,
-        snippet='if state.rollback == "running":\n        return Problem',
-        sabotage="if False:\n        return Problem",
+        snippet='    if state.rollback == "running":\n        hint',
+        sabotage="    if False:\n        hint",
         test=IN_ROLLBACK + "test_what_is_refused",
     ),
     Guard(
@@ -207,14 +207,16 @@ UNDO: tuple[Guard, ...] = (
         why="Lost workers would use up the attempts of a compensator that is not at fault.",
         file=FOLD_ACTS,
         snippet="_undone(state, event, error=event.error, lost=undo.lost + 1, retry_at_ms=None)",
-        sabotage="_undone(state, event, error=event.error, lost=undo.lost + 1, failures=undo.failures + 1, retry_at_ms=None)",
+        sabotage="_undone(state, event, error=event.error, lost=undo.lost + 1, failures=undo.failures + 1, "
+        "retry_at_ms=None)",
         test=IN_ROLLBACK + "test_lost_workers_are_not_counted_but_five_in_a_row_are_enough",
     ),
     Guard(
         name="undo-lost-job-requeued",
         why="The job of a step whose worker died would be gone, and the rollback never end.",
         file=UNDOING,
-        snippet="    undo = current(pen.state, command.node, command.visit, command.index, command.token)\n    if undo is not None:\n        pen.put(undo_job(pen.flow, undo))",
+        snippet="    undo = current(pen.state, command.node, command.visit, command.index, command.token)\n"
+        "    if undo is not None:\n        pen.put(undo_job(pen.flow, undo))",
         sabotage="    pass",
         test=IN_ROLLBACK + "test_lost_workers_are_not_counted_but_five_in_a_row_are_enough",
     ),
@@ -313,5 +315,21 @@ UNDO: tuple[Guard, ...] = (
         snippet="draft.undo, draft.listening = merged(draft.undo), merged(draft.listening)",
         sabotage="pass",
         test=IN_ROLLBACK + "test_a_completed_run_can_be_rolled_back",
+    ),
+    Guard(
+        name="under-way-at-the-end-is-unknown",
+        why="A rollback would say nothing about a visit that a worker was at when the run ended.",
+        file=ENDINGS,
+        snippet="            unknown=_under_way(node, cell, NOT_AN_ITEM, cell),\n",
+        sabotage="",
+        test=IN_ROLLBACK + "test_what_was_under_way_when_the_run_ended_is_named[at_least_once]",
+    ),
+    Guard(
+        name="items-under-way-are-unknown",
+        why="A rollback would say nothing about an item that a worker was at when the run ended.",
+        file=ENDINGS,
+        snippet="                unknown=_under_way(node, cell, index, item),\n",
+        sabotage="",
+        test=IN_GUARDS_OF_ACTS + "test_an_item_that_was_under_way_when_the_run_ended_is_named",
     ),
 )

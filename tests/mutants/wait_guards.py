@@ -23,6 +23,7 @@ IN_SIGNALS = "tests/kernel/test_signals.py::"
 IN_GUARDS_OF_WAITS = "tests/kernel/test_guards_of_waits.py::"
 IN_CHILDREN = "tests/kernel/test_children.py::"
 IN_REPAIRS = "tests/kernel/test_repairs.py::"
+IN_WHAT_DOES_NOT_COUNT = "tests/engine/test_what_does_not_count.py::"
 
 WAITS: tuple[Guard, ...] = (
     Guard(
@@ -37,7 +38,8 @@ WAITS: tuple[Guard, ...] = (
         name="timer-claimed-early-is-put-back",
         why="A timer that is claimed too early would be settled and gone, and nothing would wake the visit.",
         file=CLAIMS,
-        snippet='        pen.put(system_job("wake" if isinstance(timer, Wake) else "expire", due, node.id, timer.visit, timer.index))\n',
+        snippet='        pen.put(system_job("wake" if isinstance(timer, Wake) else "expire", due, node.id, '
+        "timer.visit, timer.index))\n",
         sabotage="",
         test=IN_WAITS + "test_a_timer_that_is_claimed_before_its_time_is_put_back[None-Expire-expire]",
     ),
@@ -149,7 +151,8 @@ WAITS: tuple[Guard, ...] = (
         name="waiting-frees-its-slot",
         why="Runs that wait would use up what may run at once.",
         file=FOLD_VISITS,
-        snippet='    if counted(cell, act):\n        state.in_flight -= 1\n    act.status, act.running, act.since_ms = "WAITING"',
+        snippet="    if counted(cell, act):\n        state.in_flight -= 1\n"
+        '    act.status, act.running, act.since_ms = "WAITING"',
         sabotage='    act.status, act.running, act.since_ms = "WAITING"',
         test=IN_WAITS + "test_waiting_frees_a_slot",
     ),
@@ -205,8 +208,8 @@ WAITS: tuple[Guard, ...] = (
         name="full-buffer-still-serves",
         why="A run whose buffer is full would wait for ever for a signal that somebody sends.",
         file=MESSAGES,
-        snippet=' and _taker(pen, signal.name) is None:\n        return Problem(code="signals_full"',
-        sabotage=':\n        return Problem(code="signals_full"',
+        snippet=">= SIGNALS_MAX and _taker(pen, signal.name) is None:",
+        sabotage=">= SIGNALS_MAX:",
         test=IN_SIGNALS + "test_who_waits_is_served_however_many_are_kept",
     ),
     Guard(
@@ -333,7 +336,7 @@ WAITS: tuple[Guard, ...] = (
         name="child-began-too-late",
         why="A child that began after its parent stopped waiting would run on for nobody.",
         file=MESSAGES,
-        snippet='            pen.put(system_job("close", 0, message.node, message.visit, message.index))\n',
+        snippet="            pen.put(close_job(message.node, message.visit, message.index, message.attempt))\n",
         sabotage="            pass\n",
         test=IN_CHILDREN + "test_a_child_that_began_too_late_is_told_so",
     ),
@@ -365,7 +368,7 @@ WAITS: tuple[Guard, ...] = (
         name="child-failure-is-the-visits",
         why="A failed child would complete its visit.",
         file=MESSAGES,
-        snippet='if message.status == "COMPLETED":',
+        snippet="if message.status == COMPLETED:",
         sabotage="if True:",
         test=IN_CHILDREN + "test_a_childs_failure_is_the_visits[failed]",
     ),
@@ -389,7 +392,7 @@ WAITS: tuple[Guard, ...] = (
         name="child-closed-with-its-wait",
         why="A child whose parent was cancelled would run on for nobody.",
         file=ENDINGS,
-        snippet='            pen.put(system_job("close", 0, node, visit, index))\n',
+        snippet="            pen.put(close_job(node, visit, index, act.attempt))\n",
         sabotage="            pass\n",
         test=IN_CHILDREN + "test_a_cancel_is_told_to_the_child",
     ),
@@ -520,5 +523,21 @@ WAITS: tuple[Guard, ...] = (
         snippet='    if status == "current":\n        take_lost',
         sabotage="    if True:\n        take_lost",
         test=IN_GUARDS_OF_WAITS + "test_a_loss_that_is_told_late_is_no_news",
+    ),
+    Guard(
+        name="child-end-of-an-earlier-attempt",
+        why="How a child ended for an attempt that is over would be taken for its end in the present one.",
+        file=MESSAGES,
+        snippet=" and 0 < message.attempt < act.attempt:",
+        sabotage=" and False:",
+        test=IN_WHAT_DOES_NOT_COUNT + "test_how_a_child_ended_for_an_earlier_attempt_says_nothing",
+    ),
+    Guard(
+        name="close-of-an-earlier-attempt",
+        why="A child that a later attempt has asked for would be cancelled for the sake of an earlier one.",
+        file=CONTROL,
+        snippet="if cancel.attempt and served(everything(pen.state.commands)) > cancel.attempt:",
+        sabotage="if False:",
+        test=IN_GUARDS_OF_WAITS + "test_a_child_that_a_later_attempt_has_asked_for_is_not_closed_for_an_earlier_one",
     ),
 )

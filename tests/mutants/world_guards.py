@@ -7,8 +7,9 @@ from tests.mutants.guard import Guard
 ROWS = "engine/rows.py"
 ERRANDS = "engine/errands.py"
 INBOX = "engine/inbox.py"
-OPERATORS = "engine/operators.py"
+CHANGES = "engine/changes.py"
 RUNS = "engine/runs.py"
+OPERATORS = "engine/operators.py"
 LETTERS = "engine/letters.py"
 KEEPER = "engine/keeper.py"
 VIEWS = "engine/views.py"
@@ -19,6 +20,8 @@ TURN = "engine/turn.py"
 ENGINE = "engine/engine.py"
 CALLS = "engine/calls.py"
 ANSWERS = "engine/answers.py"
+DESK = "engine/desk.py"
+REQUESTS = "engine/requests.py"
 CONTRACT = "handlers/contract.py"
 
 IN_INBOX = "tests/engine/test_inbox.py::"
@@ -39,6 +42,8 @@ IN_ROLLBACK_TROUBLE = "tests/engine/test_rollback_trouble.py::"
 IN_HOSTILE_HANDLERS = "tests/engine/test_hostile_handlers.py::"
 IN_ATTEMPT_CALLS = "tests/engine/test_attempt_calls.py::"
 IN_GUARDS = "tests/engine/test_guards.py::"
+IN_WHAT_DOES_NOT_COUNT = "tests/engine/test_what_does_not_count.py::"
+IN_LOOKING_FIRST = "tests/engine/test_looking_first.py::"
 
 WORLD: tuple[Guard, ...] = (
     Guard(
@@ -133,24 +138,24 @@ WORLD: tuple[Guard, ...] = (
         name="child-retried-once-per-attempt",
         why="A second attempt of the parent would be taken for a repetition of the first.",
         file=ERRANDS,
-        snippet='f"again:{act.attempt}"',
-        sabotage='"again"',
+        snippet='f"{AGAIN}{act.attempt}"',
+        sabotage='f"{AGAIN}2"',
         test=IN_CHILDREN + "test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure",
     ),
     Guard(
         name="child-retry-recognised",
         why="A worker that dies while it retries a child would have it retried twice.",
         file=ERRANDS,
-        snippet="Retry(id=command_id, reason",
-        sabotage="Retry(reason",
+        snippet="again = Retry(id=command_id,",
+        sabotage="again = Retry(",
         test=IN_GUARDS_OF_WORLD + "test_a_child_is_retried_once_for_an_attempt_of_its_parent",
     ),
     Guard(
         name="child-retried-with-its-parent",
         why="A parent that tries again would be given the old failure of its child.",
         file=ERRANDS,
-        snippet="if not entry.state.live and act.attempt > 1:",
-        sabotage="if False:",
+        snippet="            if act.attempt > 1:\n",
+        sabotage="            if False:\n",
         test=IN_CHILDREN + "test_a_parent_that_is_retried_lets_its_child_go_on_from_its_failure",
     ),
     Guard(
@@ -210,14 +215,6 @@ WORLD: tuple[Guard, ...] = (
         test=IN_CHILDREN_LOST + "test_a_run_that_only_has_the_childs_name_is_not_closed_with_the_parent",
     ),
     Guard(
-        name="errands-look-anew",
-        why="A message would be settled without having arrived, because a worker's picture of the run was old.",
-        file=ERRANDS,
-        snippet="entry = await self._find(stream)\n        state = state if",
-        sabotage="entry = None\n        state = state if",
-        test=IN_CHILDREN_LOST + "test_a_worker_with_an_old_picture_of_the_child_still_reports_its_end",
-    ),
-    Guard(
         name="lost-reports-healed",
         why="A parent whose child's report got lost would wait for ever.",
         file=ERRANDS,
@@ -237,8 +234,8 @@ WORLD: tuple[Guard, ...] = (
         name="lost-closes-healed",
         why="A child whose parent is gone would run on for nobody.",
         file=ERRANDS,
-        snippet="            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index)\n",
-        sabotage="            pass\n",
+        snippet="parent.state, node, visit, index, attempt)\n",
+        sabotage="parent.state, node, visit, index, attempt) if False else None\n",
         test=IN_CHILDREN_LOST + "test_a_lost_close_is_noticed_by_the_keeper_of_the_child",
     ),
     Guard(
@@ -285,8 +282,8 @@ WORLD: tuple[Guard, ...] = (
         name="form-that-was-asked-for",
         why="Data would be stored that no form asked for.",
         file=INBOX,
-        snippet='        if form is not None:\n            raise rejected("form_invalid"',
-        sabotage='        if False:\n            raise rejected("form_invalid"',
+        snippet="        if form is not None:\n            hint",
+        sabotage="        if False:\n            hint",
         test=IN_INBOX + "test_a_form_nobody_asked_for_is_refused",
     ),
     Guard(
@@ -340,7 +337,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="dry-run-writes-nothing",
         why="Somebody who only wants to see what a patch would do would have it done.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="        if not dry_run:\n            await self.catalog",
         sabotage="        if True:\n            await self.catalog",
         test=IN_PATCHES + "test_a_dry_run_tells_and_changes_nothing",
@@ -348,15 +345,15 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="dry-run-publishes-nothing",
         why="Somebody who only wants to see what a patch would do would publish it.",
-        file=OPERATORS,
-        snippet="if publish and not dry_run else None",
-        sabotage="if publish else None",
+        file=CHANGES,
+        snippet="if publish and not dry_run:",
+        sabotage="if publish:",
         test=IN_PATCHES + "test_a_dry_run_tells_and_changes_nothing",
     ),
     Guard(
         name="dry-run-asks-everything",
         why="A dry run would promise a patch that is refused afterwards.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="        if isinstance(trial, Problem):\n            raise Rejected(trial)\n        seen",
         sabotage="        seen",
         test=IN_GUARDS_OF_WORLD + "test_a_dry_run_asks_also_what_only_the_retry_would_be_refused_for",
@@ -364,7 +361,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="patch-stale-digest",
         why="A patch that was made for another graph would be applied.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="if base_digest is not None and base_digest != shown.digest:",
         sabotage="if False:",
         test=IN_PATCHES + "test_a_patch_is_made_for_the_graph_that_the_run_has",
@@ -372,7 +369,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="patch-answered-before-applying",
         why="A patch that is sent again after a lost answer would be refused as stale, or applied twice.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:",
         sabotage="if False:",
         test=IN_PATCHES + "test_a_repeated_patch_is_answered_like_the_first",
@@ -380,7 +377,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="patch-answered-with-its-own",
         why="A patch that is sent again would be answered with what another one did.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="if isinstance(event, RunPatched) and event.command == command_id:",
         sabotage="if isinstance(event, RunPatched):",
         test=IN_GUARDS_OF_WORLD + "test_a_repeated_patch_is_answered_with_what_it_did_itself",
@@ -388,7 +385,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="types-pinned",
         why="A patch would move all nodes of a run on to the newest versions of their types.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet='            node = {**node, "type": _same_type(node["type"], known.type)}\n',
         sabotage="            node = dict(node)\n",
         test=IN_PATCHES + "test_nodes_keep_the_types_that_the_run_was_compiled_with",
@@ -396,15 +393,16 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="compensators-pinned",
         why="A patch would move the compensators of a run on to the newest versions of their types.",
-        file=OPERATORS,
-        snippet='                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], known.compensator.type)}\n',
+        file=CHANGES,
+        snippet='                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], '
+        "known.compensator.type)}\n",
         sabotage="                pass\n",
         test=IN_PATCHES + "test_nodes_keep_the_types_that_the_run_was_compiled_with",
     ),
     Guard(
         name="patched-graph-stored-first",
         why="A run would be pinned to a graph that nobody can load.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="            await self.catalog.store_flow(self._tenant, compiled)\n            await self._command",
         sabotage="            await self._command",
         test=IN_PATCHES + "test_fix_and_continue_is_one_commit",
@@ -444,7 +442,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="fork-event-exists",
         why="A fork at an event that does not exist would be one of the whole run.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="if not 1 <= last <= len(events):",
         sabotage="if False:",
         test=IN_FORKS + "test_forks_that_cannot_be",
@@ -452,7 +450,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="fork-key-of-this-run",
         why="A second request under a used key would be answered with the fork of another run.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="if made is None or made[0] != run_id:",
         sabotage="if False:",
         test=IN_FORKS + "test_a_key_that_belongs_to_a_run_of_its_own_is_refused",
@@ -460,7 +458,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="fork-inputs-checked",
         why="A fork could be given inputs that its workflow does not allow.",
-        file=OPERATORS,
+        file=CHANGES,
         snippet="None if inputs is None else await self._fork_inputs(inputs, flow.workflow)",
         sabotage="None if inputs is None else await self._packed(inputs, code='inputs_not_json', path='/inputs')",
         test=IN_FORKS + "test_other_inputs",
@@ -469,7 +467,7 @@ WORLD: tuple[Guard, ...] = (
         name="letters-named",
         why="A request that names nothing would try every dead letter of the store again.",
         file=LETTERS,
-        snippet="if run_id is None and workflow is None and code is None:",
+        snippet="if run_id is None and node is None and workflow is None and code is None:",
         sabotage="if False:",
         test=IN_LETTERS + "test_letters_are_tried_again_by_what_they_have_in_common",
     ),
@@ -477,16 +475,16 @@ WORLD: tuple[Guard, ...] = (
         name="letters-of-this-node-only",
         why="A corrected config for one node would be tried on letters of others.",
         file=LETTERS,
-        snippet="if node in (None, row.node)]",
-        sabotage="if True]",
+        snippet='        terms.append(f"node:{node}" if workflow is None else f"node:{workflow}/{node}")\n',
+        sabotage="        pass\n",
         test=IN_LETTERS + "test_letters_of_another_node_do_not_use_up_the_limit",
     ),
     Guard(
         name="letters-bounded",
         why="One request could set off more runs than the workers can do.",
         file=LETTERS,
-        snippet="return found[:limit], len(found) > limit",
-        sabotage="return found, len(found) > limit",
+        snippet="            if handled >= limit:\n                return _reprocessed(found, more=True)\n",
+        sabotage="",
         test=IN_LETTERS + "test_a_bounded_number_at_a_time",
     ),
     Guard(
@@ -509,8 +507,8 @@ WORLD: tuple[Guard, ...] = (
         name="letter-shows-its-moment",
         why="A letter would show the values of today instead of those that failed.",
         file=LETTERS,
-        snippet="state = replay(events, until=seq)",
-        sabotage="state = replay(events)",
+        snippet="at_index(index), events[: letter.seq])",
+        sabotage="at_index(index), events)",
         test=IN_LETTERS + "test_a_letter_shows_the_values_of_its_moment",
     ),
     Guard(
@@ -573,7 +571,8 @@ WORLD: tuple[Guard, ...] = (
         name="cancelled-before-its-first-step",
         why="A job whose task is cancelled before its first step would be held for ever.",
         file=WORKER,
-        snippet="            if task.cancelled() or task.exception() is not None:\n                self._let_go(hand)\n",
+        snippet="            if task.cancelled() or task.exception() is not None:\n"
+        "                self._let_go(hand)\n",
         sabotage="            pass\n",
         test=IN_GUARDS_OF_WORLD + "test_a_job_whose_task_never_took_a_step_is_let_go",
     ),
@@ -733,10 +732,10 @@ WORLD: tuple[Guard, ...] = (
     ),
     Guard(
         name="follower-stays-for-the-second-end",
-        why="Whoever follows a run that was retried would leave at its first end.",
+        why="Whoever reads the log of a run that was retried would leave at its first end.",
         file=ENGINE,
-        snippet="return not state.busy and seq >= state.ended_seq",
-        sabotage="return not state.busy",
+        snippet='ends = shown["type"] in _ENDS if last is None else frame.version == last',
+        sabotage='ends = shown["type"] in _ENDS or frame.version == last',
         test=IN_GUARDS_OF_WORLD + "test_whoever_reads_a_log_from_the_start_reads_past_an_end_that_was_not_the_last",
     ),
     Guard(
@@ -775,7 +774,8 @@ WORLD: tuple[Guard, ...] = (
         name="handler-asks-people-properly",
         why="A handler could wait for people without asking anybody.",
         file=ANSWERS,
-        snippet='if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child is None):',
+        snippet='if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child '
+        "is None):",
         sabotage="if False:",
         test=IN_GUARDS_OF_WORLD + "test_what_a_handler_cannot_ask_for[nobody]",
     ),
@@ -802,6 +802,62 @@ WORLD: tuple[Guard, ...] = (
         snippet="if len((run_id + tail).encode()) <= CHILD_ID_LENGTH_MAX:",
         sabotage="if True:",
         test=IN_CHILDREN + "test_a_workflow_that_starts_itself_comes_to_an_end",
+    ),
+    Guard(
+        name="approval-rows-of-a-fork",
+        why="People would find questions in their list that were asked by the run a fork was made from.",
+        file=ROWS,
+        snippet="changed = _approvals(before, _own(events))",
+        sabotage="changed = _approvals(before, events)",
+        test=IN_GUARDS_OF_WORLD + "test_what_a_fork_shares_was_asked_elsewhere",
+    ),
+    Guard(
+        name="reopened-child-has-a-parent",
+        why="A child that is retried by hand would be closed again at once, because nobody waits for it.",
+        file=DESK,
+        snippet="if act is None or act.wait is None or act.wait.name != run_id:",
+        sabotage="if False:",
+        test=IN_WHAT_DOES_NOT_COUNT + "test_a_child_that_nobody_waits_for_is_not_reopened",
+    ),
+    Guard(
+        name="command-id-of-the-same-request",
+        why="Somebody would be told that their request was carried out although its id belongs to another.",
+        file=DESK,
+        snippet="if (node and wanted and node != wanted) or not set_.items() <= labels.items():",
+        sabotage="if False:",
+        test=IN_WHAT_DOES_NOT_COUNT + "test_a_command_id_is_for_one_thing",
+    ),
+    Guard(
+        name="key-of-another-origin",
+        why="A start would be answered with a child or a fork that has its key by chance.",
+        file=ENGINE,
+        snippet="foreign = state.parent is not None or state.forked_from is not None",
+        sabotage="foreign = False",
+        test=IN_GUARDS_OF_WORLD + "test_a_start_is_not_answered_with_a_child_that_has_its_key",
+    ),
+    Guard(
+        name="worker-looks-before-it-acts",
+        why="A worker would settle a job as pointless because it has not heard yet of what called for it.",
+        file=WORKER,
+        snippet="if entry is None or not task.seq or entry.state.seq < task.seq:",
+        sabotage="if entry is None:",
+        test=IN_LOOKING_FIRST + "test_a_checkpoint_reaches_a_worker_that_knew_the_run_before",
+    ),
+    Guard(
+        name="outputs-of-the-run-as-it-is",
+        why="A run would return outputs without what its last nodes came to.",
+        file=WORKER,
+        snippet='return task.kind != "outputs"',
+        sabotage="return True",
+        test=IN_GUARDS_OF_WORLD + "test_outputs_are_those_of_the_graph_that_the_run_has_by_now",
+    ),
+    Guard(
+        name="roles-in-a-list",
+        why="A role that is given as text would be taken letter by letter.",
+        file=REQUESTS,
+        snippet="if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):",
+        sabotage="if False:",
+        test=IN_INBOX_PEOPLE + "test_words_that_cannot_be_stored_are_refused[said5]",
     ),
     Guard(
         name="undo-has-an-effect-key-of-its-own",

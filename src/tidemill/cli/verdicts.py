@@ -12,9 +12,9 @@ from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table
 from tidemill.cli.terminal import clean
 from tidemill.engine.catalog import Diff
+from tidemill.engine.changes import PatchOutcome
 from tidemill.engine.history import Comparison
 from tidemill.engine.letters import Reprocessed, ReprocessedRun
-from tidemill.engine.changes import PatchOutcome
 from tidemill.kernel.document.diff import Change, GraphDiff
 
 NAMES_COLUMNS_MAX = 600

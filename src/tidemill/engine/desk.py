@@ -23,6 +23,8 @@ from tidemill.kernel.events import AnyEvent, Payload
 from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Page, Store, Stream
 
+LIMIT_HINT = "ask for 1 or more"
+
 
 class Desk:
     """Where requests are taken in; the groups of verbs build on it."""
@@ -99,7 +101,7 @@ class Desk:
 
     async def _page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
         if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit")
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
         return await self._store.find(self._tenant, kind, terms, after=after, limit=limit)
 
 

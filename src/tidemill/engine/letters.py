@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidemill.engine.changes import Changes
-from tidemill.engine.desk import at_index
+from tidemill.engine.desk import LIMIT_HINT, at_index
 from tidemill.engine.operators import UNSET, Operators
 from tidemill.engine.requests import check_place
 from tidemill.engine.rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
@@ -160,7 +160,9 @@ class Letters(Operators, Changes):
         a run goes on with all of its letters, and one that refuses does not count.
         """
         if limit < 1:
-            raise rejected("limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit")
+            raise rejected(
+                "limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit", hint=LIMIT_HINT
+            )
         if config is not UNSET:
             operations = _corrected(node, config, operations)
         terms = _terms(run_id, node, workflow, code)
