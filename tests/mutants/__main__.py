@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.mutants.guard import ROOT, Guard, Stale
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def campaign(guards: Sequence[Guard], root: Path = ROOT) -> int:
     """Try the guards and print what became of each."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tidemill-mutants-") as folder:
-        places = [Workshop(Path(folder) / str(number), root) for number in range(JOBS)]
+    with tempfile.TemporaryDirectory(prefix="tidemill-mutants-") as folder, ExitStack() as open_places:
+        places = [open_places.enter_context(Workshop(Path(folder) / str(number), root)) for number in range(JOBS)]
         complaints = [*stale(guards, places[0]), *unsound(guards, places)]
         if complaints:
             print("\n".join(complaints))

@@ -464,6 +464,14 @@ ENGINE: tuple[Guard, ...] = (
         test=TESTS + "test_every_attempt_has_the_same_effect_key_and_every_visit_its_own",
     ),
     Guard(
+        name="undo-has-an-effect-key-of-its-own",
+        why="A receiver that tells repetitions apart would take the undoing for a repetition of what it undoes.",
+        file="handlers/contract.py",
+        snippet='return f"{key}/undo" if self.undoing else key',
+        sabotage="return key",
+        test="tests/engine/test_rollback.py::test_items_are_undone_one_by_one_with_what_each_was_given",
+    ),
+    Guard(
         name="not-a-number-refused",
         why="NaN would be stored as null, and the run would go on with a value that nobody computed.",
         file="blobs/payloads.py",

@@ -10,5 +10,5 @@ from tests.mutants.world_guards import WORLD
 
 GUARDS: tuple[Guard, ...] = (*STORE, *KERNEL, *WORLD, *ENGINE)
 
-GUARDS_MIN = 40
+GUARDS_MIN = 500
 """A list that has shrunk below this is not the list any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,20 @@ def toy(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def place(toy: Path, tmp_path: Path) -> Iterator[Workshop]:
+    """A copy of it."""
+    with Workshop(tmp_path / "copy", toy) as workshop:
+        yield workshop
+
+
 def guard(test: str, snippet: str = "token == 9", sabotage: str = "token > 0") -> Guard:
     return Guard(
         name="toy-guard", why="It is a toy.", file="toy.py", snippet=snippet, sabotage=sabotage, test=f"tests/{test}"
     )
 
 
-def test_a_mutant_is_killed_by_a_red_test_and_survives_a_green_one(toy: Path, tmp_path: Path) -> None:
-    place = Workshop(tmp_path / "copy", toy)
+def test_a_mutant_is_killed_by_a_red_test_and_survives_a_green_one(toy: Path, place: Workshop) -> None:
     report = place.play(["tests/test_toy.py::test_watchful", "tests/test_toy.py::test_idle"])
     assert (report.code, sorted(report.passed)) == (
         0,
@@ -85,18 +92,26 @@ def test_a_mutant_is_killed_by_a_red_test_and_survives_a_green_one(toy: Path, tm
     assert (toy / "src/tidemill/toy.py").read_text() == SOURCE
 
 
-def test_a_test_that_could_not_run_proves_nothing(toy: Path, tmp_path: Path) -> None:
-    place = Workshop(tmp_path / "copy", toy)
+def test_a_test_that_could_not_run_proves_nothing(place: Workshop) -> None:
     verdict = place.try_guard(guard("test_toy.py::test_that_is_gone"), 0)
     assert (verdict.fate, "test_that_is_gone" in verdict.words) == ("BROKEN", True)
     unimportable = guard("test_toy.py::test_watchful", "def allowed", "raise ImportError\n\n\ndef allowed")
     assert place.try_guard(unimportable, 1).fate == "BROKEN"
 
 
-def test_a_mutant_that_hangs_is_killed(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_hangs_is_killed(place: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workshop, "HANG_SECONDS", 1.0)
     endless = guard("test_toy.py::test_bounded", "token -= 1", "pass")
-    assert Workshop(tmp_path / "copy", toy).try_guard(endless, 0).fate == "killed (hang)"
+    assert place.try_guard(endless, 0).fate == "killed (hang)"
+
+
+def test_a_mutant_that_cannot_be_stopped_is_killed(place: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs where pytest cannot interrupt it: while it is imported."""
+    monkeypatch.setattr(workshop, "HANG_SECONDS", 0.5)
+    monkeypatch.setattr(workshop, "GRACE_SECONDS", 1.0)
+    endless = guard("test_toy.py::test_bounded", "def allowed", "while True:\n    pass\n\n\ndef allowed")
+    assert place.try_guard(endless, 0).fate == "killed (hang)"
+    assert place.play(["tests/test_toy.py::test_watchful"]).code == 0
 
 
 def test_code_from_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,4 +157,4 @@ def test_a_short_list_or_an_unknown_name_is_refused(
     assert command.main(["no-such-guard"]) == 2
     monkeypatch.setattr(command, "GUARDS", GUARDS[: GUARDS_MIN - 1])
     assert command.main([]) == 1
-    assert "at least 40 are wanted" in capsys.readouterr().out
+    assert f"at least {GUARDS_MIN} are wanted" in capsys.readouterr().out

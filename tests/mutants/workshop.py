@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -54,7 +53,7 @@ class Report:
 
 
 class Workshop:
-    """One copy of the repository."""
+    """One copy of the repository, and the process that runs its tests."""
 
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self.folder = folder
@@ -64,6 +63,23 @@ class Workshop:
                 shutil.copytree(root / name, folder / name, ignore=ignored)
             else:
                 shutil.copy2(root / name, folder / name)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
+        environment["PYTHONPATH"] = str(folder / "src")
+        self._inside = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants.inside"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._inside.communicate()
 
     def try_guard(self, guard: Guard, number: int) -> Verdict:
         """Break a guard and see whether its test notices."""
@@ -81,32 +97,30 @@ class Workshop:
 
     def play(self, tests: list[str], *, compiled: bool = True) -> Report:
         """Run tests in this copy, which must import the package from it."""
-        results = self.folder / "results.json"
-        results.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.mutants.inside", str(results), str(HANG_SECONDS), *tests]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
-        environment["PYTHONPATH"] = str(self.folder / "src")
-        if not compiled:
-            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        results, output = self.folder / "results.json", self.folder / "output.txt"
+        for path in (results, output):
+            path.unlink(missing_ok=True)
+        request = {
+            "results": str(results),
+            "output": str(output),
+            "seconds": HANG_SECONDS,
+            "limit": len(tests) * HANG_SECONDS + GRACE_SECONDS,
+            "tests": tests,
+            "compiled": compiled,
+        }
         started = time.monotonic()
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=len(tests) * HANG_SECONDS + GRACE_SECONDS)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, code = process.communicate()[0], -1
+        code = self._ask(json.dumps(request))
         seconds = time.monotonic() - started
+        words = output.read_text(errors="replace") if output.exists() else ""
         passed = json.loads(results.read_text()) if results.exists() else {}
-        return Report(code=code, seconds=seconds, output=output, passed=passed)
+        return Report(code=code, seconds=seconds, output=words, passed=passed)
+
+    def _ask(self, request: str) -> int:
+        asked, answered = self._inside.stdin, self._inside.stdout
+        assert asked is not None and answered is not None
+        asked.write(request + "\n")
+        asked.flush()
+        return int(answered.readline())
 
 
 def judge(guard: Guard, report: Report) -> Verdict:

@@ -22,7 +22,6 @@ CALLS = "engine/calls.py"
 ANSWERS = "engine/answers.py"
 DESK = "engine/desk.py"
 REQUESTS = "engine/requests.py"
-CONTRACT = "handlers/contract.py"
 
 IN_INBOX = "tests/engine/test_inbox.py::"
 IN_GUARDS_OF_WORLD = "tests/engine/test_guards_of_world.py::"
@@ -858,13 +857,5 @@ WORLD: tuple[Guard, ...] = (
         snippet="if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):",
         sabotage="if False:",
         test=IN_INBOX_PEOPLE + "test_words_that_cannot_be_stored_are_refused[said5]",
-    ),
-    Guard(
-        name="undo-has-an-effect-key-of-its-own",
-        why="A receiver that tells repetitions apart would take the undoing for a repetition of what it undoes.",
-        file=CONTRACT,
-        snippet='return f"{key}/undo" if self.undoing else key',
-        sabotage="return key",
-        test=IN_ROLLBACK + "test_items_are_undone_one_by_one_with_what_each_was_given",
     ),
 )

@@ -53,7 +53,7 @@ NODES_LOOKED_AT_MAX = 1_000
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an ask. Without a problem or an error it is durable."""
 
     problem: Problem | None = None
@@ -63,7 +63,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 DURABLE = Answer()
 
 
-class Ask(msgspec.Struct, gc=False):
+class Ask(msgspec.Struct):
     """A command on its way to a decision."""
 
     command: AnyCommand
@@ -93,7 +93,7 @@ class Taker(Protocol):
         ...
 
 
-class Plan(msgspec.Struct, gc=False):
+class Plan(msgspec.Struct):
     """A commit in the making."""
 
     stream: Stream
