@@ -27,7 +27,7 @@ ATTEMPT: tuple[Guard, ...] = (
         name="command-id-remembered",
         why="A command whose id is not part of the state is forgotten, and its repetition taken for a new one.",
         file="kernel/evolve.py",
-        snippet="state.commands[command] = state.seq",
+        snippet='notes(state, "commands")[command] = state.seq',
         sabotage="pass",
         test="tests/kernel/test_control.py::test_a_command_is_carried_out_once_per_id[command0]",
     ),

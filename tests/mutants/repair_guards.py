@@ -555,8 +555,8 @@ REPAIRS: tuple[Guard, ...] = (
         name="draft-layers-letters",
         why="A dead letter would be seen although its commit was refused.",
         file=STATE,
-        snippet="draft.letters = Layer(state.letters) if state.letters else {}",
-        sabotage="draft.letters = state.letters",
+        snippet="if state.behind is not None and type(book) is not Layer:",
+        sabotage='if state.behind is not None and type(book) is not Layer and name != "letters":',
         test=IN_LETTERS + "test_failing_again_opens_it_again",
     ),
     Guard(

@@ -21,8 +21,8 @@ KEPT: tuple[Guard, ...] = (
         name="draft-leaves-commands-alone",
         why="A command whose commit lost a race would be taken for known, and acknowledged without being carried out.",
         file=STATE,
-        snippet="draft.commands = Layer(state.commands) if state.commands else {}",
-        sabotage="draft.commands = state.commands",
+        snippet="if state.behind is not None and type(book) is not Layer:",
+        sabotage='if state.behind is not None and type(book) is not Layer and name != "commands":',
         test="tests/mutants/test_kernel_guards.py::test_deciding_changes_nothing",
     ),
     Guard(

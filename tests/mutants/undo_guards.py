@@ -304,8 +304,8 @@ UNDO: tuple[Guard, ...] = (
         name="draft-layers-undo",
         why="A visit would be undone although the commit in which it completed was refused.",
         file=STATE,
-        snippet="draft.undo = Layer(state.undo) if state.undo else {}",
-        sabotage="draft.undo = state.undo",
+        snippet="if state.behind is not None and type(book) is not Layer:",
+        sabotage='if state.behind is not None and type(book) is not Layer and name != "undo":',
         test=IN_ROLLBACK + "test_a_completed_run_can_be_rolled_back",
     ),
     Guard(

@@ -248,8 +248,8 @@ WAITS: tuple[Guard, ...] = (
         name="signal-taken-by-the-longest-waiting",
         why="Whoever began to wait last would be served first.",
         file=FOLD_WAITS,
-        snippet="state.listening[event.name] = (*waiting[first:], at)",
-        sabotage="state.listening[event.name] = (at, *waiting[first:])",
+        snippet="= (*waiting[first:], at)",
+        sabotage="= (at, *waiting[first:])",
         test=IN_SIGNALS + "test_who_has_waited_longest_is_served_first",
     ),
     Guard(
@@ -472,8 +472,8 @@ WAITS: tuple[Guard, ...] = (
         name="draft-layers-listening",
         why="A visit would be seen to wait although its commit was refused.",
         file=STATE,
-        snippet="draft.listening = Layer(state.listening) if state.listening else {}",
-        sabotage="draft.listening = state.listening",
+        snippet="if state.behind is not None and type(book) is not Layer:",
+        sabotage='if state.behind is not None and type(book) is not Layer and name != "listening":',
         test=IN_SIGNALS + "test_a_paused_run_takes_signals",
     ),
     Guard(

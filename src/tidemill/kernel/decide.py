@@ -99,6 +99,9 @@ def _known(state: State, command: AnyCommand) -> bool:
 
 def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     """Why a command cannot be carried out, before anything is written."""
+    if type(command) is Result and pen.state.seq and command.node in pen.flow.by_id:
+        # By far the most frequent command: whether it still counts is looked at when it is taken.
+        return None
     if not pen.state.seq:
         if isinstance(command, Fork):
             return refuse_fork(pen, command)

@@ -24,7 +24,7 @@ from tidemill.kernel.events import (
     RunRepaired,
     RunResumed,
 )
-from tidemill.kernel.state import State
+from tidemill.kernel.state import State, notes
 
 
 def evolve(state: State, event: AnyEvent) -> State:
@@ -33,7 +33,7 @@ def evolve(state: State, event: AnyEvent) -> State:
     state.last_ms = event.at_ms
     command = event.command
     if command is not None and state.commands.get(command) is None:
-        state.commands[command] = state.seq
+        notes(state, "commands")[command] = state.seq
     _FOLDS[type(event)](state, event)
     return state
 

@@ -28,7 +28,7 @@ from tidemill.kernel.events import (
 from tidemill.kernel.fold_visits import hold, over, pass_over_ended, undoable, unhold
 from tidemill.kernel.fold_waits import SIGNAL_ID
 from tidemill.kernel.layers import everything
-from tidemill.kernel.state import Activation, Cell, State, edit_at, key_at
+from tidemill.kernel.state import Activation, Cell, State, edit_at, key_at, notes
 
 # Beginning again
 
@@ -222,7 +222,7 @@ def run_forked(state: State, event: RunForked) -> None:
     # A signal that was sent to the other run before the fork has been received here, too.
     state.commands = {name: seq for name, seq in everything(state.commands).items() if name.startswith(SIGNAL_ID)}
     if event.command is not None:
-        state.commands[event.command] = state.seq
+        notes(state, "commands")[event.command] = state.seq
     state.letters, state.undo, state.listening = {}, {}, dict(everything(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
@@ -255,7 +255,7 @@ def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
     key = key_at(event.node, event.visit, event.index)
     letter = state.letters.get(key)
     assert letter is not None, "only what was written is closed"
-    state.letters[key] = msgspec.structs.replace(letter, open=False)
+    notes(state, "letters")[key] = msgspec.structs.replace(letter, open=False)
     state.dead_letters -= 1
 
 
@@ -277,7 +277,7 @@ def compensation_scheduled(state: State, event: CompensationScheduled) -> None:
     key = key_at(event.node, event.visit, event.index)
     undo = state.undo.get(key)
     assert undo is not None, "only what completed is undone"
-    state.undo[key] = msgspec.structs.replace(undo, status="scheduled", failures=0, lost=0, retry_at_ms=None)
+    notes(state, "undo")[key] = msgspec.structs.replace(undo, status="scheduled", failures=0, lost=0, retry_at_ms=None)
 
 
 def compensation_completed(state: State, event: CompensationCompleted) -> None:
@@ -309,6 +309,6 @@ def _undone(state: State, event: CompensationCompleted | CompensationFailed, **c
     key = key_at(event.node, event.visit, event.index)
     undo = state.undo.get(key)
     assert undo is not None
-    state.undo[key] = msgspec.structs.replace(
+    notes(state, "undo")[key] = msgspec.structs.replace(
         undo, attempt=event.attempt, token=max(undo.token, event.token), **changes
     )

@@ -36,6 +36,7 @@ from tidemill.kernel.state import (
     Wait,
     edit_at,
     key_at,
+    notes,
 )
 
 UNKNOWN_OUTCOME = "unknown_outcome"
@@ -202,7 +203,7 @@ def node_completed(state: State, event: NodeCompleted) -> None:
 def undoable(state: State, event: NodeEvent) -> None:
     """Remember what a rollback will have to undo."""
     key = key_at(event.node, event.visit, event.index)
-    state.undo[key] = Undo(event.node, event.visit, event.index, state.seq)
+    notes(state, "undo")[key] = Undo(event.node, event.visit, event.index, state.seq)
 
 
 def note_token(act: Activation, token: int) -> None:
@@ -343,4 +344,4 @@ def result_discarded(state: State, event: ResultDiscarded) -> None:
 def dead_lettered(state: State, event: DeadLettered) -> None:
     state.dead_letters += 1
     key = key_at(event.node, event.visit, event.index)
-    state.letters[key] = Letter(state.seq, event.at_ms, event.attempts, event.error)
+    notes(state, "letters")[key] = Letter(state.seq, event.at_ms, event.attempts, event.error)

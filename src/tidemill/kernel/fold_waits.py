@@ -15,7 +15,7 @@ from tidemill.kernel.events import (
     NodeWaiting,
     SignalReceived,
 )
-from tidemill.kernel.state import Buffered, State, edit_at, peek_at
+from tidemill.kernel.state import Buffered, State, edit_at, notes, peek_at
 
 SIGNAL_ID = "signal:"
 """What the id of a signal is remembered under, beside those of commands."""
@@ -42,7 +42,7 @@ def signal_awaited(state: State, event: NodeWaiting) -> None:
         # It listened before, without success: it has not waited since then.
         waiting = tuple(each for each in waiting if each != at)
     first = next((n for n, each in enumerate(waiting) if listens(state, event.name, each)), len(waiting))
-    state.listening[event.name] = (*waiting[first:], at)
+    notes(state, "listening")[event.name] = (*waiting[first:], at)
 
 
 def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
@@ -55,15 +55,15 @@ def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
 
 def signal_received(state: State, event: SignalReceived) -> None:
     """Kept until somebody asks for it, unless somebody was waiting."""
-    state.commands[SIGNAL_ID + event.signal] = state.seq
+    notes(state, "commands")[SIGNAL_ID + event.signal] = state.seq
     state.blobs += type(event.payload) is BlobRef
     waiting = state.listening.get(event.name, ())
     if event.node:
         taker = (event.node, event.visit, event.index)
-        state.listening[event.name] = waiting[waiting.index(taker) + 1 :] if taker in waiting else waiting
+        notes(state, "listening")[event.name] = waiting[waiting.index(taker) + 1 :] if taker in waiting else waiting
     else:
         if waiting:
-            state.listening[event.name] = ()
+            notes(state, "listening")[event.name] = ()
         state.signals = (*state.signals, Buffered(event.name, event.signal, event.payload, state.seq))
 
 

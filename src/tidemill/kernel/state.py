@@ -8,7 +8,7 @@ a join's edges, a map's items) are never copied whole: changes are kept in front
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -314,11 +314,16 @@ def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
     draft = _twin(state)
     draft.cells, draft.behind = {}, state.cells
-    draft.commands = Layer(state.commands) if state.commands else {}
-    draft.letters = Layer(state.letters) if state.letters else {}
-    draft.undo = Layer(state.undo) if state.undo else {}
-    draft.listening = Layer(state.listening) if state.listening else {}
     return draft
+
+
+def notes(state: State, name: Literal["commands", "letters", "undo", "listening"]) -> dict[str, Any]:
+    """One of the state's own books, to write; a draft puts a layer in front of its base's the first time."""
+    book: dict[str, Any] = getattr(state, name)
+    if state.behind is not None and type(book) is not Layer:
+        book = Layer(book)
+        setattr(state, name, book)
+    return book
 
 
 def adopt(draft: State) -> State:
