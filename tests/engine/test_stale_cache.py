@@ -6,7 +6,7 @@ import asyncio
 
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
-from tests.kernel.authoring import chain, document
+from tests.kernel.authoring import chain, document, node
 
 
 @simulated
@@ -49,3 +49,16 @@ async def test_outputs_are_rendered_from_the_run_as_it_ended(mill: Mill) -> None
     await other.open()
     run = await old.end(run_id)
     assert (run.status, run.outputs) == ("COMPLETED", {"x": 5}), run.error
+
+
+@simulated
+async def test_a_row_is_written_over_that_of_another_process(mill: Mill) -> None:
+    """The first process wrote RUNNING, the second FAILED; when the first reopens the run, its row must say so."""
+    client = await mill.process("client", work=False)
+    run_id = await client.start(document(node("a", type="fail"), node("b", "a")))
+    worker = await mill.process("worker")
+    assert (await worker.end(run_id)).status == "FAILED"
+    await worker.stop()
+    assert (await mill.row(run_id)).status == "FAILED"
+    await client.engine.retry(run_id)
+    assert (await mill.row(run_id)).status == "RUNNING"

@@ -122,7 +122,11 @@ class Runs:
             entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
             self.keep(tail.stream, entry)
             return entry
-        entry.since_snapshot += _fold(entry.state, tail)
+        fresh = _fold(entry.state, tail)
+        if fresh:
+            # Somebody else has moved the run on, and may have written its row since this process did.
+            entry.since_snapshot += fresh
+            entry.terms_of = None
         if entry.digest != entry.state.digest:
             entry.follow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
         return entry
