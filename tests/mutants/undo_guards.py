@@ -312,8 +312,8 @@ UNDO: tuple[Guard, ...] = (
         name="adopted-registers-are-merged",
         why="What is to be undone would be forgotten with the commit that says so.",
         file=STATE,
-        snippet="draft.undo, draft.listening = merged(draft.undo), merged(draft.listening)",
-        sabotage="pass",
+        snippet="draft.letters, draft.undo = merged(draft.letters), merged(draft.undo)",
+        sabotage="draft.letters = merged(draft.letters)",
         test=IN_ROLLBACK + "test_a_completed_run_can_be_rolled_back",
     ),
     Guard(

@@ -196,8 +196,6 @@ def run_row(
 
 def rows_beside(stream: Stream, before: State, after: State, events: Sequence[AnyEvent]) -> tuple[Row, ...]:
     """Rows of approvals and dead letters that these events change; most runs have neither."""
-    if not (after.approvals or after.letters or before.letters):
-        return ()
     rows: list[Row] = []
     if after.approvals:
         changed = _approvals(before, _own(events))

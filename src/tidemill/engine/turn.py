@@ -308,10 +308,16 @@ class Turns:
         and the keeper brings it up to date should nothing follow.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others = rows_beside(plan.stream, before, after, plan.decision.events)
+        others: tuple[Row, ...] = ()
+        if after.approvals or after.letters or before.letters:
+            others = rows_beside(plan.stream, before, after, plan.decision.events)
+        said = entry.terms_of
+        if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+            # Compared one by one: this is asked in every commit of a busy run.
+            status, busy, rollback, labels = said
+            if status == after.status and busy and rollback == after.rollback and labels is after.labels:
+                return others
         found_by = what_terms_say(after)
-        if entry.terms_of == found_by and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
-            return others
         entry.row_ms = after.last_ms
         if entry.terms_of != found_by:
             entry.terms, entry.terms_of = run_terms(after), found_by
@@ -325,7 +331,9 @@ class Turns:
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
                 entry.since_snapshot = 0
-            entry.take_in(plan.decision, plan.commit.expected, [ask.flow for ask in plan.asks if ask.flow is not None])
+            patched = plan.decision.after.digest != entry.digest
+            flows = [ask.flow for ask in plan.asks if ask.flow is not None] if patched else ()
+            entry.take_in(plan.decision, plan.commit.expected, flows)
             self.commits += 1
             self.gathered += len(plan.asks) - 1
         self._runs.keep(plan.stream, entry)

@@ -248,14 +248,14 @@ class Worker:
         task = hand.task
         if task.v > JOB_FORMAT:
             self._give_back(hand)
+        elif task.kind == "run" and entry is not None and entry.state.live:
+            self._begin_attempt(hand, entry, known)
         elif entry is None or not may_run(task, entry.state):
             self._settle(hand, shelved(task))
         elif task.kind in MESSAGES:
             self._in_task(hand, self._work_on(hand, self._errands.run(hand.lease.stream, entry.state, task)))
         elif task.kind == "undo":
             self._begin_undo(hand, entry)
-        elif task.kind == "run":
-            self._begin_attempt(hand, entry, known)
         elif task.kind == "outputs":
             self._in_task(hand, self._work_on(hand, self._rendered(hand, entry)))
         else:
