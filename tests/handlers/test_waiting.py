@@ -137,8 +137,8 @@ def test_a_whole_config_compiles_and_its_paths_become_edges() -> None:
     ],
 )
 def test_what_is_not_known_yet_is_not_judged(config: Any) -> None:
-    compile_document(_document("human", config), TYPES)
-    compile_document(_document("wait_until", {"at": "{{ inputs.when }}"}), TYPES)
+    for type_, given in (("human", config), ("wait_until", {"at": "{{ inputs.when }}"})):
+        assert compile_document(_document(type_, given), TYPES).workflow.nodes[0].config == given
 
 
 def test_a_moment_that_is_none_is_refused_at_once() -> None:
