@@ -25,6 +25,7 @@ from tidemill.stores.contract import (
     JobView,
     Lease,
     Page,
+    Row,
     Store,
     Stream,
     Tail,
@@ -232,5 +233,10 @@ class FaultyStore:
     async def backlog(self) -> list[Backlog]:
         return await self._inner.backlog()
 
-    async def forget(self, stream: Stream) -> None:
-        await self._inner.forget(stream)
+    async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
+        await self._enter()
+        return await self._inner.streams(kind, after=after, limit=limit)
+
+    async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
+        await self._enter()
+        return await self._inner.forget(stream, expected=expected, rows=rows)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from tests.stores.kit import LONG_MS, StoreUnderTest
+from tests.stores.kit import LONG_MS, StoreUnderTest, row
 from tidemill.stores import contract as c
 
 Answer = TypeVar("Answer")
@@ -282,7 +282,20 @@ class Duel:
     async def do_forget(self) -> None:
         stream = self.dice.choice(STREAMS)
         self.seen["forgotten"] += bool(await self.reference.jobs(stream))
-        await self.ask(f"forget {stream}", lambda side: side.sut.store.forget(stream))
+        expected = self.dice.choice([None, None, 0, 1])
+        rows = (row(f"r{self.dice.randrange(3)}", deleted=True),)
+        await self.ask(
+            f"forget {stream} at {expected}",
+            lambda side: side.sut.store.forget(stream, expected=expected, rows=rows),
+        )
+
+    async def do_streams(self) -> None:
+        after, limit = self.dice.choice([None, *STREAMS]), self.dice.choice([1, 2, 100])
+        for kind in {stream.kind for stream in STREAMS}:
+            await self.ask(
+                f"streams of {kind} after {after}",
+                lambda side, kind=kind: side.sut.store.streams(kind, after=after, limit=limit),
+            )
 
 
 OPERATIONS = {
@@ -297,6 +310,7 @@ OPERATIONS = {
     Duel.do_follow: 2,
     Duel.do_audit: 5,
     Duel.do_forget: 1,
+    Duel.do_streams: 2,
 }
 
 

@@ -195,7 +195,17 @@ class NaiveStore:
             lines.append(c.Backlog(tenant=tenant, queue=queue, oldest_ready_at_ms=oldest, **counts))
         return lines
 
-    async def forget(self, stream: c.Stream) -> None:
+    async def streams(self, kind: str, *, after: c.Stream | None = None, limit: int = 1_000) -> list[c.Stream]:
+        found = {stream for stream, _ in self.records if stream.kind == kind}
+        return [stream for stream in sorted(found) if after is None or stream > after][:limit]
+
+    async def forget(self, stream: c.Stream, *, expected: int | None = None, rows: Sequence[c.Row] = ()) -> bool:
+        version = sum(1 for pair in self.records if pair[0] == stream)
+        if expected is not None and expected != version:
+            return False
         self.records = [pair for pair in self.records if pair[0] != stream]
         self.snapshots = [pair for pair in self.snapshots if pair[0] != stream]
         self.tasks = [task for task in self.tasks if task.stream != stream]
+        for row in rows:
+            self.write(stream.tenant, row)
+        return True

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import Said
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, rejected
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.pen import Decision
@@ -114,6 +114,9 @@ class Runs:
         return found
 
     async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
+        if tail.damage:
+            message = f"the records of {tail.stream.key} are damaged: {tail.damage}"
+            raise rejected("event_unreadable", message, hint="restore the store from a backup")
         if tail.version == 0:
             return entry
         if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):

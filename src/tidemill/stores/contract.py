@@ -174,6 +174,8 @@ class Tail(Value, frozen=True, kw_only=True):
     after: int
     records: tuple[bytes, ...]
     snapshot: bytes | None = None
+    damage: str = ""
+    """Why the stream cannot be read, when what is stored is not what was written; the rest is then empty."""
 
 
 class Page(Value, frozen=True, kw_only=True):
@@ -301,9 +303,17 @@ class Store(Protocol):
         """Work per tenant and queue, ordered by them; where there is none nothing is answered."""
         ...
 
-    async def forget(self, stream: Stream) -> None:
-        """Remove a stream with its records, snapshot and jobs; rows are removed by a commit beforehand.
+    async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
+        """Streams of a kind that have records, of all tenants, at most `limit` of them, behind `after`.
 
-        Idempotent. Afterwards the stream is as if never written, but old tokens are still refused.
+        Their order never changes, so whoever walks along it meets every stream that is there all the while.
+        """
+        ...
+
+    async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
+        """Remove a stream with its records, snapshot and jobs, and write `rows`, all at once.
+
+        Answers False, and does nothing, when the stream has another version than `expected`. Afterwards the stream
+        is as if never written, but old tokens are still refused.
         """
         ...

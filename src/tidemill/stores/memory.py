@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice
 
 from tidemill.errors import rejected
@@ -29,6 +30,7 @@ from tidemill.stores.contract import (
     Lease,
     LeasesLost,
     Page,
+    Row,
     Snapshot,
     Stream,
     Tail,
@@ -318,12 +320,22 @@ class MemoryStore:
             for where, number in sorted(counts.items())
         ]
 
-    async def forget(self, stream: Stream) -> None:
+    async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
         with self._lock:
-            log = self._logs.pop(stream, None)
-            if log is not None:
-                for work in log.jobs.values():
-                    self._jobs.remove(work)
+            found = (stream for stream, log in self._logs.items() if stream.kind == kind and log.records)
+            return nsmallest(limit, (stream for stream in found if after is None or stream > after))
+
+    async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
+        with self._lock:
+            log = self._logs.get(stream) or _Log()
+            if expected is not None and expected != len(log.records):
+                return False
+            self._logs.pop(stream, None)
+            for work in log.jobs.values():
+                self._jobs.remove(work)
+            for row in rows:
+                self._table(stream.tenant, row.kind).write(row)
+            return True
 
 
 def _check(commit: Commit) -> None:
