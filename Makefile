@@ -3,6 +3,7 @@
 PYTHON ?= python3
 SEEDS  ?= 3000
 SUITE  ?=
+RUNS   ?=
 
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := .venv/bin
@@ -11,10 +12,10 @@ LOCKED := requirements/dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check sim mutants bench docs format lock clean
+.PHONY: help setup run test check sim mutants bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with the locked tools and this package
 
@@ -52,6 +53,12 @@ mutants: setup ## Break every guard once and see its test fail
 
 bench: setup ## Measure the cost rules
 	@$(BIN)/python -m benches
+
+bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n for fewer)
+	@RUNS=$(RUNS) $(BIN)/python -m benches million
+
+bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n for others)
+	@RUNS=$(RUNS) $(BIN)/python -m benches recovery
 
 docs: setup ## Build the documentation into site/
 	@$(BIN)/zensical build --clean --strict

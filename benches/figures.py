@@ -1,4 +1,4 @@
-"""A figure, what it must reach, and how to show it."""
+"""A figure, what it must reach, how to show it, and notes beside figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,18 @@ class Figure:
         if self.aim is not None and self.reached and self._good(self.aim):
             verdict = "ok, aim reached"
         return f"  {self.name:58} {self.value:>12,.2f} {self.unit:10} {must:16} {aim:14} {verdict}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line between figures, which nothing depends on."""
+
+    text: str
+    reached: ClassVar[bool] = True
+
+    def line(self) -> str:
+        """One row of the table."""
+        return f"  {self.text}"
 
 
 @contextmanager

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemill.engine.catalog import Published
+    from tidemill.engine.roster import WorkerView
     from tidemill.engine.rows import RunRow
     from tidemill.engine.views import RunView
     from tidemill.errors import Problem, Rejected, TidemillError, Unavailable
     from tidemill.front import Tidemill
     from tidemill.front import open as open  # noqa: A004
-    from tidemill.handlers.contract import Asked, Child, Fail, Handler, NodeContext, Pause, Return, Skip
+    from tidemill.handlers.contract import Asked, Blob, Child, Fail, Handler, NodeContext, Pause, Return, Skip
     from tidemill.kernel.model import NodeType
 
     __version__: str
 
 _HOMES = {
     "Asked": "tidemill.handlers.contract",
+    "Blob": "tidemill.handlers.contract",
     "Child": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
@@ -44,11 +46,13 @@ _HOMES = {
     "Tidemill": "tidemill.front",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
+    "WorkerView": "tidemill.engine.roster",
     "open": "tidemill.front",
 }
 
 __all__ = [
     "Asked",
+    "Blob",
     "Child",
     "Fail",
     "Handler",
@@ -65,6 +69,7 @@ __all__ = [
     "Tidemill",
     "TidemillError",
     "Unavailable",
+    "WorkerView",
     "__version__",
 ]
 """`open` is public too, but a star import must not hide the built-in one."""

@@ -6,15 +6,23 @@ import getpass
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.ambient import RealAmbient
+from tidemill.blobs.archives import Archive, DirectoryArchive, S3Archive
 from tidemill.blobs.contract import Blobs
+from tidemill.blobs.database import DatabaseBlobs
+from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.places import place_of
+from tidemill.blobs.s3 import S3Blobs, open_bucket
 from tidemill.engine.engine import Engine
+from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.worker import WorkerOptions
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler
 from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
@@ -22,8 +30,12 @@ from tidemill.handlers.waiting import WAITING
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
+from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite.store import SqliteStore
 
-DEFAULT_URL = "memory://"
+DEFAULT_URL = "sqlite:///tidemill.db"
+SCHEMES = "sqlite:///FILE or memory://"
+ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 
 
 def built_in_handlers(functions: Mapping[str, Callable[..., Any]] | None = None) -> tuple[Handler, ...]:
@@ -55,17 +67,72 @@ _NAMED: dict[str, Shelf] = {}
 
 
 def shelf_at(url: str) -> Shelf:
-    """The store behind a URL. `memory://` is a new one, `memory://NAME` the same one throughout this process."""
+    """The store behind a URL.
+
+    `sqlite:///FILE` is a file (four slashes begin an absolute path), with `?durability=relaxed` where the last
+    moments before a power cut may be lost. `memory://` is a new store, `memory://NAME` the same one throughout this
+    process.
+    """
     try:
         parts = urlsplit(url)
-        scheme, name = parts.scheme, parts.netloc + parts.path
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
-        scheme, name = "", ""
-    if scheme != "memory":
-        raise rejected("store_unknown", f"no store is known for {url!r}", hint="use memory://")
-    if not name:
-        return Shelf(MemoryStore(), MemoryBlobs())
-    return _NAMED.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
+        raise _unknown(url) from None
+    match parts.scheme:
+        case "memory" if not options:
+            name = parts.netloc + parts.path
+            return _NAMED.setdefault(name, _in_memory(SharedMemoryStore())) if name else _in_memory(MemoryStore())
+        case "sqlite":
+            return _in_file(url, parts.netloc, parts.path, options)
+        case _:
+            raise _unknown(url)
+
+
+def _in_memory(store: Store) -> Shelf:
+    return Shelf(store, MemoryBlobs())
+
+
+def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
+    if host or len(path) < 2 or path.endswith("/"):
+        raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
+    file = Path(unquote(path[1:]))
+    durability = options.pop("durability", "full")
+    if durability not in ("full", "relaxed"):
+        message = f"durability is full or relaxed, not {durability!r}"
+        raise rejected("store_option_unknown", message, path="/durability")
+    blobs = options.pop("blobs", None)
+    if options:
+        message = f"a SQLite store has no option {next(iter(options))!r}"
+        raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
+    store = SqliteStore(file, durability=durability)
+    return Shelf(store, DatabaseBlobs(file, connect) if blobs is None else blobs_at(blobs))
+
+
+def blobs_at(url: str) -> Blobs:
+    """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
+    place = place_of(url)
+    return DirectoryBlobs(place) if isinstance(place, Path) else S3Blobs(place)
+
+
+def archive_at(location: str | None, store_url: str) -> Archive | None:
+    """Where old runs go: a folder or `s3://BUCKET/PREFIX`; `none` is nowhere, and then they stay.
+
+    Without a location it is the one of the environment, and without that a folder beside the file of a store.
+    """
+    location = location or os.environ.get(ARCHIVE_VARIABLE)
+    if location is None:
+        parts = urlsplit(store_url)
+        if parts.scheme == "sqlite":
+            return DirectoryArchive(Path(unquote(parts.path[1:]) + "-archive"))
+        return None
+    if location == "none":
+        return None
+    place = place_of(location) if "://" in location else Path(location)
+    return DirectoryArchive(place) if isinstance(place, Path) else S3Archive(open_bucket(place))
+
+
+def _unknown(url: str) -> Rejected:
+    return rejected("store_unknown", f"no store is known for {url!r}", hint=f"use {SCHEMES}")
 
 
 def engine_at(
@@ -76,13 +143,33 @@ def engine_at(
     work: bool = True,
     concurrency: int = 64,
     queues: Sequence[str] = (),
+    only: str = "",
+    name: str = "",
+    grace_ms: int = 30_000,
+    beat_ms: int = 5_000,
+    dead_after_ms: int = 15_000,
+    archive: str | None = None,
+    retention_days: float | None = RETENTION_DAYS,
 ) -> Engine:
-    """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default."""
+    """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
+
+    `only` names a run that alone is worked on, with its children.
+
+    Runs that ended `retention_days` ago go to the `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with its process and something that no other has.
+    """
     ambient, shelf = RealAmbient(), shelf_at(url)
+    host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
-        name=f"{socket.gethostname()}/{os.getpid()}/{ambient.new_id()[-8:]}",
+        name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
         queues=tuple(queues),
+        only=only,
         concurrency=concurrency,
+        grace_ms=grace_ms,
+        beat_ms=beat_ms,
+        dead_after_ms=dead_after_ms,
+        host=host,
+        pid=pid,
+        version=version("tidemill") if work else "",
     )
     return Engine(
         store=shelf.store,
@@ -91,6 +178,8 @@ def engine_at(
         handlers=(*built_in_handlers(functions), *handlers),
         worker=options if work else None,
         user=os_user(),
+        archive=archive_at(archive, url),
+        retention_days=retention_days,
     )
 
 

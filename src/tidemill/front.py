@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
+from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.document import Format, read_document
@@ -41,15 +42,30 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     handlers: Sequence[Handler] = (),
     concurrency: int = 64,
     queues: Sequence[str] = (),
+    only: str = "",
     work: bool = True,
+    archive: str | None = None,
+    retention_days: float | None = RETENTION_DAYS,
 ) -> Tidemill:
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
 
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
-    own. At most `concurrency` nodes run at a time, of all queues unless `queues` names some. Close it, or use it
-    in a `with`.
+    own. At most `concurrency` nodes run at a time, of all queues unless `queues` names some, and of all runs unless
+    `only` names one: then of that one and its children. Runs that ended
+    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`. Close
+    it, or use it in a `with`.
     """
-    engine = engine_at(url, functions=functions, handlers=handlers, concurrency=concurrency, queues=queues, work=work)
+    engine = engine_at(
+        url,
+        functions=functions,
+        handlers=handlers,
+        concurrency=concurrency,
+        queues=queues,
+        only=only,
+        work=work,
+        archive=archive,
+        retention_days=retention_days,
+    )
     front = Tidemill(engine)
     try:
         front._wait(front._engine.open())
@@ -119,6 +135,18 @@ class Tidemill:
     tags = _blocking(Engine.tags)
     tag_history = _blocking(Engine.tag_history)
     diff = _blocking(Engine.diff)
+    put_blob = _blocking(Engine.put_blob)
+    blob = _blocking(Engine.blob)
+    blobs = _blocking(Engine.blobs)
+    save_blob = _blocking(Engine.save_blob)
+    collect_blobs = _blocking(Engine.collect_blobs)
+    verify_log = _blocking(Engine.verify_log)
+    reindex = _blocking(Engine.reindex)
+    archive_sweep = _blocking(Engine.archive_sweep)
+    archive_list = _blocking(Engine.archive_list)
+    archive_show = _blocking(Engine.archive_show)
+    archive_restore = _blocking(Engine.archive_restore)
+    workers = _blocking(Engine.workers)
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

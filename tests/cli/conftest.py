@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -7,8 +8,9 @@ from tests.cli.shop import Shop, opened
 
 
 @pytest.fixture(autouse=True)
-def _no_store_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TIDEMILL_STORE", raising=False)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept without saying where is kept in a file of the test's own."""
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/tidemill.db")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}
 
 def watched(path: Path, inputs: dict[str, Any] | None = None) -> tuple[Board, tidemill.RunView]:
     """Run a document and fold its events."""
-    with tidemill.open() as mill:
+    with tidemill.open("memory://") as mill:
         published = mill.publish(path)
         board = Board(mill.workflow(published.name), mill.start(published.name, inputs))
         for event in mill.follow(board.run_id):

@@ -52,7 +52,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
 def test_small_examples(name: str, inputs: dict[str, Any], outputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    with tidemill.open() as mill:
+    with tidemill.open("memory://") as mill:
         view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
     assert (view.status, view.outputs) == ("COMPLETED", outputs)
 

@@ -16,8 +16,8 @@ from tidemill.errors import Unavailable, rejected
 
 HELP_SECONDS_MAX = 0.4
 COMMANDS = (
-    *("validate", "graph", "run", "publish", "start", "why", "version"),
-    *("runs", "approvals", "dlq", "workflows"),
+    *("validate", "graph", "run", "publish", "start", "worker", "why", "version"),
+    *("runs", "approvals", "dlq", "workflows", "workers"),
 )
 
 

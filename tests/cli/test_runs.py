@@ -81,7 +81,7 @@ def test_an_empty_list_is_a_sentence(shop: Shop) -> None:
 
 
 def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
-    listed = process("runs", "list")
+    listed = process("runs", "list", "--store", "memory://")
     assert (listed.code, listed.out.splitlines()) == (
         exits.OK,
         ["no run matches", "→ memory:// begins empty in every process: use --store, or TIDEMILL_STORE"],

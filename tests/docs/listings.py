@@ -86,6 +86,7 @@ def law_names() -> set[str]:
 DOCUMENT_TABLES: tuple[Table, ...] = (
     normal.DOCUMENT,
     normal.LIMITS,
+    normal.RETENTION,
     nodes.NODE,
     nodes.RETRY,
     nodes.BRANCH,

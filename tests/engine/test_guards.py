@@ -253,6 +253,7 @@ async def test_a_draining_worker_takes_nothing_over(mill: Mill) -> None:
     await mill.until(lambda: ledger.running == 1)
     await worker.stop()
     assert ledger.count("b") == 0
+    assert [commit.keep for commit in worker.door.commits if commit.acks] == [()]
     assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/b/1/-1", 0)]
 
 

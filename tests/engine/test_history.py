@@ -137,7 +137,7 @@ async def test_why_a_run_waits(mill: Mill) -> None:
 
 
 @simulated
-async def test_why_knows_the_queues_of_its_own_worker(mill: Mill) -> None:
+async def test_why_knows_the_queues_of_all_workers(mill: Mill) -> None:
     worker = await mill.process(queues=("default",))
     run_id = await worker.start(document(node("a"), node("b", "a", queue="gpu")))
     await asyncio.sleep(1)
@@ -146,7 +146,8 @@ async def test_why_knows_the_queues_of_its_own_worker(mill: Mill) -> None:
     assert "no worker on queue gpu" in found.words
     onlooker = await mill.process("w2", work=False)
     (found,) = (await onlooker.engine.why(run_id)).blockers
-    assert getattr(found, "need", None) == "busy"
+    assert (getattr(found, "need", None), getattr(found, "alive", None)) == ("no_queue", ("w1",))
+    assert found.command == "tidemill worker --queues gpu"
     await mill.process("w3", queues=("gpu",))
     assert (await worker.end(run_id)).status == "COMPLETED"
 

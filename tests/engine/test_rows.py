@@ -150,7 +150,7 @@ def test_what_a_run_can_be_found_by() -> None:
         "idle",
     }
     ended = run_terms(State(status="FAILED", workflow="w", version=2))
-    assert set(ended) == {"status:FAILED", "workflow:w", "version:w@2"}
+    assert set(ended) == {"status:FAILED", "workflow:w", "version:w@2", "ended:0"}
 
 
 @simulated

@@ -12,12 +12,13 @@ from tests.kernel.reasons import blocker, facts, shown, why
 from tests.kernel.tables import Run, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, Waits
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain import Bounds, Explanation, Workers, explain
+from tidemill.kernel.explain import Able, Bounds, Explanation, Workers, explain
 from tidemill.kernel.state import State
 
 Json = Any
 
 HERE = Workers(queues=frozenset({"default"}), types=frozenset({"value@1"}))
+NEEDS_CODE = "tidemill worker --queues gpu --app MODULE"
 UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
 
 
@@ -34,9 +35,9 @@ def begun(graph: str, nodes: dict[str, Json] | None = None, **top: Json) -> Run:
     ("workers", "need", "said", "command"),
     [
         (None, "busy", "waits for a free worker on queue gpu", ""),
-        (Workers(), "no_worker", "no worker is running", ""),
-        (HERE, "no_queue", "no worker on queue gpu", ""),
-        (Workers(queues=None), "no_type", "no worker knows type value@1", ""),
+        (Workers(), "no_worker", "no worker is running", "tidemill worker"),
+        (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
+        (Workers(queues=None), "no_type", "no worker knows type value@1", NEEDS_CODE),
         (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
     ],
     ids=["nobody knows", "nobody is there", "nobody on the queue", "nobody knows the type", "nobody is free"],
@@ -49,6 +50,21 @@ def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, sa
     assert (mine.kind, mine.queue, mine.need, mine.since_ms, mine.root) == ("worker", "gpu", need, 1_000, True)
     assert said in mine.words and mine.command == command
     assert found.headline == mine.words and found.since_ms == 1_000
+
+
+def test_whoever_knows_a_type_must_serve_the_queue_too() -> None:
+    run = begun("a", {"a": {"queue": "gpu"}})
+    plain = Able(name="plain", queues=frozenset({"gpu"}), types=frozenset({"fail@1"}))
+    other = Able(name="other", queues=frozenset({"default"}), types=frozenset({"value@1"}))
+    mine = blocker(why(run.kernel, workers=Workers.of([plain, other])), "a")
+    assert (mine.need, mine.alive, mine.able_elsewhere) == ("no_type", ("plain", "other"), ("other",))
+    assert "no worker on queue gpu knows type value@1, but other does on other queues" in mine.words
+    assert mine.command == NEEDS_CODE
+    alone = blocker(why(run.kernel, workers=Workers.of([other])), "a")
+    assert (alone.need, alone.alive, alone.able_elsewhere) == ("no_queue", ("other",), ())
+    every = Able(name="every", queues=None, types=frozenset({"value@1"}))
+    found = blocker(why(run.kernel, workers=Workers.of([plain, other, every])), "a")
+    assert (found.need, found.alive, found.command) == ("busy", (), "")
 
 
 def test_work_for_which_there_is_no_worker_comes_first() -> None:
@@ -292,7 +308,7 @@ def test_a_child_is_named_started_or_not() -> None:
     run.call("a", "kid")
     mine = blocker(why(run.kernel, workers=Workers()), "a")
     assert (mine.kind, mine.child, mine.started, mine.need) == ("child", "kid", False, "no_worker")
-    assert "nobody has started yet" in mine.words
+    assert "nobody has started yet" in mine.words and mine.command == "tidemill worker"
     run.child_began("a")
     mine = blocker(why(run.kernel), "a")
     assert (mine.started, mine.words, mine.command) == (True, "a waits for its child run kid", "tidemill why kid")
@@ -335,7 +351,7 @@ def test_the_rendering_of_outputs_is_the_last_thing_to_wait_for() -> None:
     run = begun("a", outputs={"x": 1})
     run.done("a")
     assert shown(why(run.kernel)) == "outputs"
-    assert why(run.kernel, workers=Workers()).blockers[0].command == ""
+    assert why(run.kernel, workers=Workers()).blockers[0].command == "tidemill worker"
     assert why(run.kernel, leased="outputs//0/-1").headline == "worker w1 renders the outputs of the run"
     assert shown(explain(run.flow, run.kernel.state, [], 0)) == "missing"
     run.pause()

@@ -8,6 +8,7 @@ TESTS = "tests/engine/test_guards.py::"
 TURN = "engine/turn.py"
 RUNS = "engine/runs.py"
 WORKER = "engine/worker.py"
+CLAIMING = "engine/claiming.py"
 ATTEMPT = "engine/attempt.py"
 CALLS = "engine/calls.py"
 LEASES = "engine/leases.py"
@@ -131,14 +132,14 @@ ENGINE: tuple[Guard, ...] = (
         name="worker-lets-go-after-a-failed-load",
         why="A worker would renew for ever the leases of jobs that it never began.",
         file=WORKER,
-        snippet="self._give_back(hand, 0 if self._draining else GIVE_BACK_MS)",
+        snippet="self._give_back(hand, 0 if self.draining else GIVE_BACK_MS)",
         sabotage="pass",
         test=TESTS + "test_a_worker_lets_go_of_jobs_it_could_not_load",
     ),
     Guard(
         name="worker-claims-again-whatever-happens",
         why="After the first surprise a process would look alive and claim nothing.",
-        file=WORKER,
+        file=CLAIMING,
         snippet="except Exception:\n                # A bug must be heard of, but it must not",
         sabotage="except ZeroDivisionError:\n                # A bug must be heard of, but it must not",
         test=TESTS + "test_a_claim_that_fails_is_made_again",
@@ -155,7 +156,7 @@ ENGINE: tuple[Guard, ...] = (
         name="hand-over-not-while-draining",
         why="A worker that should stop would go on until its run has ended.",
         file=WORKER,
-        snippet="and not self._draining",
+        snippet="and not self.draining",
         sabotage="",
         test=TESTS + "test_a_draining_worker_takes_nothing_over",
     ),
@@ -171,8 +172,8 @@ ENGINE: tuple[Guard, ...] = (
         name="drain-gives-back",
         why="A worker that was stopped properly would be counted as lost, and its jobs wait until their leases end.",
         file=WORKER,
-        snippet="            await self._release(left)\n",
-        sabotage="            pass\n",
+        snippet="        self._returns.give(left)\n",
+        sabotage="",
         test=TESTS + "test_a_drain_fails_nothing_that_it_interrupts",
     ),
     Guard(
@@ -243,8 +244,8 @@ ENGINE: tuple[Guard, ...] = (
         name="worker-leaves-unknown-types",
         why="A worker that lacks a node type would fail the node instead of leaving it to one that has it.",
         file=WORKER,
-        snippet="if handler is None:\n            self._give_back(hand)\n            return\n        attempt",
-        sabotage="if False:\n            self._give_back(hand)\n            return\n        attempt",
+        snippet="if handler is None:\n            self._put_aside(hand)\n            return\n        attempt",
+        sabotage="if False:\n            self._put_aside(hand)\n            return\n        attempt",
         test=TESTS + "test_a_node_type_a_worker_does_not_have_is_left_alone",
     ),
     Guard(

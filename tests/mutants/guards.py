@@ -6,9 +6,10 @@ from tests.mutants.engine_guards import ENGINE
 from tests.mutants.guard import Guard
 from tests.mutants.kernel_guards import KERNEL
 from tests.mutants.store_guards import STORE
+from tests.mutants.worker_guards import WORKERS
 from tests.mutants.world_guards import WORLD
 
-GUARDS: tuple[Guard, ...] = (*STORE, *KERNEL, *WORLD, *ENGINE)
+GUARDS: tuple[Guard, ...] = (*STORE, *KERNEL, *WORLD, *ENGINE, *WORKERS)
 
 GUARDS_MIN = 500
 """A list that has shrunk below this is not the list any more."""

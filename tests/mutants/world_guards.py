@@ -635,7 +635,7 @@ WORLD: tuple[Guard, ...] = (
         name="undo-leaves-unknown-types",
         why="A worker that lacks a compensator's type would give up the step instead of leaving it to one that has it.",
         file=WORKER,
-        snippet="        if handler is None:\n            self._give_back(hand)\n            return\n        undoing",
+        snippet="        if handler is None:\n            self._put_aside(hand)\n            return\n        undoing",
         sabotage="        undoing",
         test=IN_ROLLBACK_TROUBLE + "test_a_worker_without_the_handler_leaves_it_to_another",
     ),

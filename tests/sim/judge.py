@@ -6,12 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from tidemill.engine.indexing import all_rows, rows_beside_run, rows_of
 from tidemill.engine.rows import RUN, read_run_row
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.state import State, decode_state, encode_state
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Stream, Tail
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -30,6 +31,7 @@ async def judge(world: World, run: str) -> list[str]:
     complaints = [complaint async for complaint in _store_agrees(world, stream, state)]
     complaints += _acknowledged(world, run, state)
     complaints += [complaint async for complaint in _ledger_agrees(world, run, events)]
+    complaints += [complaint async for complaint in _rows_follow(world, whole)]
     (short,) = await world.store.load({stream: 0})
     if short.snapshot is not None:
         folded = decode_state(short.snapshot)
@@ -38,6 +40,18 @@ async def judge(world: World, run: str) -> list[str]:
         if encode_state(folded) != encode_state(state):
             complaints.append("folding the snapshot differs from folding the log")
     return complaints
+
+
+async def _rows_follow(world: World, whole: Tail) -> AsyncIterator[str]:
+    """What was written along the way, commit by commit, is what follows from the log as a whole, byte for byte."""
+    _, rows = await rows_of(world.clients[0].catalog, whole)
+    there = await rows_beside_run(world.store, whole.stream)
+    async for row in all_rows(world.store, whole.stream.tenant, RUN):
+        if row.key == whole.stream.key:
+            there[RUN, row.key] = row
+    for name in rows.keys() | there.keys():
+        if rows.get(name) != there.get(name):
+            yield f"the row {name} is {there.get(name)}, the log calls for {rows.get(name)}"
 
 
 async def _store_agrees(world: World, stream: Stream, state: State) -> AsyncIterator[str]:

@@ -104,6 +104,11 @@ class Process:
             audit_every_ms=15_000,
         )
 
+    @property
+    def findings(self) -> int:
+        """Runs whose logs this process's keeper takes for damaged."""
+        return 0 if self.engine.keeper is None else self.engine.keeper.findings
+
     async def start(self) -> None:
         """Begin to work, under this process's name, so that all its tasks can be killed together."""
         self.world.processes[self.identity] = self
@@ -471,6 +476,11 @@ class World:
         for run in list(self.checkers):
             for complaint in await judge(self, run):
                 raise Broken(f"{run}: {complaint}")
+        verdict = await self.clients[0].verify_log()
+        for finding in verdict.findings:
+            raise Broken(f"{finding.run}: verify-log found {finding}")
+        if found := [process for process in self.processes.values() if process.findings]:
+            raise Broken(f"the keeper of {found[0].identity} found {found[0].findings} runs with damage")
         if self.empty_commits > EMPTY_COMMITS_MAX + EMPTY_COMMITS_PER_RUN * len(self.checkers):
             raise Broken(f"hot loop: {self.empty_commits} commits without an event")
 

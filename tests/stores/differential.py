@@ -29,7 +29,7 @@ from tidemill.stores import contract as c
 
 Answer = TypeVar("Answer")
 
-STREAMS = [c.Stream(tenant, "run", key) for tenant in ("acme", "beta", "zeta") for key in ("r1", "r2")]
+STREAMS = [c.Stream(tenant, "run", key) for tenant in ("acme", "beta", "zeta") for key in ("r1", "r1.a", "r2")]
 KEYS = ["k1", "k2", "k3", "k4"]
 QUEUES = ["fast", "slow"]
 CAPS = ["http", "gpu"]
@@ -38,7 +38,16 @@ SHORT_MS = 100
 
 REACHED = {
     *("Committed", "VersionConflict", "LeasesLost", "group of mixed fate", "kept", "keep refused", "job was there"),
-    *("claimed", "taken over", "taken over twice", "held back by a cap", "late ack", "withdraw spared", "renewed"),
+    *(
+        "claimed",
+        "claimed in the family",
+        "taken over",
+        "taken over twice",
+        "held back by a cap",
+        "late ack",
+        "withdraw spared",
+        "renewed",
+    ),
     *("renewal lost", "revived", "released", "snapshot loaded", "next page", "followed", "forgotten"),
 }
 """Situations that the generator must have produced in a run of many seeds, or it tests less than it says."""
@@ -200,9 +209,11 @@ class Duel:
         queues = self.some(QUEUES)
         limit = self.dice.choice([1, 1, 2, 5, 50])
         lease_ms = self.lease_ms()
-        request = c.Claim(queues=queues, limit=limit, lease_ms=lease_ms, owner=f"w{limit}", caps=bounds)
+        family = self.dice.choice(["", "", "", "r1"])
+        request = c.Claim(queues=queues, limit=limit, lease_ms=lease_ms, owner=f"w{limit}", caps=bounds, family=family)
         leases = await self.ask(f"{request}", lambda side: side.sut.store.claim(request), list)
         self.seen["claimed"] += bool(leases)
+        self.seen["claimed in the family"] += bool(leases and family)
         self.seen["taken over"] += any(lease.expired == 1 for lease in leases)
         self.seen["taken over twice"] += any(lease.expired > 1 for lease in leases)
         waiting = [
@@ -291,11 +302,11 @@ class Duel:
 
     async def do_streams(self) -> None:
         after, limit = self.dice.choice([None, *STREAMS]), self.dice.choice([1, 2, 100])
-        for kind in {stream.kind for stream in STREAMS}:
-            await self.ask(
-                f"streams of {kind} after {after}",
-                lambda side, kind=kind: side.sut.store.streams(kind, after=after, limit=limit),
-            )
+        kind = STREAMS[0].kind if after is None else after.kind
+        await self.ask(
+            f"streams of {kind} after {after}",
+            lambda side: side.sut.store.streams(kind, after=after, limit=limit),
+        )
 
 
 OPERATIONS = {

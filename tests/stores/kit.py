@@ -95,8 +95,11 @@ class StoreUnderTest:
         wait_ms: int = 0,
         owner: str = "w",
         caps: Mapping[str, int] | None = None,
+        family: str = "",
     ) -> list[Lease]:
-        request = Claim(queues=queues, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, owner=owner, caps=caps or {})
+        request = Claim(
+            queues=queues, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, owner=owner, caps=caps or {}, family=family
+        )
         return await self.store.claim(request)
 
     async def take(self, limit: int = 1, **fields: Any) -> Lease:

@@ -38,6 +38,15 @@ class ClaimLaws:
         assert keys(await sut.claim(9, queues=("y",))) == ["b"]
         assert keys(await sut.claim(9, queues=("none", "z", "x", "z"))) == ["a", "c"]
 
+    async def test_a_family_is_a_stream_and_those_under_its_name(self, sut: StoreUnderTest) -> None:
+        for name in ("root", "root.", "root.a.1", "root.a.1.b", "roots", "other", "roo"):
+            await sut.put(job(name), stream=run(name))
+        assert keys(await sut.claim(9, family="root")) == ["root", "root.", "root.a.1", "root.a.1.b"]
+        assert keys(await sut.claim(9, family="root")) == []
+        assert keys(await sut.claim(1)) == ["roots"]
+        assert keys(await sut.claim(9, family="roo")) == ["roo"]
+        assert keys(await sut.claim(9)) == ["other"]
+
     async def test_who_names_no_queue_is_served_from_all(self, sut: StoreUnderTest) -> None:
         await sut.put(job("a", queue="x"), job("b", queue="y", priority=9))
         assert keys(await sut.claim(9, queues=())) == ["b", "a"]

@@ -132,7 +132,9 @@ class NaiveStore:
         alive = [cap for other in self.tasks if other.alive(now) for cap in other.job.caps]
         room = all(alive.count(cap) < request.caps[cap] for cap in task.job.caps if cap in request.caps)
         named = not request.queues or task.job.queue in request.queues
-        return named and task.ready_at <= now and not task.alive(now) and room
+        root = request.family
+        kin = not root or f"{task.stream.key}.".startswith(f"{root}.")
+        return named and kin and task.ready_at <= now and not task.alive(now) and room
 
     def turn(self, task: Task) -> tuple[int, str, int, int, int]:
         tenant = task.stream.tenant

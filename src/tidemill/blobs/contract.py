@@ -2,12 +2,56 @@
 
 A blob never changes and is put before anything refers to it, so a fact never points to a missing blob.
 Putting the same bytes twice stores them once per tenant.
+
+A blob that nothing refers to any more is taken away in two steps, and the two states are two *places*: it is moved
+from the active place to the grace place, and deleted from there a day later. Whoever puts it meanwhile gets it
+back into the active place, and nobody ever deletes from that one; so a writer and the collector cannot hurt each
+other, whatever the order in which they act.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+import re
+from collections.abc import AsyncIterator
+from typing import Literal, Protocol
+
+import msgspec
+
+from tidemill.errors import Unavailable
+
+BlobState = Literal["active", "grace"]
+ACTIVE: BlobState = "active"
+GRACE: BlobState = "grace"
+PIECE_BYTES = 1024 * 1024
+"""How much of a blob is in memory at a time when it is streamed."""
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_ADDRESS = re.compile(rb"sha256:[0-9a-f]{64}")
+DIGEST_LENGTH = 71
+
+
+class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is known of a blob without reading it."""
+
+    digest: str
+    size: int
+    since_ms: int
+    """When it came to where it is, by the clock of whoever keeps it."""
+    state: BlobState = ACTIVE
+    kept: bool = False
+    """It is never collected."""
+
+
+class BlobMissing(Unavailable):
+    """The bytes behind a digest are not there. Somebody may still bring them back."""
+
+
+class BlobDamaged(Unavailable):
+    """The bytes behind a digest are others."""
+
+
+Listing = list[BlobInfo]
 
 
 def digest_of(body: bytes) -> str:
@@ -15,13 +59,99 @@ def digest_of(body: bytes) -> str:
     return "sha256:" + hashlib.sha256(body).hexdigest()
 
 
-class Blobs(Protocol):
-    """Where blobs are kept."""
+def digests_in(text: bytes) -> set[str]:
+    """Every address that stands in a text, whatever it means there."""
+    return {found.decode() for found in _ADDRESS.findall(text)}
 
-    async def put(self, tenant: str, body: bytes) -> str:
-        """Store bytes durably and return their digest; idempotent."""
+
+def is_digest(text: object) -> bool:
+    """Whether a text can be the address of a blob."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def hex_of(digest: str) -> str:
+    """The digits of a digest. Nothing else becomes part of a path, so no address leads out of its place."""
+    found = _DIGEST.fullmatch(digest)
+    if found is None:
+        raise missing(digest)
+    return found.group(1)
+
+
+def missing(digest: str) -> BlobMissing:
+    """What is said of a blob that is not there."""
+    return BlobMissing(f"blob {digest} is missing; put the same bytes back, or restore it from a backup")
+
+
+def damaged(digest: str) -> BlobDamaged:
+    """What is said of a blob whose bytes are not those of its digest."""
+    return BlobDamaged(f"blob {digest} is damaged; restore it from a backup")
+
+
+async def whole(chunks: AsyncIterator[bytes]) -> bytes:
+    """Everything that a stream brings, in one piece."""
+    return b"".join([chunk async for chunk in chunks])
+
+
+async def verified(digest: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same chunks; raises at the end when together they are not what the digest says."""
+    seen = hashlib.sha256()
+    async for chunk in chunks:
+        seen.update(chunk)
+        yield chunk
+    if f"sha256:{seen.hexdigest()}" != digest:
+        raise damaged(digest)
+
+
+class Blobs(Protocol):
+    """Where blobs are kept. An environment that does not play along is `Unavailable`, in one line that says why."""
+
+    async def open(self) -> None:
+        """Make ready; idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; idempotent."""
+        ...
+
+    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
+        """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good."""
+        ...
+
+    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
+        """The same for bytes that come bit by bit and need not fit into memory; answers digest and size."""
         ...
 
     async def get(self, tenant: str, digest: str) -> bytes:
         """The bytes behind a digest, verified against it. Raises `Unavailable` when they are missing or damaged."""
+        ...
+
+    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        """The same bit by bit; that they are damaged can only be known at the end, and is raised there."""
+        ...
+
+    async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
+        """What is known of a blob; None when there is none. One that is in both places is active."""
+        ...
+
+    async def tenants(self) -> tuple[str, ...]:
+        """Everybody who has blobs here, in order."""
+        ...
+
+    async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
+        """Blobs with digests behind `after`, at most `limit` digests, in their order.
+
+        One that is in both places is listed twice, active first.
+        """
+        ...
+
+    async def retire(self, tenant: str, digest: str) -> None:
+        """From active to grace, from now on; nothing when it is kept or not active."""
+        ...
+
+    async def restore(self, tenant: str, digest: str) -> None:
+        """From grace to active; nothing when it is not in grace."""
+        ...
+
+    async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
+        """Remove it from grace if it came there before that moment and is not kept. What is active is never touched."""
         ...

@@ -2,25 +2,88 @@
 
 from __future__ import annotations
 
-from tidemill.blobs.contract import digest_of
-from tidemill.errors import Unavailable
+import time
+from collections.abc import AsyncIterator, Callable
+
+from tidemill.blobs.contract import ACTIVE, GRACE, BlobInfo, BlobState, Listing, damaged, digest_of, missing, whole
+
+Place = tuple[str, str]
+"""A tenant and a digest."""
 
 
 class MemoryBlobs:
-    """A dict from (tenant, digest) to bytes."""
+    """A dict from (tenant, digest) to bytes, and beside it what is known of them. No verb suspends."""
 
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, str], bytes] = {}
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or _real_now_ms
+        self._held: dict[Place, bytes] = {}
+        self._states: dict[Place, tuple[BlobState, int]] = {}
+        self._kept: set[Place] = set()
 
-    async def put(self, tenant: str, body: bytes) -> str:
+    async def open(self) -> None:
+        """There is nothing to open."""
+
+    async def close(self) -> None:
+        """What was put stays for whoever opens the same store again."""
+
+    async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         digest = digest_of(body)
-        self._held.setdefault((tenant, digest), body)
+        place = (tenant, digest)
+        if keep:
+            self._kept.add(place)
+        self._held.setdefault(place, body)
+        if self._states.get(place, (GRACE, 0))[0] == GRACE:
+            self._states[place] = (ACTIVE, self._clock())
         return digest
+
+    async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
+        body = await whole(chunks)
+        return await self.put(tenant, body, keep=keep), len(body)
 
     async def get(self, tenant: str, digest: str) -> bytes:
         body = self._held.get((tenant, digest))
         if body is None:
-            raise Unavailable(f"blob {digest} is missing")
+            raise missing(digest)
         if digest_of(body) != digest:
-            raise Unavailable(f"blob {digest} is damaged")
+            raise damaged(digest)
         return body
+
+    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+        yield await self.get(tenant, digest)
+
+    async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
+        place = (tenant, digest)
+        body = self._held.get(place)
+        if body is None:
+            return None
+        state, since_ms = self._states.get(place, (ACTIVE, 0))
+        return BlobInfo(digest=digest, size=len(body), since_ms=since_ms, state=state, kept=place in self._kept)
+
+    async def tenants(self) -> tuple[str, ...]:
+        return tuple(sorted({tenant for tenant, _ in self._held}))
+
+    async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
+        digests = sorted(digest for owner, digest in self._held if owner == tenant and digest > (after or ""))
+        found = [await self.stat(tenant, digest) for digest in digests[:limit]]
+        return [info for info in found if info is not None]
+
+    async def retire(self, tenant: str, digest: str) -> None:
+        place = (tenant, digest)
+        if place not in self._kept and self._states.get(place, (GRACE, 0))[0] == ACTIVE:
+            self._states[place] = (GRACE, self._clock())
+
+    async def restore(self, tenant: str, digest: str) -> None:
+        if self._states.get((tenant, digest), (ACTIVE, 0))[0] == GRACE:
+            self._states[tenant, digest] = (ACTIVE, self._clock())
+
+    async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
+        place = (tenant, digest)
+        state, since_ms = self._states.get(place, (ACTIVE, 0))
+        if state != GRACE or since_ms >= before_ms or place in self._kept:
+            return False
+        del self._held[place], self._states[place]
+        return True
+
+
+def _real_now_ms() -> int:
+    return time.time_ns() // 1_000_000

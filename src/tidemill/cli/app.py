@@ -1,6 +1,6 @@
 """The commands and their options. What a command does is in the file of its name, imported when it is called.
 
-The groups of commands (`runs`, `approvals`, `dlq`, `workflows`) are declared in files of their own.
+The groups of commands (`runs`, `approvals`, `dlq`, `archive`, `blobs`, `workflows`, `workers`) each have a file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import typer
 from tidemill.cli import exits
 from tidemill.cli.acts import ACTS
 from tidemill.cli.approvals import approvals
+from tidemill.cli.archive import archive
+from tidemill.cli.blobs import blobs
 from tidemill.cli.dlq import dlq
 from tidemill.cli.groups import show_help
 from tidemill.cli.options import (
@@ -30,6 +32,8 @@ from tidemill.cli.options import (
     Store,
 )
 from tidemill.cli.runs import runs, why_command
+from tidemill.cli.upkeep import reindex_command, verify_log_command
+from tidemill.cli.workers import workers
 from tidemill.cli.workflows import workflows
 
 PROGRAM = "tidemill"
@@ -124,6 +128,9 @@ def run_command(
     roles: Roles = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outputs.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Carry on a run that was begun earlier.")
+    ] = None,
 ) -> int:
     """Run a workflow here and now, and watch it."""
     from tidemill.cli.asking import acting
@@ -137,6 +144,7 @@ def run_command(
         roles=tuple(roles or ()),
         as_json=as_json,
         quiet=quiet,
+        resume=resume,
     )
     return run(options)
 
@@ -189,7 +197,54 @@ def start_command(
     )
 
 
+@app.command("worker")
+def worker_command(
+    store: Store = DEFAULT_STORE,
+    queues: Annotated[
+        str, typer.Option("--queues", metavar="A,B", help="Which queues to serve. Default: all of them.")
+    ] = "",
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="So many nodes at a time.")
+    ] = 64,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="How long nodes may finish after a signal.")
+    ] = 30.0,
+    apps: Annotated[
+        list[str] | None,
+        typer.Option("--app", metavar="APP", help="Your code: module:attribute or path.py. Repeatable."),
+    ] = None,
+    heartbeat: Annotated[
+        float, typer.Option("--heartbeat", metavar="SECONDS", min=0.1, help="How often it says that it is alive.")
+    ] = 5.0,
+    dead_after: Annotated[
+        float, typer.Option("--dead-after", metavar="SECONDS", help="Silent for so long, it is taken for dead.")
+    ] = 15.0,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is called instead of its host.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> int:
+    """Run nodes until told to stop.
+
+    SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
+    """
+    from tidemill.cli.worker import WorkOptions, work
+
+    options = WorkOptions(
+        store=store,
+        queues=queues,
+        concurrency=concurrency,
+        grace_s=grace,
+        heartbeat_s=heartbeat,
+        dead_after_s=dead_after,
+        apps=tuple(apps or ()),
+        name=name,
+        as_json=as_json,
+    )
+    return work(options)
+
+
 app.command("why")(why_command)
+app.command("verify-log")(verify_log_command)
+app.command("reindex")(reindex_command)
 
 
 @app.command("version")
@@ -207,5 +262,5 @@ def print_version() -> None:
 
 for name, act in ACTS.items():
     runs.command(name)(act)
-for group in (runs, approvals, dlq, workflows):
+for group in (runs, approvals, dlq, archive, blobs, workflows, workers):
     app.add_typer(group)

@@ -38,6 +38,8 @@ class Asking:
 
     store: str
     as_json: bool = False
+    archive: str | None = None
+    """Where old runs are, if not in the usual place."""
 
     def answer(
         self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
@@ -62,7 +64,7 @@ class Asking:
         return exits.OK
 
     def _asked(self, ask: Callable[[Tidemill], T]) -> T:
-        mill = front.open(self.store, work=False)
+        mill = front.open(self.store, work=False, archive=self.archive)
         try:
             return ask(mill)
         finally:

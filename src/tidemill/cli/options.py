@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_STORE = "memory://"
+DEFAULT_STORE = "sqlite:///tidemill.db"
 STORE_VARIABLE = "TIDEMILL_STORE"
 PAGE = 20
 """Rows of a list, unless somebody asks for more."""

@@ -32,8 +32,11 @@ STATUS_COLOURS = {
     "expired": RED,
     "cancelled": RED,
     "open": RED,
+    "alive": GREEN,
+    "draining": YELLOW,
+    "dead": RED,
 }
-"""The states of runs, nodes, approvals and dead letters."""
+"""The states of runs, nodes, approvals, dead letters and workers."""
 
 
 class Paint:

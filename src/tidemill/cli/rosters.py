@@ -63,6 +63,8 @@ def _run_note(row: RunRow) -> str:
     if row.status == "FAILED":
         where = f"at {row.failed_node}" if row.failed_node else "as a whole"
         said.append(f"failed {where} [{row.error_code}]")
+    if row.suspect:
+        said.append(f"suspect [{row.suspect}]")
     if row.stuck:
         said.append("stuck")
     if row.waiting_for:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from tidemill import front
+from tidemill.ambient import RealAmbient
 from tidemill.cli import exits
+from tidemill.cli.apps import importable
 from tidemill.cli.asking import CLOSE_SECONDS_MAX, Asking
 from tidemill.cli.board import Board
 from tidemill.cli.ending import tell_end, tell_quietly
@@ -20,7 +21,7 @@ from tidemill.cli.problems import as_plain, counted, print_json, print_problems,
 from tidemill.cli.sources import STDIN, Source, read_inputs, read_source
 from tidemill.cli.terminal import console, draws, stdout_kept_clean
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.front import Tidemill
 
 
@@ -35,6 +36,8 @@ class RunOptions:
     roles: tuple[str, ...]
     as_json: bool
     quiet: bool
+    resume: str | None = None
+    """A run that was begun earlier and is now carried on."""
 
     @property
     def silent(self) -> bool:
@@ -62,7 +65,7 @@ def run(options: RunOptions) -> int:
     """Run a document to its end and tell how it went."""
     try:
         source, inputs = read_source(options.file), read_inputs(options.given)
-        with stdout_kept_clean() if options.silent else nullcontext(), _importable(source.folder):
+        with stdout_kept_clean() if options.silent else nullcontext(), importable(source.folder):
             view, board = _run(options, source, inputs)
     except Rejected as refusal:
         return _refused(options, refusal)
@@ -76,17 +79,17 @@ def run(options: RunOptions) -> int:
 
 
 def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[RunView, Board]:
-    mill = front.open(options.store)
+    """Work on one run and nothing else: what other runs of the store need, this process may not have."""
+    run_id = options.resume or RealAmbient().new_id()
+    mill = front.open(options.store, only=run_id)
     try:
-        published = mill.publish(source.document, author=options.actor)
-        if published.warnings and not options.silent:
-            title = f"! {counted(len(published.warnings), 'warning')}"
-            print_problems(title, published.warnings, sys.stderr, warning=True)
-        reference = f"{published.name}@{published.version}"
+        reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
         board = Board(mill.workflow(reference))
         watcher = _watcher(options, board)
         # From here on an interrupt finds somebody who cancels the run.
-        board.run_id = mill.start(reference, inputs, submitted_by=options.actor)
+        board.run_id = run_id
+        if not options.resume:
+            mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
         helper = Helper(
             mill,
             Asking(options.store),
@@ -99,6 +102,25 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[R
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+
+def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
+    """Publish the document; the version to run."""
+    published = mill.publish(source.document, author=options.actor)
+    if published.warnings and not options.silent:
+        title = f"! {counted(len(published.warnings), 'warning')}"
+        print_problems(title, published.warnings, sys.stderr, warning=True)
+    return f"{published.name}@{published.version}"
+
+
+def _begun(mill: Tidemill, options: RunOptions, source: Source) -> str:
+    """The version that a run was begun with, if it is a run of this document's workflow."""
+    view = mill.show(options.resume or "")
+    name = source.document.get("name") if isinstance(source.document, dict) else None
+    if view.workflow != name:
+        message = f"run {view.run_id} is one of {view.workflow}, and {options.file} describes {name}"
+        raise rejected("run_of_another_workflow", message, hint="name the file that the run was begun with")
+    return f"{view.workflow}@{view.version}"
 
 
 def _watcher(options: RunOptions, board: Board) -> Watcher:
@@ -125,18 +147,6 @@ def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper) -> No
                 mill.cancel(board.run_id, reason="interrupted")
             for event in mill.follow(board.run_id, after=board.seq):
                 watcher.see(event)
-
-
-@contextmanager
-def _importable(folder: Path | None) -> Iterator[None]:
-    """Let functions be imported from beside the document, and from where the command was given."""
-    places = [str(place) for place in (folder, Path.cwd()) if place is not None]
-    before = list(sys.path)
-    sys.path[:0] = [place for place in dict.fromkeys(places) if place not in before]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _refused(options: RunOptions, refusal: Rejected) -> int:

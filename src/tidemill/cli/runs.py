@@ -36,7 +36,7 @@ def list_command(
     labels: Labels = None,
     terms: Annotated[
         list[str] | None,
-        typer.Option("--term", metavar="TERM", help="Any term, e.g. live, stuck, by:ada, parent:RUN. Repeatable."),
+        typer.Option("--term", metavar="TERM", help="Any term: live, stuck, suspect, by:ada, parent:RUN… Repeatable."),
     ] = None,
     limit: Limit = PAGE,
     after: Cursor = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from tidemill.cli.paint import clipped
 from tidemill.cli.terminal import clean
 
 TEXT_BYTES_MAX = 4_000
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def snippet(value: Any, columns_max: int) -> str:
@@ -19,8 +21,26 @@ def snippet(value: Any, columns_max: int) -> str:
     if isinstance(value, str):
         # The longest texts are cut before they are looked at letter by letter.
         return clipped(clean(" ".join(value[:TEXT_BYTES_MAX].split())) or '""', columns_max)
+    if isinstance(value, dict) and isinstance(value.get("$blob"), str):
+        return clipped(clean(file_words(value)), columns_max)
     text = msgspec.json.encode(_shallow(value)).decode()
     return clipped(clean(text[:TEXT_BYTES_MAX]), columns_max)
+
+
+def file_words(described: Mapping[str, Any]) -> str:
+    """The description of a stored file, as people read it."""
+    size = described.get("size")
+    about = [str(described.get("media_type") or ""), size_of(size) if isinstance(size, int) else ""]
+    name = str(described.get("name") or described["$blob"])
+    return f"{name} ({', '.join(part for part in about if part)})"
+
+
+def size_of(count: int) -> str:
+    """A number of bytes as people read it."""
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < len(UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{count} B" if not unit else f"{amount:.1f} {UNITS[unit]}"
 
 
 def _shallow(value: Any) -> Any:

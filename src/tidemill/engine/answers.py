@@ -26,6 +26,7 @@ MOMENT_MS_MAX = 253_402_300_800_000
 WORDS_MAX = 500
 TEXT_MAX = 20_000
 CHILD_ID_LENGTH_MAX = 120
+FAMILY_NAME_LENGTH_MAX = 40
 PRINCIPALS_MAX = 1_000
 RESERVED = frozenset({"loop"})
 """Waits that only the engine begins."""
@@ -37,7 +38,10 @@ def child_id(run_id: str, node: str, visit: int, index: int) -> str:
     if len((run_id + tail).encode()) <= CHILD_ID_LENGTH_MAX:
         return run_id + tail
     # A family tree that is too deep for names: the same four facts, in fewer letters.
-    return "child-" + hashlib.sha256((run_id + tail).encode()).hexdigest()[:40]
+    # It still begins like its eldest ancestor's, by which a process that serves one family knows it.
+    eldest = run_id.partition(".")[0]
+    brief = "child-" + hashlib.sha256((run_id + tail).encode()).hexdigest()[:40]
+    return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
 def asked_for(ended: Pause | Skip, child: str = "") -> tuple[Skips | Waits, bytes | None]:

@@ -17,6 +17,7 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
+from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Program
@@ -24,6 +25,7 @@ from tidemill.engine.routes import Chosen, find_route
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import NOTHING_FETCHED, Upstream, blobs_of, scope_of
 from tidemill.engine.values import Fetched, Values, text_of
+from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
@@ -211,6 +213,7 @@ class Attempt:
             last_checkpoint=self._decoded(act.checkpoint),
             resumed=self._decoded(act.resumed) if act.recall else None,
             checkpoint=self._checkpoint,
+            read=self._read,
         )
 
     def _decoded(self, payload: Payload | None) -> Any:
@@ -218,6 +221,9 @@ class Attempt:
 
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)
+
+    async def _read(self, described: Any) -> bytes:
+        return await read_described(self._tools.blobs, self.lease.stream.tenant, described)
 
     async def _await(self, pending: Awaitable[Ended]) -> Result:
         """Wait for a handler no longer than it may take."""
@@ -235,13 +241,25 @@ class Attempt:
                 try:
                     text = encode_value(value)
                 except NotJson as error:
-                    return self._result(failed_by(error))
+                    return self._finish_binary(value, chosen, error)
                 return self._finish(text, chosen)
             case Pause() | Skip():
                 try:
                     return self._asked(ended)
                 except Exception as error:
                     return self._result(failed_by(error))
+
+    async def _finish_binary(self, value: Any, chosen: Chosen, refusal: NotJson) -> Result:
+        """The value holds bytes, or is not JSON at all. Storing them takes no longer than a handler may."""
+        stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal)
+        text = await bounded(stored, self._node.timeout_ms)
+        if isinstance(text, Unavailable):
+            raise text
+        if isinstance(text, BaseException):
+            late = isinstance(text, TimedOut)
+            return self._result(timed_out(self._node.timeout_ms or 0) if late else failed_by(text))
+        result = self._finish(text, chosen)
+        return result if isinstance(result, Result) else await result
 
     def _asked(self, ended: Pause | Skip) -> Result | Awaitable[Result]:
         """The handler waits or skips; what it asks of a child is kept like any other value."""

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import encode_value
+from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.attempt import Attempt
+from tidemill.engine.binaries import stored_value
 from tidemill.engine.turn import Turns
 from tidemill.kernel.commands import Begin, Checkpoint
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
@@ -28,7 +29,10 @@ class AttemptLog:
     async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
         """Commit how far the attempt has come."""
         task, lease = attempt.task, attempt.lease
-        text = encode_value(value)
+        try:
+            text = encode_value(value)
+        except NotJson as error:
+            text = await stored_value(self._blobs, lease.stream.tenant, value, error)
         payload: Payload = text
         if len(text) > INLINE_BYTES_MAX:
             payload = BlobRef(await self._blobs.put(lease.stream.tenant, text), len(text))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TypeVar
 
-from tidemill.handlers.contract import Ended
+T = TypeVar("T")
 
 ABANDON_AFTER_MS = 1_000
 """How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
@@ -15,7 +16,7 @@ class TimedOut(Exception):
     """The handler took longer than it may."""
 
 
-async def bounded(pending: Awaitable[Ended], timeout_ms: int | None) -> Ended | BaseException:
+async def bounded(pending: Awaitable[T], timeout_ms: int | None) -> T | BaseException:
     """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`."""
     handler = asyncio.ensure_future(_guarded(pending))
     try:
@@ -33,7 +34,7 @@ async def bounded(pending: Awaitable[Ended], timeout_ms: int | None) -> Ended | 
         return error
 
 
-async def _guarded(pending: Awaitable[Ended]) -> Ended | BaseException:
+async def _guarded(pending: Awaitable[T]) -> T | BaseException:
     """Await a handler in a task of its own; whatever it raises is handed out as a value.
 
     Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.

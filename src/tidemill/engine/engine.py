@@ -13,8 +13,10 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from tidemill.ambient import Ambient
+from tidemill.blobs.archives import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value
+from tidemill.engine.auditing import Auditor
 from tidemill.engine.catalog import Catalog, Version
 from tidemill.engine.errands import Errands
 from tidemill.engine.history import History
@@ -23,24 +25,27 @@ from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.letters import Letters
 from tidemill.engine.library import Library
+from tidemill.engine.registry import Registry
 from tidemill.engine.requests import check_labels, check_run_id, check_words
 from tidemill.engine.rows import RUN, RunRow, read_run_row
-from tidemill.engine.runs import Runs
+from tidemill.engine.runs import Entry, Runs
+from tidemill.engine.sampling import Sampler
+from tidemill.engine.sweeping import Sweeper
 from tidemill.engine.turn import Turns
-from tidemill.engine.views import RunView
+from tidemill.engine.upkeep import RETENTION_DAYS, Upkeep
+from tidemill.engine.vault import Vault
+from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
-from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
-from tidemill.kernel.explain import Workers
-from tidemill.kernel.jobs import SYSTEM_QUEUE
+from tidemill.kernel.events import AnyEvent, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Frame, Store, Stream
 
 
-class Engine(Letters, Inbox, History, Library):
+class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
     """The verbs, and the life of a process that serves them. `worker`: it also runs nodes."""
 
     def __init__(
@@ -54,8 +59,10 @@ class Engine(Letters, Inbox, History, Library):
         tenant: str = "default",
         user: str = "",
         audit_every_ms: int = 10_000,
+        archive: Archive | None = None,
+        retention_days: float | None = RETENTION_DAYS,
     ) -> None:
-        self._user = user
+        self._user, self._archive, self._retention_days = user, archive, retention_days
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -67,9 +74,9 @@ class Engine(Letters, Inbox, History, Library):
         super().__init__(
             store=store, blobs=blobs, ambient=ambient, catalog=catalog, runs=runs, turns=turns, tenant=tenant
         )
-        self._queues = () if worker is None else worker.queues
         self.worker: Worker | None = None
         self.keeper: Keeper | None = None
+        self.sweeper: Sweeper | None = None
         if worker is not None:
             errands = Errands(runs, turns, catalog, blobs)
             self.worker = Worker(
@@ -82,6 +89,14 @@ class Engine(Letters, Inbox, History, Library):
                 errands=errands,
                 options=worker,
             )
+            self.registry = Registry(
+                tenant=tenant,
+                store=store,
+                ambient=ambient,
+                worker=self.worker,
+                options=worker,
+                types=(handler.type.key for handler in handlers),
+            )
             self.keeper = Keeper(
                 tenant=tenant,
                 store=store,
@@ -89,26 +104,49 @@ class Engine(Letters, Inbox, History, Library):
                 turns=turns,
                 errands=errands,
                 ambient=ambient,
+                sampling=Sampler(
+                    tenant=tenant, store=store, auditor=Auditor(store, blobs, catalog), ambient=ambient
+                ),
                 every_ms=audit_every_ms,
             )
+            if archive is not None:
+                self.sweeper = Sweeper(self.retirer(), ambient)
 
     async def open(self) -> Engine:
         """Begin; idempotent through the store."""
         await self._store.open()
+        await self._blobs.open()
         self.turns.open()
         if self.worker is not None:
             self.worker.open()
+        if self.registry is not None:
+            self.registry.open()
         if self.keeper is not None:
             self.keeper.open()
+        if self.sweeper is not None:
+            self.sweeper.open()
         return self
+
+    def drain(self) -> None:
+        """Take on no more work from this moment on, and let others know; `close` waits for what is in hand."""
+        if self.worker is not None:
+            self.worker.drain()
+        if self.registry is not None:
+            self.registry.announce()
 
     async def close(self) -> None:
         """Drain the worker and let go of the store."""
+        self.drain()
         if self.keeper is not None:
             await self.keeper.close()
+        if self.sweeper is not None:
+            await self.sweeper.close()
         if self.worker is not None:
             await self.worker.close()
+        if self.registry is not None:
+            await self.registry.close()
         await self.turns.close()
+        await self._blobs.close()
         await self._store.close()
 
     async def __aenter__(self) -> Engine:
@@ -116,14 +154,6 @@ class Engine(Letters, Inbox, History, Library):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    def _workers(self) -> Workers | None:
-        """What the worker of this process can do: others are not known of, and without one nothing is."""
-        if self.worker is None:
-            return None
-        queues = self._queues
-        types = frozenset(each.key for versions in self.types.values() for each in versions)
-        return Workers(queues=frozenset({*queues, SYSTEM_QUEUE}) if queues else None, types=types)
 
     # Runs
 
@@ -182,9 +212,14 @@ class Engine(Letters, Inbox, History, Library):
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
         async with asyncio.timeout(timeout_s):
-            async for _ in self.follow(run_id):
-                pass
-        return await self.show(run_id)
+            entry = await self._entry(run_id)
+            if entry.state.busy:
+                async with aclosing(self._events(run_id, entry.state.seq)) as events:
+                    async for seq, event in events:
+                        if type(event) in _ENDS and (over := await self._over(run_id, seq)) is not None:
+                            entry = over
+                            break
+        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run."""
@@ -198,21 +233,24 @@ class Engine(Letters, Inbox, History, Library):
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
         last = None if entry.state.busy else entry.state.seq
+        async with aclosing(self._events(run_id, after)) as events:
+            async for seq, event in events:
+                yield plain(event, seq)
+                if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):
+                    return
+
+    async def _events(self, run_id: str, after: int) -> AsyncGenerator[tuple[int, AnyEvent], None]:
+        """Committed events behind `after` with their numbers, without end."""
         frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
         async with aclosing(frames):
             async for frame in frames:
-                if not frame.version:
-                    continue
-                shown = plain(decode_event(frame.body), frame.version)
-                yield shown
-                ends = shown["type"] in _ENDS if last is None else frame.version == last
-                if ends and (last is not None or await self._is_over(run_id, frame.version)):
-                    return
+                if frame.version:
+                    yield frame.version, decode_event(frame.body)
 
-    async def _is_over(self, run_id: str, seq: int) -> bool:
-        """Whether nothing follows by itself after an event: the run is not reopened behind it, nor rolled back."""
-        state = (await self._entry(run_id)).state
-        return not state.busy and seq >= state.ended_seq
+    async def _over(self, run_id: str, seq: int) -> Entry | None:
+        """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""
+        entry = await self._entry(run_id)
+        return None if entry.state.busy or seq < entry.state.ended_seq else entry
 
     async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
@@ -222,7 +260,7 @@ class Engine(Letters, Inbox, History, Library):
         return [read_run_row(row) for row in page.rows], page.after
 
 
-_ENDS = {RunCompleted.__name__, RunFailed.__name__, RunCancelled.__name__, RollbackFinished.__name__}
+_ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
 
 

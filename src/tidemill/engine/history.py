@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from tidemill.engine.answers import child_id
-from tidemill.engine.desk import Desk
+from tidemill.engine.roster import Roster
 from tidemill.engine.runs import Entry
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import rejected
 from tidemill.kernel.codec import plain
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.explain import Explanation, JobFact, Workers, explain
+from tidemill.kernel.explain import Explanation, JobFact, explain
 from tidemill.kernel.messages import CHILD_FAILED
 from tidemill.kernel.sight import path, tokens
 from tidemill.stores.contract import JobView
@@ -32,7 +32,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[dict[str, Any], ...]
 
 
-class History(Desk):
+class History(Roster):
     """The verbs."""
 
     async def show(self, run_id: str, *, at: int | None = None) -> RunView:
@@ -79,7 +79,7 @@ class History(Desk):
         entry = await self._entry(run_id)
         jobs = await self._store.jobs(self._stream(run_id))
         facts = [_fact(job) for job in jobs]
-        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=self._workers())
+        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=await self._workers())
         return await self._of_a_child(run_id, found)
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
@@ -92,10 +92,6 @@ class History(Desk):
             return found
         words = "see why the child run failed and put that right, then retry this run: what completed stays"
         return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
-
-    def _workers(self) -> Workers | None:
-        """Which workers are known to be alive; None when nobody keeps count of them."""
-        return None
 
     async def compare(self, run_id: str, other_id: str) -> Comparison:
         """Two runs side by side: which nodes came out the same, and where they first went apart."""

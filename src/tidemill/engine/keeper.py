@@ -4,13 +4,15 @@ Timers and expired leases need no keeper, they are jobs that any worker claims. 
 a job for every activation that calls for one, and an activation for every job? The audit compares both for
 each live run at one version, and repairs with an event that says why. A run in which nothing happens and that
 waits for nothing with a name is marked stuck; one that is merely quiet is listed as idle with what it waits for.
-Runs that only wait are many and need little: they are looked at in turn, a bounded number at a time.
+Runs that only wait are many and need little: they are looked at in turn, a bounded number at a time. Of those that have
+ended, some have their whole log read again (see `sampling`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +23,7 @@ from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import task_of
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import named_wait, waiting_for
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.commands import Repair
 from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs
 from tidemill.stores.contract import Commit, JobView, Store, Stream
@@ -45,6 +47,16 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """The run changed while it was looked at, so nothing can be said."""
 
 
+class Sampling(Protocol):
+    """Reads the logs of some runs that have ended, at each sweep."""
+
+    findings: int
+
+    async def look(self) -> None:
+        """Audit the next few."""
+        ...
+
+
 class Keeper:
     """Audits the live runs of a store, a page at a time."""
 
@@ -57,15 +69,21 @@ class Keeper:
         turns: Turns,
         errands: Errands,
         ambient: Ambient,
+        sampling: Sampling,
         every_ms: int = AUDIT_EVERY_MS,
     ) -> None:
         self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
-        self._errands, self._every_ms = errands, every_ms
+        self._errands, self._sampling, self._every_ms = errands, sampling, every_ms
         self._waiting_after: str | None = None
         """Where the next sweep goes on with the runs that only wait."""
         self._task: asyncio.Task[None] | None = None
         self.repairs = 0
         self.audited = 0
+
+    @property
+    def findings(self) -> int:
+        """Runs with something wrong in their logs that this keeper has come across."""
+        return self._sampling.findings
 
     def open(self) -> None:
         """Begin to look after the runs."""
@@ -84,6 +102,8 @@ class Keeper:
                 await self.sweep()
             except Unavailable:
                 continue
+            except Rejected as refusal:
+                LOG.warning("the audit was refused and will be repeated: %s", refusal)
             except Exception:
                 # A bug must be heard of, but one run's trouble must not leave all the others without a keeper.
                 LOG.exception("the audit failed and will be repeated")
@@ -97,6 +117,7 @@ class Keeper:
                 if after is None:
                     break
         self._waiting_after = await self._look_through("waiting", self._waiting_after, WAITING_PER_SWEEP)
+        await self._sampling.look()
 
     async def _look_through(self, term: str, after: str | None, limit: int) -> str | None:
         page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
@@ -142,7 +163,7 @@ class Keeper:
         row = run_row(
             stream,
             state,
-            run_terms(state, stuck=stuck, idle=idle),
+            run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle),
             waiting_for=waits,
             stuck=stuck,
             idle=idle,

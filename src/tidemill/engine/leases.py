@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tidemill.ambient import Ambient
-from tidemill.errors import Unavailable
+from tidemill.errors import TidemillError
 from tidemill.stores.contract import Lease, Store
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Heart:
             return ()
         try:
             return await self._store.renew(leases, self._lease_ms)
-        except Unavailable:
+        except TidemillError:
             return ()
         except Exception:
             # A heart that stops would cost every lease; a bug must be heard of all the same.

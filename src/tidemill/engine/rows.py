@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from sys import intern
 
 import msgspec
 
@@ -17,10 +19,13 @@ from tidemill.kernel.events import (
     NodeScheduled,
     RunCreated,
 )
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.model import Retention
 from tidemill.kernel.state import Letter, State, key_at, peek_at
 from tidemill.stores.contract import Row, Stream
 
 ROW_FORMAT = 1
+DEFAULT_RETENTION = Retention()
 DESCRIPTION_SHOWN_MAX = 500
 
 RUN = "run"
@@ -30,7 +35,9 @@ APPROVAL = "approval"
 ANYONE = "anyone"
 """Whom an approval without approvers is found under."""
 
-Said = tuple[str, bool, str, dict[str, str]]
+DAY_MS = 24 * 3600 * 1000
+
+Said = tuple[str, bool, str, dict[str, str], int]
 """What the terms of a run are made from, as far as it changes."""
 
 
@@ -66,6 +73,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     error_code: str = ""
     rollback: str = "none"
     revision: int = 0
+    suspect: str = ""
+    """What the audit found wrong with the run's log, in one word."""
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -125,16 +134,36 @@ _APPROVAL = msgspec.msgpack.Decoder(ApprovalRow)
 
 def what_terms_say(state: State) -> Said:
     """What would have to change for a run to be found by other terms."""
-    return state.status, state.in_flight > 0, state.rollback, state.labels
+    return state.status, state.in_flight > 0, state.rollback, state.labels, quiet_day(state)
 
 
-def run_terms(state: State, *, stuck: bool = False, idle: bool = False) -> tuple[str, ...]:
+def quiet_day(state: State) -> int:
+    """The day, counted from 1970, on which the last thing happened to a run that is over; 0 for any other."""
+    return 0 if state.busy else state.last_ms // DAY_MS
+
+
+def retention_term(day: int, retention: Retention) -> str:
+    """What a run that is over is found by when it has been kept long enough.
+
+    Runs whose workflow says nothing are found by the day they ended on, since how long they are kept is a setting;
+    the others by the first day on which they are no longer kept.
+    """
+    if retention.keep:
+        return "kept"
+    return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
+
+
+def run_terms(
+    state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
+) -> tuple[str, ...]:
     """The plain strings a run can be found by."""
     terms = [f"status:{state.status}", f"workflow:{state.workflow}", f"version:{state.workflow}@{state.version}"]
     terms += [f"label:{key}={value}" for key, value in state.labels.items()]
     if state.live:
         # A run that only waits costs nothing: whoever looks after the others can leave it alone for longer.
         terms += ["live", "active" if state.in_flight else "waiting"]
+    elif not state.busy:
+        terms.append(retention_term(quiet_day(state), retention))
     if state.rollback != "none":
         terms.append(f"rollback:{state.rollback}")
     if state.parent is not None:
@@ -190,6 +219,7 @@ def run_row(
         state.error.code if state.error else "",
         state.rollback,
         state.revision,
+        "",
     )
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
 
@@ -206,6 +236,26 @@ def rows_beside(stream: Stream, before: State, after: State, events: Sequence[An
 
 
 Key = tuple[str, int, int]
+
+
+def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[tuple[str, str], Row]]:
+    """Fold a whole log; answers the state and every row of an approval or dead letter that it has led to.
+
+    They are what `rows_beside` wrote commit by commit, whatever the commits were.
+    """
+    state, rows = State(), dict[tuple[str, str], Row]()
+    own_from = 0
+    for event in events:
+        if isinstance(event, RunCreated) and event.forked_from:
+            own_from = event.forked_from[1]
+        own = state.seq >= own_from
+        asked = _approvals(state, (event,)) if own and isinstance(event, NodeEvent) else {}
+        evolve(state, event)
+        found = [_approval_row(stream, state, key, each) for key, each in asked.items()]
+        if own and isinstance(event, (DeadLettered, DeadLetterClosed)):
+            found += _letter_rows(stream, state, (event,))
+        rows.update({(row.kind, row.key): row for row in found})
+    return state, rows
 
 
 def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]:
@@ -262,7 +312,8 @@ def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) ->
         votes=tuple(vote.by for vote in approval.votes),
         delegated=approval.delegated,
         expires_ms=approval.expires_ms,
-        on_timeout=approval.on_timeout,
+        # Interned, because a default is only left out as the very object: equal rows must be equal bytes.
+        on_timeout=intern(approval.on_timeout),
         escalated=approval.escalated,
         url=approval.url,
         decision=approval.decision,
@@ -322,6 +373,12 @@ def _letter_row(letter: DeadLetterRow) -> Row:
         ),
         body=_ENCODE(letter),
     )
+
+
+def marked_suspect(row: Row, code: str) -> Row:
+    """A run's row with what the audit found, and found by it."""
+    body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
+    return msgspec.structs.replace(row, terms=tuple(dict.fromkeys((*row.terms, "suspect"))), body=body)
 
 
 def read_run_row(row: Row) -> RunRow:

@@ -1,7 +1,8 @@
 """The runs this process knows: states by stream, each at some version, brought up to date from the tail.
 
 A cached state is never wrong, only old: whoever decides with it commits against its version and is told when
-somebody else was faster. The cache is bounded, and a run that has ended leaves it.
+somebody else was faster. The cache is bounded, and a run that has ended leaves it. One that nobody here has looked at
+for a while leaves it too: it may have ended elsewhere and been retired, and another run may have its name by now.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from tidemill.kernel.state import State, adopt, decode_state
 from tidemill.stores.contract import Store, Stream, Tail
 
 CACHED_RUNS_MAX = 4_096
+KNOWN_FOR_MS = 600_000
+"""How long a run is taken to be the one that this process knew: less than the hour that every ended run is kept."""
 
 
 class Entry:
     """A run at some version, and what is derived from it."""
 
-    __slots__ = ("digest", "flow", "lists", "row_ms", "since_snapshot", "state", "terms", "terms_of")
+    __slots__ = ("digest", "flow", "lists", "row_ms", "seen_ms", "since_snapshot", "state", "terms", "terms_of")
 
     def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
         self.state = state
@@ -42,6 +45,8 @@ class Entry:
         """What `terms` were made from."""
         self.row_ms = 0
         """When this process last wrote the run's row."""
+        self.seen_ms = 0
+        """When the store last said that the run is at work, by its own clock."""
 
     def take_in(self, decision: Decision, expected: int, flows: Sequence[Flow] = ()) -> None:
         """A decision taken at version `expected` is durable: it becomes the state.
@@ -72,8 +77,12 @@ class Runs:
         """Runs that cannot be read: damaged, or written by a newer version."""
 
     def get(self, stream: Stream) -> Entry | None:
-        """The run as this process last knew it."""
-        return self._entries.get(stream)
+        """The run as this process last knew it, unless that was long ago."""
+        entry = self._entries.get(stream)
+        if entry is not None and abs(self._store.now_ms() - entry.seen_ms) > KNOWN_FOR_MS:
+            del self._entries[stream]
+            return None
+        return entry
 
     def damage(self, stream: Stream) -> TidemillError | None:
         """Why a run could not be read when that was last tried."""
@@ -87,6 +96,7 @@ class Runs:
             self._entries.pop(stream, None)
 
     def _remember(self, stream: Stream, entry: Entry) -> None:
+        entry.seen_ms = self._store.now_ms()
         present = self._entries.get(stream)
         if present is None or present.state.seq < entry.state.seq:
             self._entries[stream] = entry
@@ -97,11 +107,15 @@ class Runs:
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
         # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
-        known = {stream: self._entries.get(stream) for stream in streams}
+        known = {stream: self.get(stream) for stream in streams}
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
         found: dict[Stream, Entry] = {}
         for tail in await self._store.load(after):
             self._damaged.pop(tail.stream, None)
+            if tail.version == 0 and after[tail.stream] and not tail.damage:
+                # It ended elsewhere and was retired since.
+                self._entries.pop(tail.stream, None)
+                continue
             try:
                 entry = await self._absorb(tail, self._entries.get(tail.stream) or known[tail.stream])
             except TidemillError as error:
@@ -119,6 +133,8 @@ class Runs:
             raise rejected("event_unreadable", message, hint="restore the store from a backup")
         if tail.version == 0:
             return entry
+        if entry is not None:
+            entry.seen_ms = self._store.now_ms()
         if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
             state = State() if tail.snapshot is None else decode_state(tail.snapshot)
             _fold(state, tail)
@@ -132,6 +148,8 @@ class Runs:
             entry.terms_of = None
         if entry.digest != entry.state.digest:
             entry.follow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
+        if not entry.state.busy:
+            self._entries.pop(tail.stream, None)
         return entry
 
 

@@ -314,13 +314,14 @@ class Turns:
         said = entry.terms_of
         if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one: this is asked in every commit of a busy run.
-            status, busy, rollback, labels = said
+            status, busy, rollback, labels, _ = said
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
         found_by = what_terms_say(after)
         entry.row_ms = after.last_ms
         if entry.terms_of != found_by:
-            entry.terms, entry.terms_of = run_terms(after), found_by
+            retention = entry.flow.workflow.retention
+            entry.terms, entry.terms_of = run_terms(after, retention=retention), found_by
         quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
         waits = waiting_for(entry.flow.workflow, after) if quiet else ()
         return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)

@@ -7,15 +7,18 @@ rewind), it is looked at as it was when the visit completed, by folding the log 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempt import Tools
+from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import Upstream, blobs_of, scope_of
 from tidemill.engine.values import Fetched, text_of
+from tidemill.errors import Unavailable
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
@@ -102,6 +105,7 @@ class Undoing:
             attempt=self._undo.attempt + 1,
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
+            read=partial(read_described, self._tools.blobs, stream.tenant),
             undoing=True,
         )
 
@@ -121,7 +125,13 @@ class Undoing:
         try:
             text = encode_value(value)
         except NotJson as error:
-            return self._undone(failed_by(error))
+            stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, error)
+            found = await bounded(stored, self._compensator.timeout_ms)
+            if isinstance(found, Unavailable):
+                raise found from None
+            if isinstance(found, BaseException):
+                return await self._ended(found)
+            text = found
         if len(text) <= INLINE_BYTES_MAX:
             return self._undone(Done(output=text, size=len(text)))
         digest = await self._tools.blobs.put(self.lease.stream.tenant, text)

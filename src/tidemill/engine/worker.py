@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempt import Attempt, Stale, Tools, failed_result
 from tidemill.engine.attempt_log import AttemptLog
+from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
+from tidemill.engine.hands import Hand, Place
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
+from tidemill.engine.returns import Aside, Returns
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import begun_elsewhere, may_run, shelved, task_of, timer_of
 from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
@@ -36,7 +37,7 @@ from tidemill.kernel.commands import (
     Result,
     UndoLost,
 )
-from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put, Task
+from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put
 from tidemill.kernel.standing import standing
 from tidemill.kernel.undoing import current as current_undo
 from tidemill.stores.contract import Claim, Lease, Store, Stream
@@ -45,10 +46,10 @@ LOG = logging.getLogger(__name__)
 
 HAND_OVERS_PER_CLAIM = 256
 """After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
-NOTHING_MS = 5
-"""How long to rest after a claim that was given nothing, beside the wait that the store itself makes."""
 GIVE_BACK_MS = 1_000
-"""How long a job that this worker cannot run rests before somebody may claim it again."""
+"""How long a job rests that could not be settled, before somebody may claim it again."""
+SETTLE_MS = 1_000
+"""How long a drain waits, after its grace, for results that are being committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +59,21 @@ class WorkerOptions:
     name: str
     queues: tuple[str, ...] = ()
     """Which queues to serve; none named means all of them."""
+    only: str = ""
+    """Work on this run and its children alone."""
     concurrency: int = 64
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
     grace_ms: int = 30_000
     heart_thread: bool = True
-
-
-class Hand(msgspec.Struct):
-    """A job in hand."""
-
-    lease: Lease
-    task: Task
-    running: asyncio.Task[None] | None = None
-    attempt: Attempt | None = None
-    beats: int = 0
-    begun: bool = False
+    beat_ms: int = 5_000
+    """How often it says that it is alive."""
+    dead_after_ms: int = 15_000
+    """Without a sign of life for so long, it is taken for dead."""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    """Of Tidemill; like the host and the process, it is only shown."""
 
 
 class Worker:
@@ -97,43 +97,53 @@ class Worker:
         self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
-        self._hands: dict[tuple[Stream, str], Hand] = {}
-        self._free = asyncio.Event()
-        self._draining = False
+        self._hands: dict[Place, Hand] = {}
+        self._aside, self._returns = Aside(store.now_ms), Returns(store)
+        self._claiming = Claiming(store, ambient, self._returns, self._aside, self._wanted, self._accept)
+        self.refusals = self._claiming.refusals
+        self.draining = False
+        self._hurried = False
         self._handed_over = 0
         """Jobs kept since the last claim."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._returns: set[asyncio.Task[None]] = set()
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
         self._thread: HeartThread | None = None
         self.finished = 0
+        self.returned = 0
+        """Jobs that the last drain cut short and gave back."""
 
     # Life
 
     def open(self) -> None:
         """Begin to work, also after a close."""
         self._turns.taker = self
-        self._draining = False
+        self.draining = self._hurried = False
         self._tasks.clear()
-        self._tasks.append(asyncio.create_task(self._claim_forever(), name="tidemill-claims"))
+        self._claiming.open()
         if self._options.heart_thread:
             self._thread = HeartThread(self._heart, self._options.lease_ms)
             self._thread.start(self._on_beat)
         else:
             self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
 
+    def drain(self) -> None:
+        """Take nothing more from this moment on, neither claimed nor handed over."""
+        self.draining = True
+        self._claiming.stop()
+
+    def hurry(self) -> None:
+        """Let a drain wait no longer for what still runs."""
+        self._hurried = True
+
     async def close(self) -> None:
         """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
-        self._draining = True
-        for task in self._tasks[:1]:
-            task.cancel()
-        waited = 0.0
-        while self._hands and waited < self._options.grace_ms:
-            await self._ambient.sleep(5)
-            waited += 5
+        self.drain()
+        await self._claiming.close()
+        await self._wait_until(lambda: self._hurried or not self._hands, self._options.grace_ms)
         for hand in list(self._hands.values()):
             if hand.running is not None:
                 hand.running.cancel()
+        await self._wait_until(lambda: not any(hand.settling for hand in self._hands.values()), SETTLE_MS)
         left = [hand.lease for hand in self._hands.values()]
         self._hands.clear()
         for task in self._tasks:
@@ -141,44 +151,39 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
-        if left:
-            await self._release(left)
-        await asyncio.gather(*self._returns)
+        self.returned = len(left)
+        self._returns.give(left)
+        await self._returns.settle()
+
+    async def _wait_until(self, over: Callable[[], bool], ms: float) -> None:
+        until = self._ambient.monotonic_ms() + ms
+        while not over() and self._ambient.monotonic_ms() < until:
+            await self._ambient.sleep(5)
+
+    @property
+    def hands(self) -> Collection[Hand]:
+        """What it holds, oldest first."""
+        return self._hands.values()
 
     def _leases(self) -> Sequence[Lease]:
         return [hand.lease for hand in list(self._hands.values())]
 
     # Claim and hand-over
 
-    async def _claim_forever(self) -> None:
-        while True:
-            free = self._options.concurrency - len(self._hands)
-            if free <= 0:
-                self._free.clear()
-                await self._free.wait()
-                continue
-            try:
-                leases = await self._store.claim(
-                    Claim(
-                        queues=tuple(sorted(self._queues)),
-                        limit=free,
-                        lease_ms=self._options.lease_ms,
-                        wait_ms=self._options.claim_wait_ms,
-                        owner=self._options.name,
-                    )
-                )
-                self._handed_over = 0
-                if leases:
-                    await self._accept(leases)
-                # What instant handlers just handed in should be committed before more is claimed; and a store that
-                # has nothing and does not wait, because it was closed, is not asked in a hurry.
-                await (asyncio.sleep(0) if leases else self._ambient.sleep(NOTHING_MS))
-            except Unavailable:
-                await self._ambient.sleep(200 + 300 * self._ambient.chance())
-            except Exception:
-                # A bug must be heard of, but it must not leave a process that looks alive and claims nothing.
-                LOG.exception("claiming failed and will be repeated")
-                await self._ambient.sleep(1_000)
+    def _wanted(self) -> Claim | None:
+        """What to ask the queue for; None while the hands are full."""
+        free = self._options.concurrency - len(self._hands)
+        if free <= 0:
+            return None
+        self._handed_over = 0
+        return Claim(
+            queues=tuple(sorted(self._queues)),
+            limit=free,
+            lease_ms=self._options.lease_ms,
+            wait_ms=self._options.claim_wait_ms,
+            owner=self._options.name,
+            family=self._options.only,
+        )
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
@@ -192,11 +197,11 @@ class Worker:
                 # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
                 # as a lost worker's.
                 for hand in hands:
-                    self._give_back(hand, 0 if self._draining else GIVE_BACK_MS)
+                    self._give_back(hand, 0 if self.draining else GIVE_BACK_MS)
                 raise
         for hand in hands:
             stream = hand.lease.stream
-            if (stream, hand.lease.key) in self._hands:
+            if hand.place in self._hands:
                 self._begin(hand, loaded.get(stream) or self._runs.get(stream), known=stream not in stale)
 
     def wants(self, put: Put) -> bool:
@@ -206,12 +211,16 @@ class Worker:
             and not put.ready_at_ms
             and (not self._queues or put.queue in self._queues)
             and self._handed_over < HAND_OVERS_PER_CLAIM
-            and not self._draining
+            and not self.draining
         )
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
         self._handed_over += len(leases)
+        if self.draining:
+            # They were kept by a commit that was under way when the drain began.
+            self._returns.give(leases)
+            return
         for lease in leases:
             self._begin(self._hold(lease), self._runs.get(lease.stream), known=True)
 
@@ -234,12 +243,11 @@ class Worker:
         return standing(entry.state, task.node, task.visit, task.index, hand.lease.token) == "current"
 
     def _let_go(self, hand: Hand) -> None:
-        place = (hand.lease.stream, hand.lease.key)
+        place = hand.place
         if self._hands.get(place) is hand:
             del self._hands[place]
             self.finished += 1
-            if not self._free.is_set():
-                self._free.set()
+            self._claiming.wake()
 
     # One job
 
@@ -247,7 +255,7 @@ class Worker:
         """Do what a job asks for. `known`: the cached state was found to call for it just now."""
         task = hand.task
         if task.v > JOB_FORMAT:
-            self._give_back(hand)
+            self._put_aside(hand)
         elif task.kind == "run" and entry is not None and entry.state.live:
             self._begin_attempt(hand, entry, known)
         elif entry is None or not may_run(task, entry.state):
@@ -274,7 +282,7 @@ class Worker:
             return
         handler = self._handlers.get(node.type)
         if handler is None:
-            self._give_back(hand)
+            self._put_aside(hand)
             return
         attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
         try:
@@ -328,7 +336,7 @@ class Worker:
         compensator = None if node is None else node.compensator
         handler = None if compensator is None else self._handlers.get(compensator.type)
         if handler is None:
-            self._give_back(hand)
+            self._put_aside(hand)
             return
         undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
         self._in_task(hand, self._work_on(hand, undoing.run()))
@@ -359,16 +367,11 @@ class Worker:
 
     def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
         self._let_go(hand)
-        task = asyncio.get_running_loop().create_task(self._release([hand.lease], delay_ms))
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        self._returns.give([hand.lease], delay_ms)
 
-    async def _release(self, leases: Sequence[Lease], delay_ms: int = 0) -> None:
-        try:
-            await self._store.release(leases, delay_ms=delay_ms)
-        except Unavailable:
-            # The lease expires by itself.
-            return
+    def _put_aside(self, hand: Hand) -> None:
+        """Leave a job that this worker cannot run to one that can."""
+        self._give_back(hand, self._aside.rest_ms(hand.place))
 
     # While an attempt runs
 

@@ -7,8 +7,9 @@ awaitable. An exception becomes a failure; `Fail` is the way to say which one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -72,6 +73,29 @@ class Skip(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Blob:
+    """Bytes that a handler returns, alone or anywhere in a JSON value; they may come from a file or bit by bit.
+
+    They are stored by content before anything is written down, and in their place stands a description:
+    `{"$blob": digest, "size": …, "media_type": …, "name": …}`. Not a struct, because the encoder of values would
+    take one for a JSON object.
+    """
+
+    __slots__ = ("data", "keep", "media_type", "name")
+
+    def __init__(
+        self,
+        data: bytes | bytearray | memoryview | Path | Iterable[bytes] | AsyncIterable[bytes],
+        media_type: str = "application/octet-stream",
+        name: str = "",
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.data, self.media_type, self.name = data, media_type, name
+        self.keep = keep
+        """Never collect it, not even when nothing refers to it any more."""
+
+
 class Fail(Exception):
     """The attempt failed in a way its author understands."""
 
@@ -89,6 +113,7 @@ class Fail(Exception):
 Ended = Return | Pause | Skip
 
 Checkpointer = Callable[[Any], Awaitable[None]]
+Reader = Callable[[Any], Awaitable[bytes]]
 
 
 class NodeContext(msgspec.Struct, kw_only=True):
@@ -108,6 +133,8 @@ class NodeContext(msgspec.Struct, kw_only=True):
     resumed: Any = None
     """What the wait ended with that this handler had asked for, when it is called again."""
     checkpoint: Checkpointer | None = None
+    read: Reader | None = None
+    """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
     undoing: bool = False
     """The handler is called to undo what a visit did."""
 

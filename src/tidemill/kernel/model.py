@@ -147,6 +147,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_bytes: int | None = None
 
 
+class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How long finished runs are kept in the store; what the document does not say is left to the engine."""
+
+    days: float | None = None
+    keep: bool = False
+    """For ever."""
+
+
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """A compiled workflow. Two workflows with the same digest behave the same."""
 
@@ -161,6 +169,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
     limits: Limits = Limits()
     compensate: Literal["automatic", "manual"] = "manual"
     output_reads: tuple[str, ...] = ()
+    retention: Retention = Retention()
 
     @cached_property
     def by_id(self) -> dict[str, Node]:

@@ -120,6 +120,14 @@ class Commit(Value, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
 
 
+def check(commit: Commit) -> None:
+    """Be loud about a commit no caller may build, before anything of its batch is written."""
+    if commit.expected is None and (commit.records or commit.snapshot is not None):
+        raise ValueError("records and snapshots need an expected version")
+    if commit.snapshot is not None and commit.snapshot.version > (commit.expected or 0) + len(commit.records):
+        raise ValueError("a snapshot cannot be newer than its stream")
+
+
 class Committed(Value, frozen=True, kw_only=True):
     """The commit is durable; `version` is the stream's version after it."""
 
@@ -161,6 +169,14 @@ class Claim(Value, frozen=True, kw_only=True):
     caps: Mapping[str, int] = {}
     """Upper bounds on live leases per cap name (of all owners); a job over a cap stays where it is. An expired
     lease is not live, or a dead worker would block its own successor."""
+    family: str = ""
+    """Take only jobs of the stream with this key and of those whose key begins with it and a dot; empty is no bound.
+    For a process that serves one run and its children: such a claim may cost as much as there are jobs in line."""
+
+
+def in_family(family: str, key: str) -> bool:
+    """Whether a stream's key belongs to a family, as a claim may ask for it."""
+    return not family or key == family or key.startswith(family + ".")
 
 
 class Tail(Value, frozen=True, kw_only=True):

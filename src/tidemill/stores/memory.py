@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mappin
 from heapq import nsmallest
 from itertools import islice
 
-from tidemill.errors import rejected
+from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
     Backlog,
     Claim,
@@ -35,8 +35,10 @@ from tidemill.stores.contract import (
     Stream,
     Tail,
     VersionConflict,
+    check,
 )
-from tidemill.stores.memory_jobs import EVERY_QUEUE, Bell, Bells, Jobs, Work
+from tidemill.stores.cursors import cursor_after, place_of
+from tidemill.stores.memory_jobs import Jobs, Work
 from tidemill.stores.memory_rows import Table
 
 LIVE_FRAMES_MAX = 256
@@ -99,7 +101,7 @@ class MemoryStore:
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         for commit in commits:
-            _check(commit)
+            check(commit)
         with self._lock:
             now = self._clock()
             return [self._commit(commit, now) for commit in commits]
@@ -240,7 +242,7 @@ class MemoryStore:
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> Page:
-        below = None if after is None else _place(after)
+        below = None if after is None else place_of(after)
         limit = max(limit, 1)
         with self._lock:
             table = self._tables.get((tenant, kind)) or Table()
@@ -248,7 +250,7 @@ class MemoryStore:
         if len(rows) <= limit:
             return Page(rows=rows)
         last = rows[limit - 1]
-        return Page(rows=rows[:limit], after=f"{last.sort}:{last.key}")
+        return Page(rows=rows[:limit], after=cursor_after(last))
 
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         with self._lock:
@@ -336,22 +338,6 @@ class MemoryStore:
             for row in rows:
                 self._table(stream.tenant, row.kind).write(row)
             return True
-
-
-def _check(commit: Commit) -> None:
-    """Be loud about a commit no caller may build, before anything of its batch is written."""
-    if commit.expected is None and (commit.records or commit.snapshot is not None):
-        raise ValueError("records and snapshots need an expected version")
-    if commit.snapshot is not None and commit.snapshot.version > (commit.expected or 0) + len(commit.records):
-        raise ValueError("a snapshot cannot be newer than its stream")
-
-
-def _place(cursor: str) -> tuple[int, str]:
-    sort, _, key = cursor.partition(":")
-    try:
-        return int(sort), key
-    except ValueError:
-        raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one") from None
 
 
 def _real_now_ms() -> int:

@@ -1,4 +1,4 @@
-"""The jobs of the memory store: which one is next, who holds it, and who sleeps until there is one.
+"""The jobs of the memory store: which one is next, and who holds it.
 
 Every job is in exactly one place: its *lane* when it may be claimed, else behind its ready time or the end of
 its lease. Heaps are never searched: an item that no longer speaks for its job stays behind and is skipped when
@@ -8,77 +8,18 @@ records, versions or rows, and nothing here locks: the store does.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Literal
 
 import msgspec
 
-from tidemill.stores.contract import Claim, Job, JobView, Lease, Stream
+from tidemill.stores.bells import EVERY_QUEUE, Bells
+from tidemill.stores.contract import Claim, Job, JobView, Lease, Stream, in_family
 
 SWEEP_AT = 1024
 """Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
-
-
-EVERY_QUEUE = ("every", "queue")
-"""What those wait for who take from any queue."""
-
-
-class Bell:
-    """One sleeping task, which any thread may wake."""
-
-    __slots__ = ("future", "thread")
-
-    def __init__(self) -> None:
-        self.future = asyncio.get_running_loop().create_future()
-        self.thread = threading.get_ident()
-
-    def ring(self) -> None:
-        if self.thread == threading.get_ident():
-            self._wake()
-        else:
-            with suppress(RuntimeError):  # The sleeper's loop is closed, which must not fail whoever commits.
-                self.future.get_loop().call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class Bells:
-    """Who waits for what: a queue, a cap or a stream. Ringing empties a topic, so a storm wakes a task once.
-
-    Those who wait are woken in the order in which they came: whoever simulates the store can rely on it.
-    """
-
-    def __init__(self) -> None:
-        self._hung: dict[Hashable, dict[Bell, None]] = {}
-
-    def hang(self, topics: Iterable[Hashable]) -> Bell:
-        bell = Bell()
-        for topic in topics:
-            self._hung.setdefault(topic, {})[bell] = None
-        return bell
-
-    def ring(self, topic: Hashable) -> None:
-        for bell in self._hung.pop(topic, ()):
-            bell.ring()
-
-    def ring_all(self) -> None:
-        for topic in list(self._hung):
-            self.ring(topic)
-
-    def take_down(self, bell: Bell, topics: Iterable[Hashable]) -> None:
-        for topic in topics:
-            hung = self._hung.get(topic)
-            if hung is not None:
-                hung.pop(bell, None)
-                if not hung:
-                    del self._hung[topic]
 
 
 class Work:
@@ -198,17 +139,24 @@ class Jobs:
         self._wake_due(now)
         leases: list[Lease] = []
         aside: list[_Listing] = []
+        strangers: list[Work] = []
         while len(leases) < request.limit and (best := self._next(request.queues)) is not None:
             lane = best[2]
             queue, tenant, caps = lane.name
             if caps and self._full(caps, request.caps):
                 aside.append(heappop(self._queues[queue]))
                 continue
-            lease = self.lease(heappop(lane.heap)[4], now, request.lease_ms, request.owner)
+            work = heappop(lane.heap)[4]
+            if not in_family(request.family, work.stream.key):
+                strangers.append(work)
+                continue
+            lease = self.lease(work, now, request.lease_ms, request.owner)
             self._served[tenant] = lease.token
             leases.append(lease)
         for listing in aside:
             heappush(self._queues[listing[2].name[0]], listing)
+        for work in strangers:
+            self._put_ready(work, ring=False)
         return leases
 
     def next_due_ms(self) -> int | None:
@@ -246,7 +194,7 @@ class Jobs:
         if self._later[0] is item:
             self._ring(work.job.queue)
 
-    def _put_ready(self, work: Work) -> None:
+    def _put_ready(self, work: Work, ring: bool = True) -> None:
         job = work.job
         name = (job.queue, work.stream.tenant, job.caps)
         lane = self._lanes.get(name)
@@ -256,7 +204,8 @@ class Jobs:
         heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
         if lane.heap[0][3] == stamp:
             heappush(self._queues.setdefault(job.queue, []), self._list(lane))
-        self._ring(job.queue)
+        if ring:
+            self._ring(job.queue)
 
     def _ring(self, queue: str) -> None:
         self._bells.ring(queue)

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 
 from tidemill.stores.contract import Row
+from tidemill.stores.cursors import Place
 
 DEAD_PLACES_MAX = 1024
 """Dead places tolerated in an order beyond its living ones before it is rebuilt."""
-
-Place = tuple[int, str]
-"""Where a row stands: its sort and, between equals, its key."""
 
 
 class Order:

@@ -26,6 +26,7 @@ from tidemill.kernel.model import (
     Map,
     Node,
     NodeType,
+    Retention,
     Retry,
     Rule,
     Workflow,
@@ -95,6 +96,12 @@ def retry_of(given: Mapping[str, Json]) -> Retry:
     )
 
 
+def retention_of(given: Mapping[str, Json]) -> Retention:
+    """How long finished runs are kept; nothing where the document leaves it to the engine."""
+    days = given.get("days")
+    return lean(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
+
+
 class Assembly:
     """Builds the nodes of one workflow from everything the checks have found out."""
 
@@ -135,6 +142,7 @@ class Assembly:
             limits=limits_of(document),
             compensate=document.get("on_failure", {}).get("compensate", "manual"),
             output_reads=output_reads,
+            retention=retention_of(document.get("retention", {})),
         )
 
     def _node(

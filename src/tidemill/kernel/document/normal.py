@@ -13,11 +13,13 @@ from tidemill.kernel.document.fields import (
     Table,
     anything,
     choice,
+    flag,
     from_hours,
     from_minutes,
     from_ms,
     mapping_of,
     matching,
+    number,
     read_table,
     require,
     seconds,
@@ -49,6 +51,22 @@ LIMITS = Table(
     }
 )
 
+DAYS_MAX = 36_500
+RETENTION = table_of(days=number(0, DAYS_MAX), keep=flag)
+
+
+def retention(place: Place, key: str, value: Json) -> Json:
+    """How long finished runs are kept: a number of days, or for ever. `keep: false` says nothing."""
+    read = mapping_of(RETENTION)(place, key, value)
+    if read is None:
+        return None
+    if read.get("keep") is False:
+        del read["keep"]
+    if "keep" in read and "days" in read:
+        place.inside(key).problem("conflicting_keys", "days", "runs that are kept for ever have no days", "keep one")
+    return read or None
+
+
 DOCUMENT = table_of(
     name=matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
     description=text,
@@ -57,6 +75,7 @@ DOCUMENT = table_of(
     defaults=mapping_of(Table({"retry": ("retry", retry), **TIMEOUTS})),
     limits=mapping_of(LIMITS),
     on_failure=mapping_of(table_of(compensate=choice("automatic", "manual"))),
+    retention=retention,
     nodes=anything,
     edges=anything,
 )

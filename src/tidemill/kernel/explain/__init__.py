@@ -27,13 +27,25 @@ from tidemill.kernel.explain.ended import (
     way_on,
 )
 from tidemill.kernel.explain.headline import of_ended, of_live
-from tidemill.kernel.explain.scene import Bounds, JobFact, Scene, Workers
+from tidemill.kernel.explain.scene import Able, Bounds, JobFact, Scene, Workers
 from tidemill.kernel.explain.survey import Case, survey
 from tidemill.kernel.explain.whole import deadline_of, of_the_run
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
-__all__ = ["BOUNDS", "AnyBlocker", "Bounds", "Cause", "Explanation", "JobFact", "Link", "Some", "Workers", "explain"]
+__all__ = [
+    "BOUNDS",
+    "Able",
+    "AnyBlocker",
+    "Bounds",
+    "Cause",
+    "Explanation",
+    "JobFact",
+    "Link",
+    "Some",
+    "Workers",
+    "explain",
+]
 
 BOUNDS = Bounds()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import (
@@ -16,7 +17,7 @@ from tidemill.kernel.explain.blockers import (
     Worker,
     shown,
 )
-from tidemill.kernel.explain.scene import JobFact, Scene, label
+from tidemill.kernel.explain.scene import JobFact, Scene, Workers, label
 from tidemill.kernel.explain.survey import Case, job_key
 from tidemill.kernel.layers import everything
 from tidemill.kernel.standing import phase_of
@@ -30,6 +31,7 @@ _DOES = {
     "wake": "wakes",
 }
 RESUME = "tidemill runs resume {run}"
+WORK = "tidemill worker"
 _FREE = "a worker becomes free; one more makes it quicker"
 
 
@@ -59,21 +61,34 @@ def ready_since(case: Case, job: JobFact) -> int:
     return max(case.act.since_ms, job.ready_at_ms) or case.cell.since_ms
 
 
-def start_worker(need: Need, queue: str, type_: str) -> tuple[str, str]:
-    """What is said of a job that nobody works on, and what helps: no command line starts a worker elsewhere."""
+class Help(NamedTuple):
+    """What is said of a job that nobody works on, what helps, and the line that does it."""
+
+    words: str
+    unblock: str
+    command: str = ""
+
+
+def start_worker(need: Need, queue: str, type_: str, elsewhere: Sequence[str] = ()) -> Help:
+    """Say why nobody works on a job; `elsewhere` are workers that know its type on other queues."""
+    line = f"{WORK} --queues {queue}"
     match need:
         case "no_worker":
-            return "no worker is running", "start a worker"
+            return Help("no worker is running", "start a worker", WORK)
         case "no_queue":
-            return f"no worker on queue {queue}", f"start a worker that serves queue {queue}"
+            return Help(f"no worker on queue {queue}", f"start a worker that serves queue {queue}", line)
+        case "no_type" if elsewhere:
+            words = f"no worker on queue {queue} knows type {type_}, but {elsewhere[0]} does on other queues"
+            return Help(words, f"let a worker that knows {type_} serve queue {queue}", f"{line} --app MODULE")
         case "no_type":
-            return f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}"
+            words, unblock = f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}"
+            return Help(words, unblock, f"{line} --app MODULE")
         case "later":
-            return "its job was put aside for a while", "it is taken up again by itself"
+            return Help("its job was put aside for a while", "it is taken up again by itself")
         case "lost":
-            return f"its worker was lost; it waits for another on queue {queue}", _FREE
+            return Help(f"its worker was lost; it waits for another on queue {queue}", _FREE)
         case "busy":
-            return f"waits for a free worker on queue {queue}", _FREE
+            return Help(f"waits for a free worker on queue {queue}", _FREE)
 
 
 def without_worker(scene: Scene, case: Case) -> Worker:
@@ -82,7 +97,9 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     waits = case.act.status == "WAITING"
     type_ = "" if waits or phase_of(case.node, case.cell, case.item) != "call" else case.node.type
     need = scene.need(job, type_)
-    words, unblock = start_worker(need, job.queue, type_)
+    workers, most = scene.workers or Workers(), scene.bounds.names
+    elsewhere = workers.elsewhere(job.queue, type_)[:most] if need == "no_type" else ()
+    words, unblock, command = start_worker(need, job.queue, type_, elsewhere)
     later = need == "later"
     common = place_of(case) | {
         "since_ms": case.act.since_ms or case.cell.since_ms if later else ready_since(case, job),
@@ -93,8 +110,11 @@ def without_worker(scene: Scene, case: Case) -> Worker:
         type=type_,
         need=need,
         lost=job.owner if job.lease_expires_at_ms is not None else "",
+        alive=tuple(able.name for able in workers.each[:most]) if need in ("no_queue", "no_type") else (),
+        able_elsewhere=elsewhere,
         words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
         unblock=unblock,
+        command=command,
         **common,
     )
 

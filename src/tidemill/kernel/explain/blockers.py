@@ -147,6 +147,10 @@ class Worker(Blocker, frozen=True, kw_only=True, tag="worker"):
     need: Need
     lost: str = ""
     """The owner whose lease has run out."""
+    alive: tuple[str, ...] = ()
+    """The first of the workers that are there and cannot take it."""
+    able_elsewhere: tuple[str, ...] = ()
+    """Workers that know the type and do not serve the queue."""
 
 
 class Lease(Blocker, frozen=True, kw_only=True, tag="lease"):

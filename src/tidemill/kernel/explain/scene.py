@@ -27,6 +27,19 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     """The store knows the lease to be void, whatever its time says."""
 
 
+class Able(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A live worker that takes on work, and what it can do."""
+
+    name: str
+    queues: frozenset[str] | None
+    """None is every queue."""
+    types: frozenset[str]
+
+    def serves(self, queue: str) -> bool:
+        """Whether it takes jobs of a queue; those that need no node type are everybody's."""
+        return self.queues is None or queue == SYSTEM_QUEUE or queue in self.queues
+
+
 class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the live workers can do between them; an empty one says that there is none."""
 
@@ -34,6 +47,26 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Queues that somebody serves; None is every queue."""
     types: frozenset[str] = frozenset()
     """Node types that somebody knows, as `name@major`."""
+    each: tuple[Able, ...] = ()
+    """Who they are, where that is known: a type counts only with somebody who serves the queue too."""
+
+    @classmethod
+    def of(cls, each: Sequence[Able]) -> Workers:
+        """The workers that are there."""
+        queues: frozenset[str] | None = frozenset()
+        for able in each:
+            queues = None if queues is None or able.queues is None else queues | able.queues
+        return cls(queues=queues, types=frozenset().union(*(able.types for able in each)), each=tuple(each))
+
+    def types_on(self, queue: str) -> frozenset[str]:
+        """Node types that those know who serve a queue."""
+        if not self.each:
+            return self.types
+        return frozenset().union(*(able.types for able in self.each if able.serves(queue)))
+
+    def elsewhere(self, queue: str, type_: str) -> tuple[str, ...]:
+        """Workers that know a type and do not serve the queue."""
+        return tuple(able.name for able in self.each if type_ in able.types and not able.serves(queue))
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -65,6 +98,7 @@ class Scene:
         self.paused = state.status == "PAUSED"
         self.idle = workers is not None and workers.queues is not None and not (workers.queues or workers.types)
         """Nobody is there at all."""
+        self._types: dict[str, frozenset[str]] = {}
 
     @property
     def full(self) -> bool:
@@ -84,11 +118,18 @@ class Scene:
                 return "no_worker"
             if workers.queues is not None and job.queue != SYSTEM_QUEUE and job.queue not in workers.queues:
                 return "no_queue"
-            if type_ and type_ not in workers.types:
+            if type_ and type_ not in self._types_on(workers, job.queue):
                 return "no_type"
         if job.ready_at_ms > self.now:
             return "later"
         return "lost" if job.lease_expires_at_ms is not None else "busy"
+
+    def _types_on(self, workers: Workers, queue: str) -> frozenset[str]:
+        """Asked once per queue, because a run may have many jobs."""
+        found = self._types.get(queue)
+        if found is None:
+            found = self._types[queue] = workers.types_on(queue)
+        return found
 
     @cached_property
     def places(self) -> dict[str, int]:

@@ -111,7 +111,7 @@ def parent(scene: Scene, case: Case) -> Child:
     command = f"tidemill why {quote(wait.name)}"
     if not wait.started and job is not None and not scene.holds(job):
         need = scene.need(job)
-        told, unblock = start_worker(need, job.queue, "")
+        told, unblock, command = start_worker(need, job.queue, "")
         words = f"asked for a child run {wait.name} that nobody has started yet: {told}"
     return Child(
         child=wait.name,

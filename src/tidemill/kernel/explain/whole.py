@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from tidemill.kernel.explain.active import RESUME, start_worker
+from tidemill.kernel.explain.active import RESUME, Help, start_worker
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Missing, Need, Outputs, Pause, Rollback, shown
 from tidemill.kernel.explain.scene import JobFact, Scene, label
 from tidemill.kernel.jobs import key_of
@@ -56,9 +56,9 @@ def _outputs(scene: Scene) -> Outputs | Missing:
     if job is None:
         return _lost_job(scene, key_of("outputs"), "the rendering of the outputs")
     need = scene.need(job)
-    told, unblock = start_worker(need, job.queue, "")
+    told, unblock, command = start_worker(need, job.queue, "")
     words = f"the outputs of the run are still to be rendered: {told}"
-    return Outputs(need=need, words=words, unblock=unblock, **common)
+    return Outputs(need=need, words=words, unblock=unblock, command=command, **common)
 
 
 def deadline_of(scene: Scene) -> Deadline | None:
@@ -104,7 +104,7 @@ def _step(scene: Scene, undo: Undo, so_far: str, common: dict[str, Any]) -> Roll
     compensator = None if node is None else node.compensator
     job = scene.jobs.get(key_of("undo", undo.node, undo.visit, undo.index))
     type_ = "" if compensator is None else compensator.type
-    need, told, unblock = _state_of_step(scene, undo, job, type_)
+    need, (told, unblock, command) = _state_of_step(scene, undo, job, type_)
     held = job is not None and need == ""
     what = f"step {common['step']} of {common['steps']} undoes {label(undo.node, undo.visit, undo.index)}"
     return Rollback(
@@ -121,21 +121,22 @@ def _step(scene: Scene, undo: Undo, so_far: str, common: dict[str, Any]) -> Roll
         error=shown(undo.error),
         words=f"the run is being rolled back: {what} with {type_ or 'nothing'}, {told}{so_far}",
         unblock=unblock,
+        command=command,
         **common,
     )
 
 
 def _state_of_step(
     scene: Scene, undo: Undo, job: JobFact | None, type_: str
-) -> tuple[Need | Literal["", "retry", "missing"], str, str]:
+) -> tuple[Need | Literal["", "retry", "missing"], Help]:
     """Why nobody works on the step (empty if somebody does), in words, with what helps."""
     if job is None:
-        return "missing", "but its job is missing", _AUDIT
+        return "missing", Help("but its job is missing", _AUDIT)
     if scene.holds(job):
-        return "", f"worker {job.owner or 'without a name'} works on it", "it ends by itself"
+        return "", Help(f"worker {job.owner or 'without a name'} works on it", "it ends by itself")
     if undo.retry_at_ms is not None and max(undo.retry_at_ms, job.ready_at_ms) > scene.now:
         code = "" if undo.error is None else f" after {undo.error.code}"
-        return "retry", f"which is tried again{code}", "it is tried again by itself"
+        return "retry", Help(f"which is tried again{code}", "it is tried again by itself")
     need = scene.need(job, type_)
-    told, unblock = start_worker(need, job.queue, type_)
-    return need, told, unblock
+    elsewhere = scene.workers.elsewhere(job.queue, type_) if scene.workers is not None else ()
+    return need, start_worker(need, job.queue, type_, elsewhere)

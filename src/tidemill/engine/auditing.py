@@ -1,0 +1,268 @@
+"""The audit of logs: everything that must be true of what a store holds, asked of one run after the other.
+
+A run's records must be readable and obey the laws (the checker is the one that the simulation runs after every
+commit), its snapshot must fold to what the log folds to, blobs that events refer to must be there, and jobs and rows
+must say what the log says. Nothing is repaired here. One run is in memory at a time, and damage to it never hides
+another. A run that moves on meanwhile is only judged by what cannot be wrong at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import BlobMissing, Blobs
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.indexing import Named, agrees, expected_run_row, row_like, rows_beside_run
+from tidemill.engine.keeper import compare
+from tidemill.engine.programs import Flow
+from tidemill.engine.rows import RUN, rows_along
+from tidemill.engine.runs import Entry
+from tidemill.engine.versions import Version, read_history
+from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.laws import LogChecker
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.stores.contract import Row, Store, Stream, Tail
+
+EVENTS_AT_A_TIME = 500
+"""Events that are read before others may run: an audit must not hold up a worker."""
+
+KEYS_SHOWN_MAX = 5
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not as it must be."""
+
+    run: str
+    """The run, or `workflow NAME` for one."""
+    seq: int
+    """The event it was found at; 0 when it is about the run as a whole."""
+    code: str
+    """What kind of thing it is, or the law that is broken."""
+    message: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What an audit came to."""
+
+    runs: int = 0
+    workflows: int = 0
+    events: int = 0
+    moved: int = 0
+    """Runs that went on meanwhile, so that nothing was said about their jobs and rows."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+class Found(msgspec.Struct):
+    """The findings of one stream, as they are made."""
+
+    name: str
+    events: int = 0
+    moved: bool = False
+    findings: list[Finding] = []
+
+    def problem(self, code: str, message: str, seq: int = 0) -> None:
+        """Write something down."""
+        self.findings.append(Finding(run=self.name, seq=seq, code=code, message=message))
+
+
+class Auditor:
+    """Reads one stream at a time."""
+
+    def __init__(self, store: Store, blobs: Blobs, catalog: Catalog) -> None:
+        self._store, self._blobs, self._catalog = store, blobs, catalog
+
+    async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> Found:
+        """Audit a run. `listed` may know already that a row is there, which spares looking for it."""
+        found = Found(stream.key)
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        events = await self._events(tail, found)
+        if not events or found.findings:
+            return found
+        flows = await self._flows(stream, events, found)
+        if flows is None:
+            return found
+        await self._laws(events, flows, found)
+        folded = await self._folded(stream, events, found)
+        if folded is None:
+            return found
+        state, rows = folded
+        flow = flows[state.digest]
+        await self._snapshot(stream, events, state, found)
+        await self._blobs_there(stream, events, found)
+        rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
+        await self._beside(stream, Entry(state, flow), rows, found, listed)
+        return found
+
+    async def workflow(self, stream: Stream) -> Found:
+        """Audit a workflow: its records are readable, and every version's content is there."""
+        found = Found(f"workflow {stream.key}")
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        found.events = len(tail.records)
+        try:
+            if tail.damage:
+                raise ValueError(tail.damage)
+            versions = read_history(stream.key, tail).versions
+        except DAMAGE as error:
+            found.problem("log_unreadable", f"its records cannot be read: {error}")
+            return found
+        for version in versions:
+            await self._version(stream, version, found)
+        return found
+
+    async def _version(self, stream: Stream, version: Version, found: Found) -> None:
+        """The catalog reads a compiled form only if it has the digest that it is stored under."""
+        try:
+            await self._catalog.flow(stream.tenant, version.digest)
+            await self._blobs.get(stream.tenant, version.document)
+            if version.patch is not None:
+                await self._blobs.get(stream.tenant, version.patch)
+        except (TidemillError, *DAMAGE) as error:
+            found.problem("workflow_unreadable", f"version {version.version}: {error}")
+
+    async def _events(self, tail: Tail, found: Found) -> list[AnyEvent]:
+        found.events = tail.version
+        if tail.damage:
+            found.problem("log_unreadable", tail.damage)
+            return []
+        events: list[AnyEvent] = []
+        for seq, record in enumerate(tail.records, 1):
+            if not seq % EVENTS_AT_A_TIME:
+                await asyncio.sleep(0)
+            try:
+                events.append(decode_event(record))
+            except Rejected as refusal:
+                found.problem("log_unreadable", refusal.problems[0].message, seq)
+                break
+        return events
+
+    async def _flows(self, stream: Stream, events: list[AnyEvent], found: Found) -> dict[str, Flow] | None:
+        """The workflow that the run was started with, and those it was patched to, by digest."""
+        if not isinstance(events[0], RunCreated):
+            found.problem("log_headless", "the log does not begin with RunCreated", 1)
+            return None
+        flows: dict[str, Flow] = {}
+        for seq, event in enumerate(events, 1):
+            if isinstance(event, (RunCreated, RunPatched)) and event.digest not in flows:
+                try:
+                    flows[event.digest] = await self._catalog.flow(stream.tenant, event.digest)
+                except BlobMissing as error:
+                    found.problem("workflow_missing", f"the workflow that it goes by is not there: {error}", seq)
+                except (TidemillError, *DAMAGE) as error:
+                    found.problem("workflow_unreadable", f"the workflow that it goes by cannot be read: {error}", seq)
+        return None if found.findings else flows
+
+    async def _laws(self, events: list[AnyEvent], flows: dict[str, Flow], found: Found) -> None:
+        graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
+        checker = LogChecker(next(iter(graphs.values())), graphs)
+        for seq, event in enumerate(events, 1):
+            if not seq % EVENTS_AT_A_TIME:
+                await asyncio.sleep(0)
+            checker.take(event)
+        for broken in checker.finish():
+            found.problem(broken.law, broken.message, broken.seq)
+
+    async def _folded(
+        self, stream: Stream, events: list[AnyEvent], found: Found
+    ) -> tuple[State, dict[Named, Row]] | None:
+        try:
+            return rows_along(stream, events)
+        except Exception as error:
+            # A log that breaks the laws may well be one that cannot be folded; that must not end the audit.
+            found.problem("log_does_not_fold", f"the log cannot be folded: {error!r}")
+            return None
+
+    async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: Found) -> None:
+        (short,) = await self._store.load({stream: 0})
+        if short.snapshot is None or short.after > len(events):
+            return
+        try:
+            folded = decode_state(short.snapshot)
+            for event in events[short.after :]:
+                evolve(folded, event)
+            same = encode_state(folded) == encode_state(state)
+        except Exception as error:
+            found.problem("snapshot_unreadable", f"the snapshot cannot be read: {error!r}", short.after)
+            return
+        if not same:
+            found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
+
+    async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: Found) -> None:
+        seen: set[str] = set()
+        for seq, event in enumerate(events, 1):
+            if not seq % EVENTS_AT_A_TIME:
+                await asyncio.sleep(0)
+            for ref in blobs_in(event):
+                if ref.digest in seen:
+                    continue
+                seen.add(ref.digest)
+                try:
+                    await self._blobs.get(stream.tenant, ref.digest)
+                except BlobMissing as error:
+                    found.problem(
+                        "blob_missing", f"{type(event).__name__} refers to a value that is not there: {error}", seq
+                    )
+                except Unavailable as error:
+                    found.problem("blob_unreadable", f"{type(event).__name__} refers to a value: {error}", seq)
+
+    async def _beside(
+        self,
+        stream: Stream,
+        entry: Entry,
+        rows: dict[Named, Row],
+        found: Found,
+        listed: Callable[[Row], bool] | None,
+    ) -> None:
+        """Compare jobs and rows with the log, which must have the same version before and after they were read."""
+        state, doubts = entry.state, Found(stream.key)
+        jobs = await self._store.jobs(stream)
+        audit = compare(entry, jobs)
+        if audit.missing and state.busy:
+            doubts.problem("job_missing", _few(audit.missing))
+        if audit.surplus:
+            doubts.problem("job_surplus", _few(audit.surplus))
+        present = await rows_beside_run(self._store, stream)
+        for name, row in rows.items():
+            if name[0] == RUN and listed is not None and listed(row):
+                continue
+            there = await row_like(self._store, stream.tenant, row) if name[0] == RUN else present.get(name)
+            if not agrees(there, row, state):
+                doubts.problem("row_missing" if there is None else "row_differs", f"{name[0]} {name[1]} in the lists")
+        for kind, key in present.keys() - rows.keys():
+            doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
+        if doubts.findings:
+            (again,) = await self._store.load({stream: state.seq}, snapshots=False)
+            found.moved = again.version != state.seq
+        if not found.moved:
+            found.findings += doubts.findings
+
+
+def _few(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys[:KEYS_SHOWN_MAX]) + (" …" if len(keys) > KEYS_SHOWN_MAX else "")
+
+
+def blobs_in(value: Any) -> Iterator[BlobRef]:
+    """Every reference to a blob in an event."""
+    if isinstance(value, BlobRef):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from blobs_in(getattr(value, name))
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from blobs_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from blobs_in(inner)

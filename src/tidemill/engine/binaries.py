@@ -1,0 +1,117 @@
+"""Bytes that handlers return: stored first, then described by plain JSON in the value that held them.
+
+Values without a `Blob` never come here: only when the encoder meets something that it cannot write is the value
+looked through. What reads the value later (templates, conditions, people) sees the description, and a handler that
+wants the bytes asks for them with `context.read`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Blob, Fail
+
+MARK = "$blob"
+"""The key by which a description is known; its value is the digest."""
+
+
+async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson) -> bytes:
+    """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it."""
+    found = _blobs_in(value)
+    if not found:
+        raise refusal
+    known = {key: await described(blobs, tenant, blob) for key, blob in found.items()}
+    return encode_value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)]))
+
+
+def _blobs_in(value: Any) -> dict[int, Blob]:
+    """The blobs in a value, each object once. Nothing when it cannot be written for other reasons as well."""
+    found: dict[int, Blob] = {}
+
+    def note(thing: Any) -> None:
+        if not isinstance(thing, Blob):
+            raise NotImplementedError
+        found[id(thing)] = thing
+
+    try:
+        msgspec.to_builtins(value, enc_hook=note)
+    except (NotImplementedError, TypeError, ValueError, RecursionError):
+        return {}
+    return found
+
+
+async def described(blobs: Blobs, tenant: str, blob: Blob) -> dict[str, Any]:
+    """Store the bytes and answer what stands in their place."""
+    texts: tuple[Any, ...] = (blob.media_type, blob.name)
+    if not all(isinstance(text, str) for text in texts):
+        raise Fail("blob_invalid", "a blob's media type and name are texts")
+    if isinstance(blob.data, (bytes, bytearray, memoryview)):
+        body = bytes(blob.data)
+        digest, size = await blobs.put(tenant, body, keep=blob.keep), len(body)
+    else:
+        digest, size = await blobs.put_stream(tenant, _chunks(blob.data), keep=blob.keep)
+    name = blob.name or (blob.data.name if isinstance(blob.data, Path) else "")
+    return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
+
+
+async def _chunks(data: Any) -> AsyncIterator[bytes]:
+    """What a blob holds, bit by bit; whatever blocks does so in a thread."""
+    if isinstance(data, Path):
+        async for chunk in _of_file(data):
+            yield chunk
+    elif isinstance(data, AsyncIterable):
+        async for chunk in data:
+            yield _checked(chunk)
+    elif isinstance(data, Iterable) and not isinstance(data, str):
+        chunks = iter(data)
+        while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
+            yield _checked(chunk)
+    else:
+        raise _not_bytes(data)
+
+
+def _next(chunks: Iterator[Any]) -> Any:
+    """The next chunk; None at the end, because no future can hold a StopIteration."""
+    return next(chunks, None)
+
+
+async def _of_file(path: Path) -> AsyncIterator[bytes]:
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        message = f"the file of a blob cannot be read: {path}: {error.strerror or error}"
+        raise Fail("blob_unreadable", message, hint="return the path of a file that is there") from error
+    with file:
+        while chunk := await asyncio.to_thread(file.read, PIECE_BYTES):
+            yield chunk
+
+
+def _checked(chunk: Any) -> bytes:
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise _not_bytes(chunk)
+    return bytes(chunk)
+
+
+def _not_bytes(thing: Any) -> Fail:
+    message = f"a blob holds bytes, not {type(thing).__name__}"
+    return Fail("blob_invalid", message, hint="give it bytes, a pathlib.Path, or something that yields bytes")
+
+
+async def read_described(blobs: Blobs, tenant: str, description: Any) -> bytes:
+    """The bytes behind a description, or behind a digest alone; only a tenant's own."""
+    digest: Any = description.get(MARK) if isinstance(description, dict) else description
+    if not is_digest(digest):
+        message = "this does not describe a blob"
+        raise Fail("blob_invalid", message, hint='pass {"$blob": "sha256:…", …}, or the digest alone')
+    try:
+        return await blobs.get(tenant, digest)
+    except Unavailable as error:
+        raise Fail("blob_unavailable", str(error), retryable=True) from error

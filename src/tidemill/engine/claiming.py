@@ -1,0 +1,134 @@
+"""Asking the store for jobs, again and again, and stopping in a way that leaves none of them behind.
+
+A claim that is under way when a worker stops may have been given jobs already. Cut off there, their leases would
+have to run out before anybody else could begin. So the claim is a task of its own: it has a moment to answer, is
+cancelled only when it has nothing to say, and whatever it brings is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.engine.returns import Aside, Returns
+from tidemill.errors import Rejected, Unavailable
+from tidemill.stores.contract import Claim, Lease, Store
+
+LOG = logging.getLogger(__name__)
+
+NOTHING_MS = 5
+"""How long to rest after a claim that was given nothing, beside the wait that the store itself makes."""
+ANSWER_MS = 50
+"""How long a claim may still take to answer after the worker has stopped: longer than any but a waiting one does."""
+
+Wanted = Callable[[], Claim | None]
+"""What to ask for next; None while there is no room for more."""
+
+
+class Claiming:
+    """The claims of one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        ambient: Ambient,
+        returns: Returns,
+        aside: Aside,
+        wanted: Wanted,
+        accept: Callable[[Sequence[Lease]], Awaitable[None]],
+    ) -> None:
+        self._store, self._ambient, self._returns, self._aside = store, ambient, returns, aside
+        self._wanted, self._accept = wanted, accept
+        self.refusals = Refusals()
+        self._room = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._under_way: asyncio.Task[list[Lease]] | None = None
+
+    def open(self) -> None:
+        """Begin to claim."""
+        self._loop = asyncio.create_task(self._forever(), name="tidemill-claims")
+
+    def stop(self) -> None:
+        """Claim nothing from this moment on."""
+        if self._loop is not None:
+            self._loop.cancel()
+
+    async def close(self) -> None:
+        """Stop, and give back what a claim that was under way still brings."""
+        self.stop()
+        if self._loop is not None:
+            await asyncio.gather(self._loop, return_exceptions=True)
+        claim, self._under_way = self._under_way, None
+        if claim is None:
+            return
+        await asyncio.wait({claim}, timeout=ANSWER_MS / 1000)
+        claim.cancel()
+        await asyncio.wait({claim})
+        if not claim.cancelled() and claim.exception() is None and claim.result():
+            self._returns.give(claim.result())
+
+    def wake(self) -> None:
+        """There is room for more."""
+        if not self._room.is_set():
+            self._room.set()
+
+    async def _forever(self) -> None:
+        while True:
+            pause_ms = self._aside.pause_ms()
+            if pause_ms:
+                await self._ambient.sleep(pause_ms)
+            request = self._wanted()
+            if request is None:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                leases = await self._claim(request)
+                if leases:
+                    await self._accept(leases)
+                # What instant handlers just handed in should be committed before more is claimed; and a store that
+                # has nothing and does not wait, because it was closed, is not asked in a hurry.
+                await (asyncio.sleep(0) if leases else self._ambient.sleep(NOTHING_MS))
+            except Unavailable:
+                await self._ambient.sleep(200 + 300 * self._ambient.chance())
+            except Rejected as refusal:
+                # A store that is damaged, or not for this version any more. Some of that heals; all of it is said once.
+                self.refusals.hear(refusal)
+                await self._ambient.sleep(1_000)
+            except Exception:
+                # A bug must be heard of, but it must not leave a process that looks alive and claims nothing.
+                LOG.exception("claiming failed and will be repeated")
+                await self._ambient.sleep(1_000)
+
+    async def _claim(self, request: Claim) -> list[Lease]:
+        wait_ms = self._aside.wait_ms(request.wait_ms)
+        if wait_ms != request.wait_ms:
+            request = msgspec.structs.replace(request, wait_ms=wait_ms)
+        claim = self._under_way = asyncio.create_task(self._store.claim(request), name="tidemill-claim")
+        # Waited for like this, it goes on when the loop is cancelled; `close` then sees what becomes of it.
+        await asyncio.wait({claim})
+        self._under_way = None
+        return claim.result()
+
+
+class Refusals:
+    """Why the store refuses to give out work: said once for every reason."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self.listener: Callable[[Rejected], None] | None = None
+        """Who wants to know; without one it is logged."""
+
+    def hear(self, refusal: Rejected) -> None:
+        """Take note of a refusal."""
+        if str(refusal) == self._said:
+            return
+        self._said = str(refusal)
+        if self.listener is None:
+            LOG.error("no work can be claimed: %s", refusal)
+        else:
+            self.listener(refusal)

@@ -1,0 +1,218 @@
+"""The collector: blobs that nothing refers to any more leave in two steps, a day apart.
+
+What is needed is found conservatively: an address that stands anywhere in a record of the tenant, or in a JSON value
+that is itself needed, keeps its blob. Candidates are listed before the logs are read, so a blob that is put meanwhile
+is none; one that was put within the hour is never one, because the fact that refers to it may be on its way. A
+candidate that is not needed goes from the active place to the grace place. What has been there for the whole grace
+period, and is not found by a reading that began after it, is deleted; what is found is brought back. One log that
+cannot be read stops all of it, since nobody knows what it refers to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from tidemill.blobs.contract import (
+    DIGEST_LENGTH,
+    GRACE,
+    BlobDamaged,
+    BlobInfo,
+    BlobMissing,
+    Blobs,
+    digests_in,
+)
+from tidemill.engine.rows import RUN
+from tidemill.engine.versions import WORKFLOW, read_history
+from tidemill.errors import Rejected, TidemillError, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.stores.contract import Store, Tail
+
+KINDS = (RUN, WORKFLOW)
+"""Every kind of stream whose records may refer to a blob."""
+HOUR_MS = 3_600_000
+GRACE_MS = 24 * HOUR_MS
+YOUNG_MS = HOUR_MS
+"""A blob of less than this age may be one whose fact is not committed yet."""
+STREAMS_AT_A_TIME = 20
+BLOBS_AT_A_TIME = 1_000
+
+_MAY_REFER = re.compile(rb'\s*[\[{"]')
+"""How JSON begins that can hold a text. Other bytes are not read to their end."""
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collection did, or would do."""
+
+    scanned: int = 0
+    """Blobs that were there when it began."""
+    reachable: int = 0
+    """Different addresses that something refers to."""
+    kept: int = 0
+    """Blobs that are never collected."""
+    young: int = 0
+    """Blobs that came within the hour, and are left alone."""
+    retired: int = 0
+    waiting: int = 0
+    """Blobs whose grace period is not over yet."""
+    restored: int = 0
+    deleted: int = 0
+    bytes_freed: int = 0
+    unreadable: tuple[str, ...] = ()
+    """Blobs that something refers to and that are missing or damaged."""
+    dry_run: bool = False
+
+
+async def collect(
+    store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int = GRACE_MS, dry_run: bool = False
+) -> Collected:
+    """Collect the blobs of a tenant. Two at once, or one that is killed anywhere, do no harm."""
+    collection = Collection(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
+    await collection.list()
+    await collection.mark()
+    await collection.sweep()
+    return collection.report()
+
+
+class Collection:
+    """One collection; its verbs are called in this order."""
+
+    def __init__(self, store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int, dry_run: bool) -> None:
+        self._store, self._blobs, self._tenant, self._dry_run = store, blobs, tenant, dry_run
+        self._young_ms, self._due_ms = now_ms - YOUNG_MS, now_ms - grace_ms
+        self._candidates: list[BlobInfo] = []
+        self._spared: set[str] = set()
+        self._needed: set[str] = set()
+        self._unreadable: list[str] = []
+        self._tally = dict.fromkeys(
+            ("scanned", "kept", "young", "retired", "waiting", "restored", "deleted", "bytes_freed"), 0
+        )
+
+    def report(self) -> Collected:
+        """What came of it."""
+        return Collected(
+            **self._tally,
+            reachable=len(self._needed),
+            unreadable=tuple(sorted(self._unreadable)),
+            dry_run=self._dry_run,
+        )
+
+    # What is there
+
+    async def list(self) -> None:
+        """Note what may be collected; what may not is taken for needed, with all that it refers to."""
+        after: str | None = None
+        while page := await self._blobs.list(self._tenant, after=after, limit=BLOBS_AT_A_TIME):
+            for info in page:
+                self._note(info)
+            after = page[-1].digest
+
+    def _note(self, info: BlobInfo) -> None:
+        self._tally["scanned"] += 1
+        young = info.state != GRACE and info.since_ms >= self._young_ms
+        self._tally["kept"] += info.kept
+        self._tally["young"] += young and not info.kept
+        if info.kept or young:
+            self._spared.add(info.digest)
+        if info.state == GRACE or not (info.kept or young):
+            self._candidates.append(info)
+
+    # What is needed
+
+    async def mark(self) -> None:
+        """Read every log, and every value that something refers to."""
+        found = set(self._spared)
+        async for tail in self._tails():
+            for record in tail.records:
+                found |= digests_in(record)
+            _check_readable(tail)
+        while found:
+            self._needed |= found
+            within = [await self._within(digest) for digest in found]
+            found = set().union(*within) - self._needed
+
+    async def _tails(self) -> AsyncIterator[Tail]:
+        for kind in KINDS:
+            after = None
+            while streams := await self._store.streams(kind, after=after, limit=STREAMS_AT_A_TIME):
+                own = {stream: 0 for stream in streams if stream.tenant == self._tenant}
+                # All records, because a snapshot forgets what a run no longer needs and its history still shows.
+                for tail in await self._store.load(own, snapshots=False) if own else ():
+                    yield tail
+                after = streams[-1]
+
+    async def _within(self, digest: str) -> set[str]:
+        """What a blob refers to. One that cannot be read is noted; it does not stop the others."""
+        found, rest, first = set[str](), b"", True
+        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if first and not _MAY_REFER.match(chunk):
+                        break
+                    text, first = rest + chunk, False
+                    found |= digests_in(text)
+                    rest = text[1 - DIGEST_LENGTH :]
+        except (BlobMissing, BlobDamaged):
+            self._unreadable.append(digest)
+        return found
+
+    # What becomes of the rest
+
+    async def sweep(self) -> None:
+        """Retire, restore and delete."""
+        active = {info.digest for info in self._candidates if info.state != GRACE} | self._spared
+        for info in self._candidates:
+            needed = info.digest in self._needed
+            if info.state != GRACE:
+                if not needed:
+                    await self._retire(info)
+            elif needed and (info.kept or info.digest not in active):
+                await self._restore(info)
+            else:
+                # Nobody needs it, or there is another copy in the active place.
+                await self._delete(info)
+
+    async def _retire(self, info: BlobInfo) -> None:
+        self._tally["retired"] += 1
+        if not self._dry_run:
+            await self._blobs.retire(self._tenant, info.digest)
+
+    async def _restore(self, info: BlobInfo) -> None:
+        self._tally["restored"] += 1
+        if not self._dry_run:
+            await self._blobs.restore(self._tenant, info.digest)
+
+    async def _delete(self, info: BlobInfo) -> None:
+        due = info.since_ms < self._due_ms
+        if due and not self._dry_run:
+            due = await self._blobs.delete(self._tenant, info.digest, before_ms=self._due_ms)
+        self._tally["deleted" if due else "waiting"] += 1
+        self._tally["bytes_freed"] += info.size if due else 0
+
+
+def _check_readable(tail: Tail) -> None:
+    """Refuse to go on when a log cannot be read: what it refers to is not known."""
+    stream = tail.stream
+    if tail.damage:
+        raise _unsafe(f"{stream.kind} {stream.key}", tail.damage)
+    try:
+        if stream.kind == WORKFLOW:
+            read_history(stream.key, tail)
+        else:
+            for record in tail.records:
+                decode_event(record)
+    except (TidemillError, *DAMAGE) as error:
+        raise _unsafe(f"{stream.kind} {stream.key}", str(error)) from None
+
+
+def _unsafe(name: str, reason: str) -> Rejected:
+    return rejected(
+        "blobs_gc_unsafe",
+        f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}",
+        hint="repair it, or restore the store from a backup",
+    )

@@ -1,0 +1,217 @@
+"""Who works on a store: every worker keeps a row there that says so, and writes it anew every few seconds.
+
+A row that has not been written for a while is that of a dead worker; after an hour somebody alive removes it. Rows
+only inform: whether a job may be taken over is decided by its lease, never by what is written here. So an outage is
+no trouble, and a row that could not be written is simply older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.engine.hands import Hand
+from tidemill.engine.worker import Worker, WorkerOptions
+from tidemill.errors import TidemillError
+from tidemill.stores.contract import Commit, Row, Store, Stream
+
+LOG = logging.getLogger(__name__)
+
+WORKER = "worker"
+WORKER_FORMAT = 1
+HELD_SHOWN_MAX = 20
+FORGET_AFTER_MS = 3_600_000
+FORGET_EVERY_BEATS = 12
+ROWS_MAX = 1_000
+"""So many workers are looked at in one go."""
+
+State = Literal["alive", "draining", "dead"]
+
+
+class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A job in a worker's hands."""
+
+    run_id: str
+    kind: str
+    node: str
+    visit: int
+    index: int
+    since_ms: int
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A worker as it described itself last. Stored by position: new fields are appended with a default."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    """Of Tidemill."""
+    started_ms: int
+    beat_ms: int
+    """When it was last heard of, by the store's clock, like all moments here."""
+    dead_after_ms: int
+    queues: tuple[str, ...]
+    """Which queues it serves; none named means all of them."""
+    types: tuple[str, ...]
+    """Node types that it can run, as `name@major`."""
+    concurrency: int
+    v: int = WORKER_FORMAT
+    draining: bool = False
+    holding: int = 0
+    """How many jobs it has in hand."""
+    held: tuple[Held, ...] = ()
+    """The first of them."""
+    finished: int = 0
+    """How many it has let go of since it started."""
+
+    def state(self, now_ms: int) -> State:
+        """Whether it is there, and takes on work."""
+        if now_ms - self.beat_ms > self.dead_after_ms:
+            return "dead"
+        return "draining" if self.draining else "alive"
+
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(WorkerRow).decode
+
+
+class Registry:
+    """The row of this process's worker."""
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        store: Store,
+        ambient: Ambient,
+        worker: Worker,
+        options: WorkerOptions,
+        types: Iterable[str],
+    ) -> None:
+        self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
+        self._stream = Stream(tenant, WORKER, options.name)
+        self._types = tuple(sorted(types))
+        self._started_ms = 0
+        self._beats = 0
+        self._loop: asyncio.Task[None] | None = None
+        self._rest: asyncio.Task[None] | None = None
+        self._reached = True
+        self.on_reach: Callable[[bool], None] | None = None
+        """Told when the store no longer answers, and when it does again."""
+
+    def open(self) -> None:
+        """Begin to write the row."""
+        self._started_ms = self._store.now_ms()
+        self._loop = asyncio.create_task(self._forever(), name="tidemill-registry")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker is one to be counted on."""
+        return self._loop is not None
+
+    def announce(self) -> None:
+        """Write the row now: something about it has changed that others want to know."""
+        if self._rest is not None:
+            self._rest.cancel()
+
+    async def close(self) -> None:
+        """Remove the row: nobody is looked for who left properly."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        for task in filter(None, (loop, self._rest)):
+            task.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        gone = Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, deleted=True)
+        await self._commit((gone,))
+
+    def row(self) -> WorkerRow:
+        """The worker as it is now."""
+        options, hands = self._options, self._worker.hands
+        return WorkerRow(
+            name=options.name,
+            host=options.host,
+            pid=options.pid,
+            version=options.version,
+            started_ms=self._started_ms,
+            beat_ms=self._store.now_ms(),
+            dead_after_ms=options.dead_after_ms,
+            queues=options.queues,
+            types=self._types,
+            concurrency=options.concurrency,
+            draining=self._worker.draining,
+            holding=len(hands),
+            held=tuple(_held(hand, options.lease_ms) for hand in islice(hands, HELD_SHOWN_MAX)),
+            finished=self._worker.finished,
+        )
+
+    async def _forever(self) -> None:
+        while True:
+            self._reach(await self._commit((self._index_row(),)))
+            self._beats += 1
+            if self._beats % FORGET_EVERY_BEATS == 0:
+                await self._forget()
+            self._rest = asyncio.create_task(self._ambient.sleep(self._options.beat_ms), name="tidemill-beat")
+            await asyncio.wait({self._rest})
+
+    def _index_row(self) -> Row:
+        queues = self._options.queues or ("*",)
+        terms = (*(f"queue:{queue}" for queue in queues), *(f"type:{each}" for each in self._types))
+        return Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, terms=terms, body=_ENCODE(self.row()))
+
+    async def _commit(self, rows: tuple[Row, ...]) -> bool:
+        """Write rows, as well as it can be done; answers whether it was."""
+        try:
+            await self._store.commit([Commit(stream=self._stream, expected=None, rows=rows)])
+        except TidemillError:
+            return False
+        except Exception:
+            # A bug must be heard of, but a worker that others do not see must go on all the same.
+            LOG.exception("the worker could not say that it is alive; it will try again")
+        return True
+
+    def _reach(self, reached: bool) -> None:
+        if reached != self._reached and self.on_reach is not None:
+            self.on_reach(reached)
+        self._reached = reached
+
+    async def _forget(self) -> None:
+        """Remove the rows of those who have been dead for long."""
+        try:
+            now = self._store.now_ms()
+            rows = await registered(self._store, self._stream.tenant)
+        except TidemillError:
+            return
+        except Exception:
+            LOG.exception("the rows of dead workers could not be looked at; it will be tried again")
+            return
+        old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
+        if old:
+            await self._commit(tuple(Row(kind=WORKER, key=row.name, sort=row.started_ms, deleted=True) for row in old))
+
+
+async def registered(store: Store, tenant: str) -> list[WorkerRow]:
+    """Every worker that has a row, the latest first; rows of a format that is not known are left out."""
+    page = await store.find(tenant, WORKER, limit=ROWS_MAX)
+    return [row for row in map(_read, page.rows) if row is not None]
+
+
+def _read(row: Row) -> WorkerRow | None:
+    try:
+        found = _DECODE(row.body)
+    except msgspec.MsgspecError:
+        return None
+    return found if found.v <= WORKER_FORMAT else None
+
+
+def _held(hand: Hand, lease_ms: int) -> Held:
+    lease, task = hand.lease, hand.task
+    # The lease began one lease time before its first end, by the store's clock.
+    return Held(lease.stream.key, task.kind, task.node, task.visit, task.index, lease.expires_at_ms - lease_ms)

@@ -1,0 +1,187 @@
+"""Retention: runs that ended long enough ago leave the store, and are in the archive before they do.
+
+A run is due at the first midnight (UTC) after its days have passed. Its row says on which day that is, so a sweep asks
+for the days that are due, oldest first, and never walks along younger runs. For each run the archive entry is durable
+first; then the store forgets the run and its rows in one step, if nothing has happened to it since. Whoever dies in
+between leaves the run in both places, and the next sweep finds the entry and only forgets. So two sweeps at once, or
+one that is killed anywhere, do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from math import ceil
+
+import msgspec
+
+from tidemill.blobs.archives import Archive
+from tidemill.blobs.contract import Blobs
+from tidemill.engine.archiving import (
+    INLINE_BYTES_MAX,
+    blob_name,
+    decode_archived,
+    encode_archived,
+    header_of,
+    name_of,
+    needed_blobs,
+)
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.indexing import all_rows, rows_of
+from tidemill.engine.rows import DAY_MS, RUN, quiet_day
+from tidemill.engine.runs import Runs
+from tidemill.errors import TidemillError, Unavailable
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.model import Retention
+from tidemill.kernel.state import State
+from tidemill.stores.contract import Row, Store, Stream, Tail
+
+LOG = logging.getLogger(__name__)
+
+RESTORED = "restored"
+"""The kind of rows that say when a run was brought back: it is kept from then on as long as after its end."""
+LOOK_BACK_DAYS = 4_000
+RUNS_PER_SWEEP = 500
+DAYS_PER_SWEEP = 1_000
+PAGE = 100
+GRACE_MS = 3_600_000
+"""How long every ended run is kept: by then no process takes it for the one that it knew (see `runs`)."""
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep did."""
+
+    retired: tuple[str, ...] = ()
+    left: tuple[tuple[str, str], ...] = ()
+    """Runs that were due and stay, each with the reason."""
+    more: bool = False
+    """There are days that this sweep did not come to."""
+    dry_run: bool = False
+
+
+class Retirer:
+    """Sweeps the ended runs of a tenant into an archive."""
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        store: Store,
+        blobs: Blobs,
+        catalog: Catalog,
+        runs: Runs,
+        archive: Archive,
+        days: float | None,
+        dry_run: bool = False,
+    ) -> None:
+        self._tenant, self._store, self._blobs, self._catalog = tenant, store, blobs, catalog
+        self._runs, self._archive, self._days, self._dry_run = runs, archive, days, dry_run
+        self._agenda: list[str] = []
+        """Terms that are still to be looked at, the oldest last."""
+        self._today = -1
+        self._after: str | None = None
+        """How far the look at the oldest of them has come."""
+        self._in_vain = ""
+        """The run that the last sweep ended at because something did not answer."""
+        self.retired = 0
+
+    async def sweep(self) -> Swept:
+        """Retire what is due, a bounded number of runs; the next sweep goes on where this one stops."""
+        today = (self._store.now_ms() - GRACE_MS) // DAY_MS
+        if today != self._today:
+            self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
+        restored = await self._restored_at()
+        retired: list[str] = []
+        left: list[tuple[str, str]] = []
+        days = 0
+        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP and days < DAYS_PER_SWEEP:
+            term = self._agenda[-1]
+            page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
+            for row in page.rows:
+                why = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
+                if why:
+                    left.append((row.key, why))
+                else:
+                    retired.append(row.key)
+            self._after = page.after
+            if page.after is None:
+                self._agenda.pop()
+                days += 1
+        return Swept(retired=tuple(retired), left=tuple(left), more=bool(self._agenda), dry_run=self._dry_run)
+
+    def _due_terms(self, today: int) -> Iterator[str]:
+        """What runs are found by that are due today, the newest first."""
+        last = None if self._days is None else today - 1 - ceil(self._days)
+        for back in range(min(LOOK_BACK_DAYS, today + 1)):
+            yield f"retire:{today - back}"
+            if last is not None and last - back >= 0:
+                yield f"ended:{last - back}"
+
+    async def _restored_at(self) -> dict[str, int]:
+        return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
+
+    async def _retire(self, stream: Stream, restored_ms: int) -> str:
+        """Archive a run and forget it; answers why not, where it stays."""
+        try:
+            (tail,) = await self._store.load({stream: 0}, snapshots=False)
+            if tail.damage:
+                return f"its log is damaged: {tail.damage}"
+            if not tail.version:
+                return "it has a row but no log; see `tidemill reindex`"
+            state, rows = await rows_of(self._catalog, tail)
+            why = await self._reason_to_stay(stream, state, restored_ms)
+            if why or self._dry_run:
+                return why
+            await self._put(stream, tail, state)
+        except (TidemillError, *DAMAGE) as error:
+            if isinstance(error, Unavailable) and self._in_vain != stream.key:
+                # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
+                self._in_vain = stream.key
+                raise
+            LOG.error("run %s cannot be archived, so it stays: %s", stream.key, error)
+            return str(error)
+        gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
+        if not await self._store.forget(stream, expected=state.seq, rows=gone):
+            return "it has moved on"
+        self.retired += 1
+        return ""
+
+    async def _reason_to_stay(self, stream: Stream, state: State, restored_ms: int) -> str:
+        if state.busy:
+            return "it has not ended"
+        flow = await self._catalog.flow(stream.tenant, state.digest)
+        if not is_due(state, flow.workflow.retention, self._days, self._today, restored_ms):
+            return "it was brought back" if restored_ms else "it is kept longer"
+        if state.parent is not None:
+            parent = Stream(stream.tenant, RUN, state.parent[0])
+            entry = (await self._runs.refresh([parent])).get(parent)
+            if self._runs.damage(parent) is not None or (entry is not None and entry.state.busy):
+                return f"its parent {parent.key} has not ended"
+        if await self._store.jobs(stream):
+            return "it still has messages to deliver"
+        return ""
+
+    async def _put(self, stream: Stream, tail: Tail, state: State) -> None:
+        """Make the archive entry durable, large blobs first. One that is there already must be this very run."""
+        header = header_of(stream.tenant, stream.key, state)
+        blobs: dict[str, bytes | None] = {}
+        for digest in needed_blobs(map(decode_event, tail.records)):
+            body = await self._blobs.get(stream.tenant, digest)
+            blobs[digest] = body
+            if len(body) > INLINE_BYTES_MAX:
+                await self._archive.put(blob_name(stream.tenant, digest), body)
+                blobs[digest] = None
+        name = name_of(header)
+        if await self._archive.put(name, encode_archived(header, tail.records, blobs)):
+            return
+        there = await self._archive.get(name)
+        if there is None or decode_archived(name, there).records != tail.records:
+            raise ValueError(f"{name} in the archive is another run")
+
+
+def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:
+    """Whether a run that is over has been kept long enough."""
+    days = default_days if retention.days is None else retention.days
+    if retention.keep or days is None:
+        return False
+    return max(quiet_day(state), restored_ms // DAY_MS) + 1 + ceil(days) <= today

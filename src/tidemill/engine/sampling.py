@@ -1,0 +1,99 @@
+"""The keeper's sample: logs of ended runs that are read again, round after round.
+
+All that failed and one in a hundred of the others, every round another one: whoever went wrong deserves a second
+look, and damage to what nobody reads any more should not be found by the first person who needs it. It costs less than
+a hundredth of the process: however long a look took, the next one comes a hundred times as much later. A run with a
+finding is called out once, and marked in its row, so that it is found by the term `suspect`.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+from tidemill.ambient import Ambient
+from tidemill.engine.auditing import Auditor, Finding
+from tidemill.engine.rows import RUN, marked_suspect, read_run_row
+from tidemill.stores.contract import Commit, Row, Store, Stream
+
+LOG = logging.getLogger(__name__)
+
+ONE_IN = {"status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
+PAGE = 200
+AUDITS_MAX = 10
+"""Logs that are read in one look."""
+EVENTS_MAX = 20_000
+"""Longer logs are left to `verify-log`: they would hold up the worker."""
+REST_FACTOR = 100
+UNSURE = frozenset({"blob_unreadable", "workflow_unreadable"})
+"""Findings that may be an outage rather than damage: they are left to people, who ask with `verify-log`."""
+SUSPECTS_MAX = 10_000
+"""Runs remembered as called out."""
+
+
+class Sampler:
+    """Goes round the ended runs of a tenant."""
+
+    def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
+        self._tenant, self._store, self._auditor, self._ambient = tenant, store, auditor, ambient
+        self._places: dict[str, str | None] = dict.fromkeys(ONE_IN)
+        """Where each walk goes on; a walk that has come to its end begins anew with the newest runs."""
+        self._round = dict.fromkeys(ONE_IN, 0)
+        self._rest_until_ms = 0.0
+        self._called_out: dict[str, None] = {}
+        self.audited = 0
+        self.findings = 0
+
+    async def look(self) -> None:
+        """Audit the next few runs, unless the last look is too recent for what it has cost."""
+        began = self._ambient.monotonic_ms()
+        if began < self._rest_until_ms:
+            return
+        for term in ONE_IN:
+            await self._walk(term)
+        ended = self._ambient.monotonic_ms()
+        self._rest_until_ms = ended + REST_FACTOR * (ended - began)
+
+    async def _walk(self, term: str) -> None:
+        page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=PAGE)
+        chosen = [row for row in page.rows if self._chosen(term, row)]
+        for row in chosen[:AUDITS_MAX]:
+            await self._audit(row)
+        if len(chosen) > AUDITS_MAX:
+            # The cursor of a page ends behind its last row: look again, just as far as this look has come.
+            until = page.rows.index(chosen[AUDITS_MAX - 1]) + 1
+            page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=until)
+        self._places[term] = page.after
+        self._round[term] += page.after is None
+
+    def _chosen(self, term: str, row: Row) -> bool:
+        return zlib.crc32(f"{self._round[term]}/{row.key}".encode()) % ONE_IN[term] == 0
+
+    async def _audit(self, row: Row) -> None:
+        shown = read_run_row(row)
+        if shown.events > EVENTS_MAX:
+            return
+        self.audited += 1
+        stream = Stream(self._tenant, RUN, row.key)
+        found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
+        sure = [finding for finding in found.findings if finding.code not in UNSURE]
+        if found.events != shown.events or not sure or row.key in self._called_out:
+            # A row that is behind, or a replica that is: either way this is not the run that was listed.
+            return
+        await self._call_out(stream, row, sure[0])
+
+    async def _call_out(self, stream: Stream, row: Row, finding: Finding) -> None:
+        self._called_out[row.key] = None
+        while len(self._called_out) > SUSPECTS_MAX:
+            self._called_out.pop(next(iter(self._called_out)))
+        self.findings += 1
+        LOG.error(
+            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log %s`",
+            row.key,
+            finding.code,
+            finding.seq,
+            finding.message,
+            row.key,
+        )
+        suspect = marked_suspect(row, finding.code)
+        await self._store.commit([Commit(stream=stream, expected=read_run_row(row).events, rows=(suspect,))])

@@ -1,0 +1,142 @@
+-- Every statement of the SQLite store, by name. Tables: see 0001_streams_jobs_rows.sql.
+
+-- name: counters
+SELECT streams, places, tokens FROM counters WHERE id = 1;
+-- name: set_counters
+UPDATE counters SET streams = ?, places = ?, tokens = ? WHERE id = 1;
+
+-- name: stream
+SELECT id, version FROM streams WHERE kind = ? AND tenant = ? AND key = ?;
+-- name: version
+SELECT version FROM streams WHERE id = ?;
+-- name: add_stream
+INSERT INTO streams (id, kind, tenant, key, version) VALUES (?, ?, ?, ?, ?);
+-- name: advance
+UPDATE streams SET version = ? WHERE id = ? AND version = ?;
+-- name: add_records
+INSERT INTO records (stream, version, body) VALUES (?, ?, ?);
+-- name: records
+SELECT version, body FROM records WHERE stream = ? AND version > ? ORDER BY version;
+-- name: records_until
+SELECT version, body FROM records WHERE stream = ? AND version > ? ORDER BY version LIMIT ?;
+-- name: snapshot
+SELECT version, body FROM snapshots WHERE stream = ?;
+-- name: set_snapshot
+INSERT INTO snapshots (stream, version, body) VALUES (?, ?, ?)
+    ON CONFLICT (stream) DO UPDATE SET version = excluded.version, body = excluded.body
+    WHERE excluded.version > snapshots.version;
+-- name: first_streams
+SELECT tenant, key FROM streams WHERE kind = ? AND version > 0 ORDER BY tenant, key LIMIT ?;
+-- name: streams
+SELECT tenant, key FROM streams
+    WHERE kind = ? AND version > 0 AND (tenant, key) > (?, ?) ORDER BY tenant, key LIMIT ?;
+-- name: forget_records
+DELETE FROM records WHERE stream = ?;
+-- name: forget_snapshot
+DELETE FROM snapshots WHERE stream = ?;
+-- name: forget_jobs
+DELETE FROM jobs WHERE stream = ?;
+-- name: forget_stream
+DELETE FROM streams WHERE id = ?;
+
+-- name: token
+SELECT token FROM jobs WHERE stream = ? AND key = ?;
+-- name: remove_job
+DELETE FROM jobs WHERE stream = ? AND key = ?;
+-- name: withdraw_job
+DELETE FROM jobs WHERE stream = ? AND key = ? AND token = 0;
+-- name: add_job
+INSERT INTO jobs (stream, key, lane, ready_at_ms, place, state, due_ms, token, holder, owner, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+-- name: drop_jobs_in_line
+DELETE FROM jobs WHERE state = 1 AND lane = ?;
+-- name: drop_misshapen_jobs
+DELETE FROM jobs WHERE NOT (
+    typeof(key) = 'text' AND typeof(lane) = 'integer' AND typeof(ready_at_ms) = 'integer' AND typeof(place) = 'integer'
+    AND typeof(state) = 'integer' AND typeof(due_ms) = 'integer' AND typeof(token) = 'integer'
+    AND typeof(expired) = 'integer'
+);
+-- name: lane
+SELECT id FROM lanes WHERE queue = ? AND tenant = ? AND caps = ? AND priority = ?;
+-- name: add_lane
+INSERT INTO lanes (queue, tenant, caps, priority) VALUES (?, ?, ?, ?);
+-- name: lane_called
+SELECT queue, tenant, caps, priority FROM lanes WHERE id = ?;
+
+-- name: fall_due
+UPDATE jobs SET state = 1 WHERE state IN (0, 2) AND due_ms <= ?;
+-- name: next_due
+SELECT (SELECT min(due_ms) FROM jobs WHERE state = 0), (SELECT min(due_ms) FROM jobs WHERE state = 2);
+-- name: lanes_in_line
+WITH RECURSIVE line (lane) AS (
+    SELECT min(lane) FROM jobs WHERE state = 1
+    UNION ALL
+    SELECT (SELECT min(lane) FROM jobs WHERE state = 1 AND lane > line.lane) FROM line WHERE line.lane IS NOT NULL
+)
+SELECT lane FROM line WHERE lane IS NOT NULL;
+-- name: line
+SELECT j.ready_at_ms, j.place, j.stream, j.key, j.token, j.expired, j.body, s.kind, s.tenant, s.key
+    FROM jobs j INDEXED BY jobs_in_line JOIN streams s ON s.id = j.stream
+    WHERE j.state = 1 AND j.lane = ? ORDER BY j.ready_at_ms, j.place LIMIT ?;
+-- name: line_of_family
+SELECT j.ready_at_ms, j.place, j.stream, j.key, j.token, j.expired, j.body, s.kind, s.tenant, s.key
+    FROM jobs j INDEXED BY jobs_in_line JOIN streams s ON s.id = j.stream
+    WHERE j.state = 1 AND j.lane = ?1 AND (s.key = ?3 OR (s.key >= ?3 || '.' AND s.key < ?3 || '/'))
+    ORDER BY j.ready_at_ms, j.place LIMIT ?2;
+-- name: lease
+UPDATE jobs SET state = 2, due_ms = ?, token = ?, expired = ?, holder = ?, owner = ? WHERE stream = ? AND key = ?;
+-- name: served
+SELECT tenant, served FROM tenants;
+-- name: serve
+INSERT INTO tenants (tenant, served) VALUES (?, ?) ON CONFLICT (tenant) DO UPDATE SET served = excluded.served;
+-- name: leases_alive
+SELECT lane, count(*) FROM jobs WHERE state = 2 AND due_ms > ? GROUP BY lane;
+-- name: prolong
+UPDATE jobs SET state = 2, due_ms = max(due_ms, ?) WHERE stream = ? AND key = ? AND token = ?;
+-- name: release
+UPDATE jobs SET token = 0, owner = '', holder = 0, ready_at_ms = ?, due_ms = ?, state = ?
+    WHERE stream = ? AND key = ?;
+-- name: held
+SELECT ready_at_ms FROM jobs WHERE stream = ? AND key = ? AND token = ?;
+-- name: void
+UPDATE jobs SET state = 1, due_ms = min(due_ms, ?) WHERE state = 2 AND holder = ?;
+-- name: jobs_of
+SELECT j.key, j.lane, j.body, j.ready_at_ms, j.token, j.due_ms, j.owner FROM jobs j WHERE j.stream = ? ORDER BY j.key;
+-- name: backlog
+SELECT l.tenant, l.queue,
+       sum(CASE WHEN j.state = 2 AND j.due_ms > ?1 THEN 0 WHEN j.ready_at_ms > ?1 THEN 0 ELSE 1 END),
+       sum(j.state = 2 AND j.due_ms > ?1),
+       sum(NOT (j.state = 2 AND j.due_ms > ?1) AND j.ready_at_ms > ?1),
+       min(CASE WHEN j.state = 2 AND j.due_ms > ?1 THEN NULL WHEN j.ready_at_ms > ?1 THEN NULL ELSE j.ready_at_ms END)
+    FROM jobs j JOIN lanes l ON l.id = j.lane GROUP BY l.tenant, l.queue ORDER BY l.tenant, l.queue;
+
+-- name: row
+SELECT sort, terms FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
+-- name: set_row
+INSERT INTO rows (tenant, kind, key, sort, terms, body) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, kind, key) DO UPDATE SET sort = excluded.sort, terms = excluded.terms, body = excluded.body;
+-- name: set_body
+UPDATE rows SET body = ? WHERE tenant = ? AND kind = ? AND key = ?;
+-- name: remove_row
+DELETE FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
+-- name: add_term
+INSERT INTO terms (term, sort, key) VALUES (?, ?, ?) ON CONFLICT DO NOTHING;
+-- name: remove_term
+DELETE FROM terms WHERE term = ? AND sort = ? AND key = ?;
+-- name: count_term
+SELECT count(*) FROM (SELECT 1 FROM terms WHERE term = ? LIMIT ?);
+-- name: walk
+SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?) ORDER BY sort DESC, key DESC LIMIT ?;
+-- name: walk_from_top
+SELECT sort, key FROM terms WHERE term = ? ORDER BY sort DESC, key DESC LIMIT ?;
+-- name: full_row
+SELECT sort, terms, body FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
+-- name: has_term
+SELECT 1 FROM terms WHERE term = ? AND sort = ? AND key = ?;
+
+-- name: add_holder
+INSERT INTO holders (name, opened_ms) VALUES (?, ?) RETURNING id;
+-- name: holders
+SELECT id, name FROM holders;
+-- name: remove_holder
+DELETE FROM holders WHERE id = ?;

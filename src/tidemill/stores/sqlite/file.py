@@ -1,0 +1,160 @@
+"""The file: how it is opened, what it must be, and what its errors mean to whoever uses it.
+
+Everything that can be wrong with a path or a file is found here, before anything is written, and told in one
+line: not a database, somebody else's database, a newer one, on a network, read-only, damaged, full.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from tidemill.errors import TidemillError, Unavailable, rejected
+
+APPLICATION_ID = 0x54494445
+"""What marks a file as a store of Tidemill ("TIDE")."""
+CACHED_STATEMENTS = 128
+CACHE_KIB = 16_384
+BUSY_MS = 10_000
+
+NETWORK = frozenset(
+    "9p afs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs gfs2 glusterfs lustre ncpfs nfs nfs4"
+    " ocfs2 smb3 smbfs".split()
+)
+"""File systems whose locks and shared memory do not hold between machines, so that a WAL on them gets damaged."""
+
+
+def connect(path: Path, *, read_only: bool = False, busy_ms: int = BUSY_MS) -> apsw.Connection:
+    """A connection with the settings of every connection; the caller sets how durable its commits are."""
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    with errors_of(path):
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=CACHED_STATEMENTS)
+        connection.set_busy_handler(_patience(busy_ms))
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def _patience(busy_ms: int) -> Callable[[int], bool] | None:
+    """Wait for others who write. SQLite's own time-out does not wait for connections of the same process."""
+    if not busy_ms:
+        return None
+    give_up = 0.0
+
+    def wait(times: int) -> bool:
+        nonlocal give_up
+        now = time.monotonic()
+        if times == 0:
+            give_up = now + busy_ms / 1000
+        time.sleep(min(0.0005 * (times + 1), 0.005) * (0.5 + random.random()))
+        return now < give_up
+
+    return wait
+
+
+def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
+    """The row of a statement that has at most one. A statement that is not read to its end stays open, and an open
+    one keeps the log from being begun anew."""
+    rows = cursor.fetchall()
+    return rows[0] if rows else None
+
+
+def check_place(path: Path, mounts: str | None = None) -> None:
+    """Refuse a place where a store cannot be kept safely, or at all."""
+    if path.is_dir():
+        raise rejected("store_unusable", f"{path} is a directory", hint="name a file in it")
+    if not path.parent.is_dir():
+        raise rejected("store_unusable", f"there is no directory {path.parent}", hint="create it first")
+    kind = file_system(path.parent.resolve(), mounts if mounts is not None else _mounts())
+    if kind in NETWORK:
+        raise rejected(
+            "store_on_network",
+            f"{path} is on a network file system ({kind}), where SQLite loses data",
+            hint="put the file on a local disk; several machines need a store that is a server",
+        )
+
+
+def file_system(path: Path, mounts: str) -> str:
+    """The kind of file system that holds a path, from the lines of /proc/self/mountinfo; unknown is empty."""
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields = head.split()
+        if len(fields) < 5 or not tail:
+            continue
+        place = fields[4].encode().decode("unicode_escape")
+        if (path == Path(place) or Path(place) in path.parents) and len(place) >= best:
+            best, kind = len(place), tail.split()[0]
+    return kind
+
+
+def _mounts() -> str:
+    """What is mounted where; systems that do not tell are trusted."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def errors_of(path: Path | str) -> Iterator[None]:
+    """Say in Tidemill's words what SQLite has against the file."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise meaning(error, path) from error
+
+
+def meaning(error: apsw.Error, path: Path | str) -> TidemillError:
+    """Whose fault an error of SQLite is, and what now."""
+    match error:
+        case apsw.NotADBError():
+            return rejected(
+                "store_foreign", f"{path} is not a SQLite database", hint="name another file: this one was not touched"
+            )
+        case apsw.CorruptError():
+            return rejected(
+                "store_damaged",
+                f"{path} is damaged: {error}",
+                hint="stop everything that uses it, keep a copy, and restore a backup; "
+                "`tidemill verify-log` tells what can still be read",
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return rejected(
+                "store_read_only", f"{path} cannot be written to", hint="see its permissions and those of its directory"
+            )
+        case apsw.CantOpenError():
+            return rejected("store_unusable", f"{path} cannot be opened: {error}", hint=_why_not(Path(path)))
+        case apsw.FullError():
+            return Unavailable(f"the disk of {path} is full; free some space: work goes on by itself, nothing is lost")
+        case apsw.BusyError() | apsw.LockedError():
+            return Unavailable(f"{path} is held by another process that does not let go")
+        case apsw.IOError():
+            return Unavailable(f"{path} could not be read or written: {error}{_disk_words(path)}")
+        case _:
+            return Unavailable(f"{path}: {error}")
+
+
+def _why_not(path: Path) -> str:
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        return "see its permissions"
+    if not os.access(path.parent, os.W_OK):
+        return f"nothing can be created in {path.parent}"
+    return "see that it is a file on a local disk"
+
+
+def _disk_words(path: Path | str) -> str:
+    """Whether the disk is full, which SQLite does not always say by itself."""
+    try:
+        room = os.statvfs(Path(path).parent)
+    except OSError as error:
+        return f" ({os.strerror(error.errno or errno.EIO)})"
+    return " (the disk is full)" if room.f_bavail * room.f_frsize < 1 << 20 else ""

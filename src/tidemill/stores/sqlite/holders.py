@@ -1,0 +1,82 @@
+"""Who has the file open and holds leases: each process behind a lock of the operating system.
+
+A lease is void at once when its process is gone, however it went: the system drops the locks of a dead process,
+so a free lock is proof of death and nobody has to wait for a lease to expire. Where the system has no such
+locks, leases simply expire.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from tidemill.errors import Unavailable
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+class Holders:
+    """The locks of the processes that hold leases, one file for each in a folder beside the store."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path.with_name(path.name + "-live")
+        self._mine: dict[int, int] = {}
+
+    def enter(self, holder: int) -> None:
+        """Take the lock of a new holder. To be called before anybody else can read of it."""
+        if fcntl is None:  # pragma: no cover - Windows
+            return
+        try:
+            self._folder.mkdir(exist_ok=True)
+            handle = os.open(self._file(holder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Unavailable(f"no lock can be made in {self._folder}: {error.strerror}") from error
+        self._mine[holder] = handle
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Whoever was given this number before, in a transaction that came to nothing, has not let go of it yet.
+            os.close(self._mine.pop(holder))
+            raise Unavailable(f"the lock {self._file(holder)} is taken: {error.strerror}") from error
+
+    def leave(self, holder: int) -> None:
+        """Let go of a lock of this process."""
+        handle = self._mine.pop(holder, None)
+        if handle is not None:
+            self.sweep(holder)
+            os.close(handle)
+
+    def is_dead(self, holder: int) -> bool:
+        """Whether the process behind a holder is gone: its lock is free, or was never there."""
+        if fcntl is None or holder in self._mine:
+            return False
+        try:
+            handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+    def is_alive(self, holder: int) -> bool:
+        """Whether another process is known to be behind a holder; where the system does not tell, it is not."""
+        return fcntl is not None and holder not in self._mine and not self.is_dead(holder)
+
+    def sweep(self, holder: int) -> None:
+        """Remove the file of a holder that nobody needs any more, and the folder after the last one."""
+        with suppress(OSError):
+            self._file(holder).unlink()
+            self._folder.rmdir()
+
+    def _file(self, holder: int) -> Path:
+        return self._folder / f"{holder}.lock"

@@ -1,0 +1,350 @@
+"""Jobs in SQL: which is next, who holds it, and what became of it.
+
+A job is in one of two places, as in the memory store: in its lane when it may be claimed, else behind the moment
+at which that will be so by itself (its ready time, or the end of its lease). Queue, tenant, caps and priority
+are a lane's, so a claim looks at the head of each lane and takes the best.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import apsw
+import msgspec
+
+from tidemill.stores.bells import EVERY_QUEUE
+from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
+from tidemill.stores.sqlite.file import one
+from tidemill.stores.sqlite.seals import Damaged, seal, unseal
+from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
+from tidemill.stores.statements import statements
+
+LOG = logging.getLogger(__name__)
+
+SQL = statements("sqlite")
+_ADD_JOB, _REMOVE_JOB, _LEASE = SQL["add_job"], SQL["remove_job"], SQL["lease"]
+
+LATER, READY, HELD = 0, 1, 2
+
+CAPS = ("caps",)
+"""What those wait for whom a cap has kept from a job."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+NO_CAPS = _pack(())
+
+Execute = Callable[..., apsw.Cursor]
+
+
+class Lane(NamedTuple):
+    """What the jobs in one line have in common."""
+
+    queue: str
+    tenant: str
+    caps: tuple[str, ...]
+    priority: int
+
+
+class Head(NamedTuple):
+    """The next job of a lane, as its line has it."""
+
+    ready_at_ms: int
+    place: int
+    number: int
+    key: str
+    token: int
+    expired: int
+    body: bytes
+    kind: str
+    tenant: str
+    stream: str
+
+
+class Jobs:
+    """What a process knows of jobs: the lanes by number, which never change."""
+
+    def __init__(self) -> None:
+        self.holder = 0
+        """Under which number this process holds leases."""
+        self.numbers: dict[Lane, int] = {}
+        self._lanes: dict[int, Lane] = {}
+
+    # In a commit
+
+    def remove(self, tx: Transaction, number: int, commit: Commit) -> None:
+        """Take away what a commit settles, drops or withdraws."""
+        execute = tx.execute
+        for key, _ in commit.acks:
+            execute(_REMOVE_JOB, (number, key))
+        for key in commit.drop:
+            execute(_REMOVE_JOB, (number, key))
+        for key in commit.withdraw:
+            execute(SQL["withdraw_job"], (number, key))
+        tx.rings.add(CAPS)
+
+    def insert(self, tx: Transaction, number: int, commit: Commit) -> tuple[Lease, ...]:
+        """Add the jobs whose key is free, and lease those of them that the committer keeps, in its order."""
+        tenant, until = commit.stream.tenant, tx.now_ms + commit.keep_lease_ms
+        order = {key: place for place, key in enumerate(dict.fromkeys(commit.keep))}
+        kept: list[tuple[int, Lease]] = []
+        tokens = {key: tx.next(TOKENS) for key in order}
+        for job in commit.jobs:
+            ready_at = max(job.ready_at_ms, tx.now_ms)
+            token = tokens.get(job.key, 0) if ready_at <= tx.now_ms else 0
+            if token:
+                state, due, holder, owner = HELD, until, self.holder, commit.keep_owner
+            else:
+                state, due, holder, owner = LATER if ready_at > tx.now_ms else READY, ready_at, 0, ""
+            lane = self.lane(tx, Lane(job.queue, tenant, job.caps, job.priority))
+            place, body = tx.next(PLACES), seal(job.body, _place(number, job.key))
+            tx.execute(_ADD_JOB, (number, job.key, lane, ready_at, place, state, due, token, holder, owner, body))
+            if not tx.connection.changes():
+                continue
+            if token:
+                kept.append((order[job.key], _lease(commit.stream, job, token, until, ready_at)))
+            else:
+                tx.rings.add(job.queue)
+                tx.rings.add(EVERY_QUEUE)
+        return tuple(lease for _, lease in sorted(kept, key=lambda each: each[0]))
+
+    def lane(self, tx: Transaction, lane: Lane) -> int:
+        """The number of a lane, given out when it is new."""
+        number = self.numbers.get(lane) or tx.learned.get(lane)
+        if number is None:
+            caps = seal(_pack(lane.caps), _named(lane.queue, lane.tenant, lane.priority))
+            called = (lane.queue, lane.tenant, caps, lane.priority)
+            row = one(tx.execute(SQL["lane"], called))
+            if row is None:
+                tx.execute(SQL["add_lane"], called)
+                number = tx.connection.last_insert_rowid()
+            else:
+                number = row[0]
+            tx.learned[lane] = number
+        return number
+
+    def called(self, execute: Execute, number: int) -> Lane:
+        """The lane behind a number that a job has; raises `Damaged` when there is no such lane."""
+        lane = self._lanes.get(number)
+        if lane is None:
+            row = one(execute(SQL["lane_called"], (number,)))
+            if row is None:
+                raise Damaged(f"there is no lane {number}")
+            queue, tenant, caps, priority = row
+            whole = _caps(unseal(caps, _named(queue, tenant, priority), f"lane {number}"))
+            lane = self._lanes[number] = Lane(queue, tenant, whole, priority)
+        return lane
+
+    # Claiming
+
+    def claim(self, tx: Transaction, request: Claim) -> list[Lease]:
+        """Lease the jobs whose turn it is. A job that is damaged is dropped: its run's log calls for it, so the
+        keeper puts it back."""
+        try:
+            return self._claim(tx, request)
+        except TypeError:
+            # A flipped bit may turn a number into a text, which cannot be compared.
+            if not self._drop(tx, "drop_misshapen_jobs", ()):
+                raise
+            return self._claim(tx, request)
+
+    def _claim(self, tx: Transaction, request: Claim) -> list[Lease]:
+        execute, now = tx.execute, tx.now_ms
+        execute(SQL["fall_due"], (now,))
+        lanes = self._open_lanes(tx, request)
+        if not lanes or request.limit <= 0:
+            return []
+        served = dict(execute(SQL["served"]).fetchall())
+        lines = {number: self._line(execute, number, request) for number in lanes}
+        alive = self._alive(execute, now) if request.caps else Counter[str]()
+        leases: list[Lease] = []
+        turns: list[tuple[int, str, int, int, int, int]] = []
+        for number, lane in lanes.items():
+            _queue_up(turns, served, number, lane, lines[number])
+        while turns and len(leases) < request.limit:
+            turn = heappop(turns)
+            number = turn[-1]
+            lane = lanes[number]
+            if turn[0] != served.get(lane.tenant, 0):
+                _queue_up(turns, served, number, lane, lines[number])
+                continue
+            if any(alive[cap] >= request.caps.get(cap, alive[cap] + 1) for cap in lane.caps):
+                continue
+            head = lines[number].pop()
+            lease = self._lease(tx, head, lane, request)
+            if lease is not None:
+                leases.append(lease)
+                alive.update(lane.caps)
+                served[lane.tenant] = lease.token
+            _queue_up(turns, served, number, lane, lines[number])
+        for tenant in {lease.stream.tenant for lease in leases}:
+            execute(SQL["serve"], (tenant, served[tenant]))
+        return leases
+
+    def _open_lanes(self, tx: Transaction, request: Claim) -> dict[int, Lane]:
+        wanted = frozenset(request.queues)
+        lanes: dict[int, Lane] = {}
+        for (number,) in tx.execute(SQL["lanes_in_line"]).fetchall():
+            try:
+                lane = self.called(tx.execute, number)
+            except (Damaged, TypeError, ValueError):
+                self.numbers = {named: known for named, known in self.numbers.items() if known != number}
+                self._drop(tx, "drop_jobs_in_line", (number,))
+                continue
+            if not wanted or lane.queue in wanted:
+                lanes[number] = lane
+        return lanes
+
+    def _drop(self, tx: Transaction, statement: str, values: tuple[int | str, ...]) -> int:
+        """Remove damaged jobs; answers how many."""
+        tx.execute(SQL[statement], values)
+        dropped = tx.connection.changes()
+        LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
+        return dropped
+
+    def _line(self, execute: Execute, number: int, request: Claim) -> list[Head]:
+        """The next jobs of a lane, the first one last."""
+        if request.family:
+            rows = execute(SQL["line_of_family"], (number, request.limit, request.family))
+        else:
+            rows = execute(SQL["line"], (number, request.limit))
+        return [Head(*row) for row in rows.fetchall()][::-1]
+
+    def _alive(self, execute: Execute, now: int) -> Counter[str]:
+        """How many live leases there are under each cap."""
+        alive: Counter[str] = Counter()
+        for number, count in execute(SQL["leases_alive"], (now,)).fetchall():
+            with suppress(Damaged, TypeError, ValueError):
+                for cap in self.called(execute, number).caps:
+                    alive[cap] += count
+        return alive
+
+    def _lease(self, tx: Transaction, head: Head, lane: Lane, request: Claim) -> Lease | None:
+        """Hand a job over. A token it still has is that of a holder who let the lease expire."""
+        try:
+            body = unseal(head.body, _place(head.number, head.key), "it")
+        except (Damaged, AttributeError):
+            self._drop(tx, "remove_job", (head.number, head.key))
+            return None
+        token, expired = tx.next(TOKENS), head.expired + (head.token != 0)
+        until = tx.now_ms + request.lease_ms
+        tx.execute(_LEASE, (until, token, expired, self.holder, request.owner, head.number, head.key))
+        return Lease(
+            stream=Stream(head.tenant, head.kind, head.stream),
+            key=head.key,
+            token=token,
+            body=body,
+            queue=lane.queue,
+            priority=lane.priority,
+            expires_at_ms=until,
+            expired=expired,
+            ready_at_ms=head.ready_at_ms,
+        )
+
+    # Leases
+
+    def renew(self, tx: Transaction, leases: Iterable[tuple[int | None, Lease]], lease_ms: int) -> list[Lease]:
+        """Prolong leases of streams by number; answers the lost ones."""
+        lost, until = [], tx.now_ms + lease_ms
+        for number, lease in leases:
+            if number is not None and lease.token:
+                tx.execute(SQL["prolong"], (until, number, lease.key, lease.token))
+                if tx.connection.changes():
+                    continue
+            lost.append(lease)
+        return lost
+
+    def release(self, tx: Transaction, leases: Iterable[tuple[int | None, Lease]], delay_ms: int) -> None:
+        """Give jobs back; without a delay each keeps its place in the line."""
+        now = tx.now_ms
+        for number, lease in leases:
+            held = one(tx.execute(SQL["held"], (number, lease.key, lease.token)))
+            if held is not None and lease.token:
+                ready_at = now + delay_ms if delay_ms > 0 else held[0]
+                state = LATER if ready_at > now else READY
+                tx.execute(SQL["release"], (ready_at, ready_at, state, number, lease.key))
+                tx.rings |= {lease.queue, EVERY_QUEUE, CAPS}
+
+    # Looking
+
+    def views(self, execute: Execute, number: int) -> list[JobView]:
+        """Every job of a stream; a damaged one has no body."""
+        found = execute(SQL["jobs_of"], (number,)).fetchall()
+        return [self._view(execute, number, *row) for row in found]
+
+    def _view(
+        self,
+        execute: Execute,
+        number: int,
+        key: str,
+        lane: int,
+        sealed: bytes,
+        ready_at_ms: int,
+        token: int,
+        due_ms: int,
+        owner: str,
+    ) -> JobView:
+        try:
+            queue, _, caps, priority = self.called(execute, lane)
+            body = unseal(sealed, _place(number, key), "it")
+        except (Damaged, AttributeError, TypeError, ValueError):
+            queue, caps, priority, body = "", (), 0, b""
+        job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
+        if not token:
+            return JobView(job=job, token=0)
+        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner)
+
+
+def _place(number: int, key: str) -> bytes:
+    """Where a job belongs."""
+    return b"%d/" % number + key.encode()
+
+
+def _named(queue: str, tenant: str, priority: int) -> bytes:
+    return _pack((queue, tenant, priority))
+
+
+def backlog(execute: Execute, now: int) -> list[Backlog]:
+    """How much work there is, by tenant and queue."""
+    return [
+        Backlog(tenant=tenant, queue=queue, ready=ready, leased=leased, later=later, oldest_ready_at_ms=oldest)
+        for tenant, queue, ready, leased, later, oldest in execute(SQL["backlog"], (now,)).fetchall()
+    ]
+
+
+def next_due_ms(execute: Execute) -> int | None:
+    """When something may become ready by the clock alone."""
+    return min((due for due in execute(SQL["next_due"]).fetchall()[0] if due is not None), default=None)
+
+
+def _queue_up(
+    turns: list[tuple[int, str, int, int, int, int]],
+    served: dict[str, int],
+    number: int,
+    lane: Lane,
+    line: Sequence[Head],
+) -> None:
+    """Let a lane stand in the queue of lanes with its next job, if it has one."""
+    if line:
+        head = line[-1]
+        heappush(
+            turns,
+            (served.get(lane.tenant, 0), lane.tenant, -lane.priority, head.ready_at_ms, head.place, number),
+        )
+
+
+def _lease(stream: Stream, job: Job, token: int, until: int, ready_at_ms: int) -> Lease:
+    return Lease(
+        stream=stream,
+        key=job.key,
+        token=token,
+        body=job.body,
+        queue=job.queue,
+        priority=job.priority,
+        expires_at_ms=until,
+        ready_at_ms=ready_at_ms,
+    )

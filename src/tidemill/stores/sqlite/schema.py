@@ -1,0 +1,110 @@
+"""Bringing a file to the schema that this code knows, and refusing one that it cannot serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from tidemill.errors import rejected
+from tidemill.stores.migrate import Migration, migrations, pending
+from tidemill.stores.sqlite.file import APPLICATION_ID, errors_of
+from tidemill.stores.sqlite.holders import Holders
+
+DIALECT = "sqlite"
+
+_LEDGER = """CREATE TABLE IF NOT EXISTS migrations (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_ms INTEGER NOT NULL
+)"""
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file has, and what it lacks."""
+
+    applied: tuple[int, ...]
+    pending: tuple[Migration, ...]
+
+    @property
+    def newest(self) -> int:
+        return max((*self.applied, *(each.number for each in self.pending)), default=0)
+
+
+def look(connection: apsw.Connection, path: Path) -> Schema:
+    """What the file is; refuses one that is not ours, or not one that this code can serve."""
+    with errors_of(path):
+        marked = connection.pragma("application_id")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        if tables and marked != APPLICATION_ID:
+            raise rejected(
+                "store_foreign",
+                f"{path} is a SQLite database of another program",
+                hint="name another file: this one was not touched",
+            )
+        applied: dict[int, str] = {}
+        if "migrations" in tables:
+            applied = dict(connection.execute("SELECT number, checksum FROM migrations").fetchall())
+    return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied))
+
+
+def refuse_migrated(execute: Callable[..., apsw.Cursor], path: Path | str, schema: int) -> None:
+    """Refuse to write to a file that another version has migrated meanwhile. Asked within every transaction: it is
+    a look at the first page, which is at hand."""
+    ((found,),) = execute("PRAGMA user_version").fetchall()
+    if found != schema:
+        raise rejected(
+            "store_newer",
+            f"{path} now has schema {found}, and this process knows schema {schema}: another version has migrated it",
+            hint="restart this process with that version of Tidemill: it wrote nothing since",
+        )
+
+
+def newest_known() -> int:
+    """The schema that this code serves."""
+    return migrations(DIALECT)[-1].number
+
+
+def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
+    """Apply what is pending, in one transaction; two processes at once apply it once."""
+    with errors_of(path):
+        # A file that is refused is not touched: even the mode of its log is a part of it.
+        look(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # Looked at again behind the lock: somebody else may have been faster.
+            schema = look(connection, path)
+            todo = schema.pending
+            if todo and schema.applied:
+                _refuse_in_use(connection, path)
+            if todo:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(_LEDGER)
+            for each in todo:
+                connection.execute(each.sql)
+                row = (each.number, each.name, each.checksum, time.time_ns() // 1_000_000)
+                connection.execute("INSERT INTO migrations VALUES (?, ?, ?, ?)", row)
+                connection.execute(f"PRAGMA user_version = {each.number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                with suppress(apsw.Error):
+                    connection.execute("ROLLBACK")
+            raise
+    return todo
+
+
+def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:
+    """A process that knows an older schema must not find itself on a newer one."""
+    holders = Holders(path)
+    found = connection.execute("SELECT id, name FROM holders").fetchall()
+    names = [name for holder, name in found if holders.is_alive(holder)]
+    if names:
+        raise rejected(
+            "store_in_use",
+            f"{path} has to be migrated, and is in use by {', '.join(names)}",
+            hint="stop them, then repeat this: nothing was changed",
+        )

@@ -1,0 +1,387 @@
+"""A store in one SQLite file: durable at every commit, shared by every process of the machine that opens it.
+
+Writes go through the one `Writer` of this process, reads through a connection of their own; both run in the loop
+that opened the store. Whoever calls from another thread (leases are renewed from one) gets a connection aside.
+What other processes write is noticed by SQLite's own counter of changes, which is looked at a few times per
+second while somebody waits; what this process writes rings its bells at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import apsw
+
+from tidemill.errors import Unavailable
+from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
+from tidemill.stores.contract import (
+    Backlog,
+    Claim,
+    Commit,
+    CommitResult,
+    Frame,
+    JobView,
+    Lease,
+    Page,
+    Row,
+    Stream,
+    Tail,
+    check,
+)
+from tidemill.stores.sqlite import rows as sql_rows
+from tidemill.stores.sqlite.feeds import Feeds
+from tidemill.stores.sqlite.file import check_place, connect, errors_of, one
+from tidemill.stores.sqlite.holders import Holders
+from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.schema import migrate, newest_known, refuse_migrated
+from tidemill.stores.sqlite.streams import SQL, Streams, streams_of, tail_of
+from tidemill.stores.sqlite.wal import Checkpoints
+from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
+
+T = TypeVar("T")
+
+Durability = Literal["full", "relaxed"]
+
+LOOK_EVERY_MS = 20.0
+"""How often somebody who waits looks for what other processes did."""
+ROLL_CALL_MS = 200.0
+"""How often claims look for holders that died."""
+KNOWN_STREAMS_MAX = 100_000
+NO_RECORDS = 1 << 62
+"""A version that no stream reaches: whoever loads after it learns the version and reads nothing."""
+
+
+class SqliteStore:
+    """A `Store` in a file. `clock` answers the store's now in milliseconds; whoever injects one calls `poke`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "full",
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.path, self.durability = Path(path), durability
+        self._clock = clock or _real_now_ms
+        self._bells = Bells()
+        self._bells_lock = threading.Lock()
+        self._jobs = Jobs()
+        self._streams = Streams(self._jobs)
+        self._holders = Holders(self.path)
+        self._entering = asyncio.Lock()
+        self._rolled_at = 0.0
+        self._feeds = Feeds()
+        self._waiting = 0
+        self._lookout: asyncio.TimerHandle | None = None
+        self._writer: Writer | None = None
+        self._aside: apsw.Connection | None = None
+        self._aside_lock = threading.Lock()
+        self._opened = 0
+
+    # Life
+
+    async def open(self) -> None:
+        if self._writer is not None:
+            return
+        check_place(self.path)
+        connection = connect(self.path)
+        try:
+            migrate(connection, self.path)
+            self._reader = connect(self.path)
+            self._read = self._reader.cursor().execute
+            with errors_of(self.path):
+                self._read("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+        # In the loop nobody may wait: the writer looks again by itself.
+        connection.set_busy_handler(None)
+        self._checkpoints = Checkpoints(self.path)
+        connection.set_wal_hook(self._checkpoints.note)
+        self._schema = newest_known()
+        self._writer = Writer(
+            connection,
+            str(self.path),
+            durability=self.durability,
+            schema=self._schema,
+            clock=self._clock,
+            done=self._committed,
+        )
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        self.poke()
+        if self._jobs.holder:
+            holder, self._jobs.holder = self._jobs.holder, 0
+            with suppress(Unavailable):
+                await writer.run(lambda tx: self._let_go(tx, holder), durable=False)
+            self._holders.leave(holder)
+        await writer.close()
+        await self._checkpoints.close()
+        self._reader.close()
+        with self._aside_lock:
+            if self._aside is not None:
+                self._aside.close()
+                self._aside = None
+        self._streams.ids.clear()
+
+    def now_ms(self) -> int:
+        return self._clock()
+
+    def poke(self) -> None:
+        """Let everybody who waits look again."""
+        with self._bells_lock:
+            self._bells.ring_all()
+
+    # Writing
+
+    async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        for commit in commits:
+            check(commit)
+        if not self._jobs.holder and any(commit.keep for commit in commits):
+            await self._enter()
+        apply = self._streams.apply
+        return await self._write(lambda tx: [apply(tx, commit) for commit in commits], durable=True)
+
+    async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
+        return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
+
+    async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
+        return await self._write(lambda tx: self._jobs.renew(tx, self._numbered(tx, leases), lease_ms), durable=False)
+
+    async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
+        await self._write(lambda tx: self._jobs.release(tx, self._numbered(tx, leases), delay_ms), durable=False)
+
+    def _numbered(self, tx: Transaction, leases: Sequence[Lease]) -> list[tuple[int | None, Lease]]:
+        names = dict.fromkeys(lease.stream for lease in leases)
+        found = {name: one(tx.execute(SQL["stream"], (name.kind, name.tenant, name.key))) for name in names}
+        numbers = {name: None if row is None else row[0] for name, row in found.items()}
+        return [(numbers[lease.stream], lease) for lease in leases]
+
+    async def _write(self, operation: Operation[T], *, durable: bool) -> T:
+        writer = self._writer
+        if writer is None:
+            raise Unavailable("the store is closed")
+        if threading.get_ident() == writer.thread:
+            return await writer.run(operation, durable=durable)
+        return self._write_aside(operation)
+
+    def _write_aside(self, operation: Operation[T]) -> T:
+        """Write from a thread of the caller's own, which may wait."""
+        with self._aside_lock, errors_of(self.path):
+            if self._aside is None:
+                self._aside = connect(self.path)
+                self._aside.execute("PRAGMA synchronous = FULL")
+            execute = self._aside.cursor().execute
+            execute("BEGIN IMMEDIATE")
+            try:
+                refuse_migrated(execute, self.path, self._schema)
+                tx = Transaction(self._aside, execute, self._clock())
+                result = operation(tx)
+                tx.finish()
+                execute("COMMIT")
+            except BaseException:
+                if self._aside.in_transaction:
+                    execute("ROLLBACK")
+                raise
+        self._ring(tx)
+        return result
+
+    def _committed(self, tx: Transaction) -> None:
+        """Learn what a transaction found out, and wake whom it concerns."""
+        for name, number in tx.learned.items():
+            if isinstance(name, Lane):
+                self._jobs.numbers[name] = number
+            else:
+                self._streams.ids[name] = number
+        if len(self._streams.ids) > KNOWN_STREAMS_MAX:
+            self._streams.ids.clear()
+        self._ring(tx)
+        if self._checkpoints.due:
+            self._checkpoints.begin()
+
+    def _ring(self, tx: Transaction) -> None:
+        for stream, (first, records) in tx.touched.items():
+            self._feeds.committed(stream, first, records)
+        with self._bells_lock:
+            for topic in (*tx.rings, *tx.touched):
+                self._bells.ring(topic)
+
+    # Who is alive
+
+    async def _enter(self) -> None:
+        """Become known as a holder of leases, behind a lock that ends with this process."""
+
+        tried: list[int] = []
+
+        def give_up() -> None:
+            while tried:
+                self._holders.leave(tried.pop())
+
+        def enter(tx: Transaction) -> int:
+            # An operation may be done again, after a transaction that came to nothing.
+            give_up()
+            name = f"{socket.gethostname()}/{os.getpid()}"
+            number = int(tx.execute(SQL["add_holder"], (name, tx.now_ms)).fetchall()[0][0])
+            self._holders.enter(number)
+            tried.append(number)
+            return number
+
+        async with self._entering:
+            if not self._jobs.holder:
+                try:
+                    self._jobs.holder = await self._write(enter, durable=False)
+                except BaseException:
+                    give_up()
+                    raise
+
+    def _let_go(self, tx: Transaction, holder: int) -> None:
+        """Give back whatever a holder still had; it counts as lost, since nobody released it."""
+        tx.execute(SQL["void"], (tx.now_ms, holder))
+        tx.execute(SQL["remove_holder"], (holder,))
+        tx.rings |= {EVERY_QUEUE, CAPS}
+
+    def _roll_call(self, tx: Transaction) -> None:
+        """Void the leases of holders that are gone."""
+        now = time.monotonic() * 1000
+        if now - self._rolled_at < ROLL_CALL_MS:
+            return
+        self._rolled_at = now
+        for holder, _ in tx.execute(SQL["holders"]).fetchall():
+            if self._holders.is_dead(holder):
+                self._let_go(tx, holder)
+                self._holders.sweep(holder)
+
+    # Claiming
+
+    async def claim(self, request: Claim) -> list[Lease]:
+        if not self._jobs.holder:
+            await self._enter()
+        until = self._clock() + request.wait_ms
+        topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
+        while self._writer is not None:
+            with self._bells_lock:
+                bell = self._bells.hang(topics)
+            try:
+                leases = await self._write(lambda tx: self._take(tx, request), durable=False)
+                now = self._clock()
+                if leases or now >= until or request.limit <= 0:
+                    return leases
+                with errors_of(self.path):
+                    due = next_due_ms(self._read)
+                await self._rest(bell, (until if due is None else min(due, until)) - now)
+            finally:
+                with self._bells_lock:
+                    self._bells.take_down(bell, topics)
+        return []
+
+    def _take(self, tx: Transaction, request: Claim) -> list[Lease]:
+        self._roll_call(tx)
+        return self._jobs.claim(tx, request)
+
+    async def _rest(self, bell: Bell, ms: float | None) -> None:
+        """Sleep until there is news in this process, another one has written, or the time is up."""
+        loop = asyncio.get_running_loop()
+        timer = None if ms is None else loop.call_later(max(ms, 0) / 1000, bell.ring)
+        self._waiting += 1
+        if self._lookout is None:
+            self._lookout = loop.call_later(LOOK_EVERY_MS / 1000, self._look_out)
+        try:
+            await bell.future
+        finally:
+            self._waiting -= 1
+            if timer is not None:
+                timer.cancel()
+
+    def _look_out(self) -> None:
+        """While somebody waits, see now and then whether another process has written."""
+        self._lookout = None
+        if self._writer is None or not self._waiting:
+            return
+        if self._writer.others_wrote():
+            self._feeds.others_wrote()
+            self.poke()
+        self._lookout = asyncio.get_running_loop().call_later(LOOK_EVERY_MS / 1000, self._look_out)
+
+    # Reading
+
+    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+        with errors_of(self.path):
+            return [tail_of(self._reading(), stream, version, snapshots) for stream, version in after.items()]
+
+    async def find(
+        self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> Page:
+        with errors_of(self.path):
+            return sql_rows.find(self._reading(), tenant, kind, terms, after, limit)
+
+    async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
+        with errors_of(self.path):
+            return sql_rows.count(self._reading(), tenant, kind, terms, at_most)
+
+    async def jobs(self, stream: Stream) -> list[JobView]:
+        with errors_of(self.path):
+            execute = self._reading()
+            found = one(execute(SQL["stream"], (stream.kind, stream.tenant, stream.key)))
+            return [] if found is None else self._jobs.views(execute, found[0])
+
+    async def backlog(self) -> list[Backlog]:
+        with errors_of(self.path):
+            return backlog(self._reading(), self._clock())
+
+    async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
+        with errors_of(self.path):
+            return streams_of(self._reading(), kind, after, limit)
+
+    def _reading(self) -> Callable[..., apsw.Cursor]:
+        if self._writer is None:
+            raise Unavailable("the store is closed")
+        return self._read
+
+    # Following
+
+    async def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
+        feed = self._feeds.add(stream, after)
+        try:
+            while self._writer is not None:
+                with self._bells_lock:
+                    bell = self._bells.hang([stream])
+                try:
+                    if feed.stale:
+                        (tail,) = await self.load({stream: feed.version}, snapshots=False)
+                        if tail.damage:
+                            raise Unavailable(f"{stream.kind} {stream.key} cannot be followed: {tail.damage}")
+                        feed.catch_up(tail.records, max(tail.version, feed.version))
+                    frame = feed.next()
+                    if frame is None:
+                        await self._rest(bell, None)
+                        continue
+                finally:
+                    with self._bells_lock:
+                        self._bells.take_down(bell, [stream])
+                while frame is not None:
+                    yield frame
+                    frame = feed.next()
+        finally:
+            self._feeds.remove(stream, feed)
+
+    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+        if stream in self._feeds:
+            (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
+            self._feeds.told(stream, tail.version, frames)
+            with self._bells_lock:
+                self._bells.ring(stream)
+
+
+def _real_now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,215 @@
+"""Streams in SQL, and the order of a commit: leases, version, removals, jobs, rows, hand-over.
+
+The records of one commit are one row: they are written together and read together, behind a checksum (see `seals`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import apsw
+import msgspec
+
+from tidemill.stores.contract import (
+    Commit,
+    CommitResult,
+    Committed,
+    LeasesLost,
+    Row,
+    Stream,
+    Tail,
+    VersionConflict,
+)
+from tidemill.stores.sqlite.file import one
+from tidemill.stores.sqlite.jobs import CAPS, Jobs
+from tidemill.stores.sqlite.rows import write_row
+from tidemill.stores.sqlite.seals import Damaged, seal, unseal
+from tidemill.stores.sqlite.writer import STREAMS, Transaction
+from tidemill.stores.statements import statements
+
+LOG = logging.getLogger(__name__)
+
+SQL = statements("sqlite")
+_STREAM, _VERSION, _ADVANCE, _ADD_STREAM = SQL["stream"], SQL["version"], SQL["advance"], SQL["add_stream"]
+_ADD_RECORDS, _SET_SNAPSHOT, _TOKEN = SQL["add_records"], SQL["set_snapshot"], SQL["token"]
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[bytes]).decode
+
+Execute = Callable[..., apsw.Cursor]
+
+
+class Streams:
+    """What a process knows of streams: their numbers, which are never used twice."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self.ids: dict[Stream, int] = {}
+
+    def apply(self, tx: Transaction, commit: Commit) -> CommitResult:
+        """Refuse, or write; everything that can refuse comes before the first change."""
+        stream = commit.stream
+        number = tx.learned.get(stream) or self.ids.get(stream)
+        if number is not None:
+            result = self._write(tx, commit, number)
+            if isinstance(result, Committed):
+                return result
+            # The number may be that of a stream which another process has forgotten since: look it up.
+        found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        if found is None:
+            self.ids.pop(stream, None)
+            tx.learned.pop(stream, None)
+            return self._write_first(tx, commit)
+        tx.learned[stream] = found[0]
+        return self._write(tx, commit, found[0])
+
+    def _write(self, tx: Transaction, commit: Commit, number: int) -> CommitResult:
+        lost = self._lost(tx, commit, number)
+        if lost:
+            return LeasesLost(keys=lost)
+        expected, records = commit.expected, commit.records
+        if records and expected is not None:
+            version = expected + len(records)
+            tx.execute(_ADVANCE, (version, number, expected))
+            if not tx.connection.changes():
+                return VersionConflict(version=self._version(tx, number) or 0)
+            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(records), _place(number, version))))
+            tx.append(commit.stream, expected + 1, records)
+        else:
+            found = self._version(tx, number)
+            version = found or 0
+            if found is None or (expected is not None and expected != found):
+                return VersionConflict(version=version)
+        return self._follow_up(tx, commit, number, version)
+
+    def _version(self, tx: Transaction, number: int) -> int | None:
+        row = one(tx.execute(_VERSION, (number,)))
+        return None if row is None else row[0]
+
+    def _lost(self, tx: Transaction, commit: Commit, number: int) -> tuple[str, ...]:
+        """Leases that are not held any more, each named once."""
+        if not commit.acks and not commit.holds:
+            return ()
+        lost: dict[str, None] = {}
+        for key, token in commit.acks + commit.holds:
+            row = one(tx.execute(_TOKEN, (number, key)))
+            if row is None or row[0] != token or not token:
+                lost[key] = None
+        return tuple(lost)
+
+    def _write_first(self, tx: Transaction, commit: Commit) -> CommitResult:
+        """A commit to a stream that has nothing yet. It gets a number when there is something to keep."""
+        if commit.acks or commit.holds:
+            return LeasesLost(keys=tuple(dict.fromkeys(key for key, _ in commit.acks + commit.holds)))
+        if commit.expected:
+            return VersionConflict(version=0)
+        stream, version = commit.stream, len(commit.records)
+        if not (commit.records or commit.jobs or commit.snapshot):
+            for row in commit.rows:
+                write_row(tx, stream.tenant, row)
+            return Committed(version=0)
+        number = tx.learned[stream] = tx.next(STREAMS)
+        tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
+        if commit.records:
+            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(commit.records), _place(number, version))))
+            tx.append(stream, 1, commit.records)
+        return self._follow_up(tx, commit, number, version)
+
+    def _follow_up(self, tx: Transaction, commit: Commit, number: int, version: int) -> Committed:
+        """What a commit that is not refused changes besides the log."""
+        snapshot = commit.snapshot
+        if snapshot is not None:
+            tx.execute(_SET_SNAPSHOT, (number, snapshot.version, seal(snapshot.body, _place(number, snapshot.version))))
+        jobs = self._jobs
+        if commit.acks or commit.drop or commit.withdraw:
+            jobs.remove(tx, number, commit)
+        kept = jobs.insert(tx, number, commit) if commit.jobs else ()
+        for row in commit.rows:
+            write_row(tx, commit.stream.tenant, row)
+        return Committed(version=version, kept=kept)
+
+    def forget(self, tx: Transaction, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:
+        """Remove everything of a stream and write rows, unless it has moved on."""
+        found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        number, version = found or (None, 0)
+        if expected is not None and expected != version:
+            return False
+        if number is not None:
+            for name in ("forget_records", "forget_snapshot", "forget_jobs", "forget_stream"):
+                tx.execute(SQL[name], (number,))
+        self.ids.pop(stream, None)
+        tx.learned.pop(stream, None)
+        tx.rings.add(CAPS)
+        for row in rows:
+            write_row(tx, stream.tenant, row)
+        return True
+
+
+def _place(number: int, version: int) -> bytes:
+    return b"%d/%d" % (number, version)
+
+
+def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Tail:
+    """A stream behind a version, or why it cannot be read."""
+    version = 0
+    try:
+        found = one(execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        if found is None:
+            return Tail(stream=stream, version=0, after=after, records=())
+        number, version = found
+        body = None
+        if snapshots:
+            after, body = _snapshot(execute, stream, number, after)
+        records = _records(execute, number, after, version)
+    except (Damaged, apsw.CorruptError, TypeError, ValueError) as error:
+        # A flipped bit may turn a number into a text.
+        return Tail(stream=stream, version=_whole(version), after=after, records=(), damage=str(error))
+    return Tail(stream=stream, version=version, after=after, records=records, snapshot=body)
+
+
+def _whole(version: object) -> int:
+    return version if isinstance(version, int) else 0
+
+
+def _snapshot(execute: Execute, stream: Stream, number: int, after: int) -> tuple[int, bytes | None]:
+    """Where to read records from: behind a newer snapshot, unless it is damaged; the records say the same."""
+    try:
+        row = one(execute(SQL["snapshot"], (number,)))
+        if row is not None and row[0] > after:
+            return row[0], unseal(row[1], _place(number, row[0]), "it")
+    except (Damaged, apsw.CorruptError, TypeError) as error:
+        LOG.warning("the snapshot of %s is damaged and not used: %s", stream.key, error)
+    return after, None
+
+
+def _records(execute: Execute, number: int, after: int, version: int) -> tuple[bytes, ...]:
+    if after >= version:
+        return ()
+    chunks = list(_chunks(number, execute(SQL["records"], (number, after)).fetchall()))
+    records = tuple(record for _, chunk in chunks for record in chunk)
+    first, last = (chunks[0][0], chunks[0][0] + len(records) - 1) if chunks else (0, 0)
+    if last != version or first > after + 1:
+        raise Damaged(f"records {after + 1} to {version} are not all there")
+    return records[after + 1 - first :]
+
+
+def _chunks(number: int, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """The number of the first record of each row, and its records, without a gap between rows."""
+    following = None
+    for version, sealed in rows:
+        chunk = _unpack(unseal(sealed, _place(number, version), f"record {version}"))
+        first = version - len(chunk) + 1
+        if following is not None and first != following:
+            raise Damaged(f"record {following} is missing")
+        following = version + 1
+        yield first, chunk
+
+
+def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) -> list[Stream]:
+    """Streams of a kind in the order of their names."""
+    if after is None:
+        rows = execute(SQL["first_streams"], (kind, limit))
+    else:
+        rows = execute(SQL["streams"], (kind, after.tenant, after.key, limit))
+    return [Stream(tenant, kind, key) for tenant, key in rows]

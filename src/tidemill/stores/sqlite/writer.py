@@ -1,0 +1,313 @@
+"""The one writer of a process: whatever has gathered is written in one transaction (group commit).
+
+An operation is a function of a `Transaction`. Operations that arrive while a transaction is on its way to the
+disk share the next one. If one of them fails, each is done again by itself, so that nobody pays for another's
+trouble. The statements run in the loop's own thread, because they are short and a thread hop costs more than
+they do. What may take long is the sync at the end: it runs here when the disk has been quick lately and in a
+thread when it has not, so that neither a chain of steps nor the rest of the process waits needlessly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import apsw
+
+from tidemill.errors import TidemillError, Unavailable
+from tidemill.stores.contract import Stream
+from tidemill.stores.sqlite.file import meaning
+from tidemill.stores.sqlite.schema import refuse_migrated
+from tidemill.stores.statements import statements
+
+SQL = statements("sqlite")
+_COUNTERS, _SET_COUNTERS = SQL["counters"], SQL["set_counters"]
+
+STREAMS, PLACES, TOKENS = range(3)
+"""The counters, in the order of their columns."""
+
+T = TypeVar("T")
+
+INLINE_SYNC_MS = 1.0
+"""Up to this (smoothed) duration a sync is made in the loop's own thread."""
+SMOOTHING = 0.1
+BUSY_WAIT_MS = 15_000
+"""How long to wait for another process to finish its transaction."""
+GATHERED_MAX = 64
+"""Operations of one transaction; each may hold many commits."""
+
+
+class Transaction:
+    """What an operation works with; what it learns and whom it must wake counts only once it is committed."""
+
+    __slots__ = ("_counters", "_dirty", "connection", "execute", "learned", "now_ms", "rings", "touched")
+
+    def __init__(self, connection: apsw.Connection, execute: Callable[..., apsw.Cursor], now_ms: int) -> None:
+        self.connection, self.execute, self.now_ms = connection, execute, now_ms
+        self._counters: list[int] | None = None
+        self._dirty = False
+        self.learned: dict[Any, int] = {}
+        """Numbers of streams and lanes by name, which this transaction looked up or gave out."""
+        self.rings: set[Any] = set()
+        """Bells to ring once it is durable."""
+        self.touched: dict[Stream, tuple[int, tuple[bytes, ...]]] = {}
+        """Streams that have new records: the number of the first, and the records."""
+
+    def next(self, counter: int) -> int:
+        """The next number of a counter; what was given out and not used is never given out again."""
+        if self._counters is None:
+            (row,) = self.execute(_COUNTERS).fetchall()
+            self._counters = list(row)
+        self._counters[counter] += 1
+        self._dirty = True
+        return self._counters[counter]
+
+    def append(self, stream: Stream, first: int, records: tuple[bytes, ...]) -> None:
+        """Remember new records of a stream for those who follow it."""
+        earlier = self.touched.get(stream)
+        self.touched[stream] = (first, records) if earlier is None else (earlier[0], earlier[1] + records)
+
+    def finish(self) -> None:
+        """Write the counters back."""
+        if self._dirty and self._counters is not None:
+            self.execute(_SET_COUNTERS, self._counters)
+
+
+Operation = Callable[[Transaction], T]
+
+
+class Waiting:
+    """An operation and whoever waits for it."""
+
+    __slots__ = ("durable", "future", "operation", "result")
+
+    def __init__(self, operation: Operation[Any], durable: bool, future: asyncio.Future[Any]) -> None:
+        self.operation, self.durable, self.future = operation, durable, future
+        self.result: Any = None
+
+
+class Writer:
+    """The write connection of a process, in the loop that opened it."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        path: str,
+        *,
+        durability: str,
+        schema: int,
+        clock: Callable[[], int],
+        done: Callable[[Transaction], None],
+    ) -> None:
+        self._connection, self._path, self._clock, self._done = connection, path, clock, done
+        self._execute = connection.cursor().execute
+        self._durability = durability
+        self._loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self._queue: list[Waiting] = []
+        self._active = False
+        self._closed = False
+        self._sync_ms = 0.0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidemill-sync")
+        self._synchronous = ""
+        self._doubtful = False
+        """A sync has failed, so nobody knows what of the log is on the disk."""
+        self._schema = schema
+        self._seen = 0
+        self.transactions = self.threaded = self.busy = 0
+
+    async def run(self, operation: Operation[T], *, durable: bool) -> T:
+        """Have an operation written. `durable`: the answer waits for the disk."""
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append(Waiting(operation, durable, future))
+        if not self._active:
+            self._active = True
+            self._loop.call_soon(self._start)
+        return await future
+
+    async def close(self) -> None:
+        """Write what has gathered and let go of the connection."""
+        self._closed = True
+        while self._active:
+            await asyncio.sleep(0.001)
+        self._pool.shutdown()
+        self._connection.close()
+
+    def others_wrote(self) -> bool:
+        """Whether another connection has changed the file since this was last asked.
+
+        SQLite counts what others did for each connection, and here is the one by which this process writes. While it
+        is at work it cannot be asked.
+        """
+        if self._active or self._closed:
+            return False
+        try:
+            ((changes,),) = self._execute("PRAGMA data_version").fetchall()
+        except apsw.Error:
+            return True
+        seen, self._seen = self._seen, changes
+        return bool(seen != changes)
+
+    def _start(self, waited_ms: float = 0.0) -> None:
+        # Whoever has gone away meanwhile wants nothing any more: a claim for nobody would lock jobs up.
+        queue = [each for each in self._queue if not each.future.done()]
+        batch, self._queue = queue[:GATHERED_MAX], queue[GATHERED_MAX:]
+        if not batch:
+            self._active = False
+            return
+        try:
+            self._begin(any(each.durable for each in batch))
+        except apsw.BusyError as error:
+            self._wait(batch, waited_ms, error)
+        except (apsw.Error, TidemillError) as error:
+            self._fail(batch, error)
+        else:
+            self._write(batch)
+
+    def _begin(self, durable: bool) -> None:
+        wanted = "FULL" if durable and self._durability == "full" else "NORMAL"
+        if wanted != self._synchronous:
+            self._execute(f"PRAGMA synchronous = {wanted}")
+            self._synchronous = wanted
+        if self._doubtful:
+            # The system may have dropped what a failed sync should have written, also of earlier transactions that
+            # nobody synced. So the log is moved into the file, which writes it all again, and begun anew.
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            self._doubtful = False
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            refuse_migrated(self._execute, self._path, self._schema)
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _wait(self, batch: list[Waiting], waited_ms: float, error: apsw.Error) -> None:
+        """Another process writes: look again soon, at moments that differ from its own."""
+        self.busy += 1
+        self._queue[:0] = batch
+        if waited_ms > BUSY_WAIT_MS:
+            self._queue, stuck = [], self._queue
+            self._fail(stuck, error)
+            return
+        pause_ms = min(0.3 + waited_ms / 8, 5.0) * (0.5 + random.random())  # noqa: S311 - nothing depends on it
+        self._loop.call_later(pause_ms / 1000, self._start, waited_ms + pause_ms)
+
+    def _write(self, batch: list[Waiting]) -> None:
+        transaction = Transaction(self._connection, self._execute, self._clock())
+        try:
+            for each in batch:
+                each.result = each.operation(transaction)
+            transaction.finish()
+        except Exception as error:
+            self._roll_back()
+            self._apart(batch, error)
+            return
+        durable = self._synchronous == "FULL"
+        if durable and self._sync_ms > INLINE_SYNC_MS:
+            self.threaded += 1
+            commit = self._pool.submit(self._commit)
+            commit.add_done_callback(
+                lambda done: self._loop.call_soon_threadsafe(self._synced, batch, transaction, done)
+            )
+            return
+        try:
+            took = self._commit()
+        except apsw.Error as error:
+            self._undo(batch, error)
+            return
+        self._committed(batch, transaction, took if durable else None)
+
+    def _commit(self) -> float:
+        begun = time.perf_counter()
+        self._execute("COMMIT")
+        return (time.perf_counter() - begun) * 1000
+
+    def _synced(self, batch: list[Waiting], transaction: Transaction, done: Future[float]) -> None:
+        error = done.exception()
+        if error is None:
+            self._committed(batch, transaction, done.result())
+        elif isinstance(error, apsw.Error):
+            self._undo(batch, error)
+        else:
+            self._fail(batch, error)
+
+    def _committed(self, batch: list[Waiting], transaction: Transaction, took_ms: float | None) -> None:
+        self.transactions += 1
+        if took_ms is not None:
+            self._sync_ms += SMOOTHING * (took_ms - self._sync_ms)
+        self._done(transaction)
+        for each in batch:
+            if not each.future.done():
+                each.future.set_result(each.result)
+        self._next()
+
+    def _undo(self, batch: list[Waiting], error: apsw.Error) -> None:
+        """A commit that failed may have left its transaction open."""
+        self._doubt(error)
+        self._roll_back()
+        self._fail(batch, error)
+
+    def _doubt(self, error: BaseException) -> None:
+        self._doubtful |= isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_FSYNC
+
+    def _roll_back(self) -> None:
+        """Leave no transaction open; SQLite may have ended it already, with the error that led here."""
+        if self._connection.in_transaction:
+            with suppress(apsw.Error):
+                self._execute("ROLLBACK")
+
+    def _apart(self, batch: list[Waiting], error: Exception) -> None:
+        """One operation of several failed: do each by itself, so that only those fail that would anyway."""
+        if len(batch) == 1:
+            self._fail(batch, error)
+            return
+        for at, each in enumerate(batch):
+            try:
+                self._begin(each.durable)
+            except apsw.BusyError:
+                # Another process has come in between; the rest waits for it like everybody.
+                self._queue[:0] = batch[at:]
+                break
+            except (apsw.Error, TidemillError) as failure:
+                self._settle(each, failure)
+                continue
+            transaction = Transaction(self._connection, self._execute, self._clock())
+            try:
+                each.result = each.operation(transaction)
+                transaction.finish()
+                self._commit()
+            except Exception as failure:
+                self._doubt(failure)
+                self._roll_back()
+                self._settle(each, failure)
+            else:
+                self._done(transaction)
+                if not each.future.done():
+                    each.future.set_result(each.result)
+        self._next()
+
+    def _fail(self, batch: list[Waiting], error: BaseException) -> None:
+        for each in batch:
+            self._settle(each, error)
+        self._next()
+
+    def _settle(self, waiting: Waiting, error: BaseException) -> None:
+        if not waiting.future.done():
+            shown = meaning(error, self._path) if isinstance(error, apsw.Error) else error
+            if shown is not error:
+                shown.__cause__ = error
+            waiting.future.set_exception(shown)
+
+    def _next(self) -> None:
+        if self._queue:
+            self._loop.call_soon(self._start)
+        else:
+            self._active = False

@@ -1,0 +1,109 @@
+"""Every archive keeps the same promises: put once, read what was put, list in order."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tidemill.blobs.archives import Archive, DirectoryArchive, MemoryArchive, S3Archive
+from tidemill.errors import Unavailable
+
+BUCKET = "archives"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def bucket(endpoint: str) -> S3Archive:
+    import urllib.request
+
+    from obstore.store import S3Store
+
+    request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
+    urllib.request.urlopen(request).read()
+    store = S3Store(
+        BUCKET,
+        endpoint=endpoint,
+        access_key_id="key",
+        secret_access_key="secret",
+        region="us-east-1",
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+        prefix=f"{random.randrange(10**9)}/old",
+    )
+    return S3Archive(store)
+
+
+@pytest_asyncio.fixture(params=["memory", "directory", "s3"])
+async def archive(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Archive]:
+    match request.param:
+        case "memory":
+            yield MemoryArchive()
+        case "directory":
+            yield DirectoryArchive(tmp_path / "deep" / "archive")
+        case _:
+            yield bucket(request.getfixturevalue("s3"))
+
+
+async def test_a_body_is_read_as_it_was_put(archive: Archive) -> None:
+    body = os.urandom(100_000)
+    assert await archive.put("a/b.gz", body)
+    assert await archive.get("a/b.gz") == body
+    assert await archive.get("a/c.gz") is None
+    assert await archive.get("a") is None
+
+
+async def test_what_is_there_is_never_replaced(archive: Archive) -> None:
+    assert await archive.put("a/b", b"one")
+    assert not await archive.put("a/b", b"two")
+    assert await archive.get("a/b") == b"one"
+
+
+async def test_names_come_in_order_and_in_pages(archive: Archive) -> None:
+    names = sorted(f"t/{month}/{flow}/{n}.gz" for month in ("2026-01", "2026-02") for flow in "ab" for n in range(3))
+    for name in random.Random(1).sample(names, len(names)):
+        await archive.put(name, b"x")
+    await archive.put("u/2026-01/a/0.gz", b"x")
+    assert await archive.names("t/") == names
+    assert await archive.names("t/2026-02/") == names[6:]
+    assert await archive.names("t/2026-02/b/1") == [names[10]]
+    assert await archive.names("t/", limit=2) == names[:2]
+    assert await archive.names("t/", after=names[4], limit=3) == names[5:8]
+    assert await archive.names("t/", after="t/2026-010", limit=1) == [names[6]]
+    assert await archive.names("t/", after=names[-1]) == []
+    assert await archive.names("v/") == []
+
+
+async def test_an_empty_archive_has_no_names(archive: Archive) -> None:
+    assert await archive.names() == []
+
+
+async def test_a_half_written_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = DirectoryArchive(tmp_path)
+    died: list[str] = []
+
+    def die(*paths: object) -> None:
+        died.append(str(paths))
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", die)
+        with pytest.raises(Unavailable):
+            await archive.put("a/b", b"body")
+    assert died
+    assert await archive.get("a/b") is None
+    assert await archive.names() == []
+    assert await archive.put("a/b", b"body")

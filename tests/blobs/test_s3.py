@@ -1,0 +1,177 @@
+"""Blobs in a bucket: the laws against a real server of the S3 protocol, and what services do."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.blobs.conformance import TENANT, BlobLaws, everything, in_chunks, soon_ms
+from tidemill.blobs.contract import digest_of
+from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Bucket, S3Blobs
+from tidemill.errors import Unavailable
+
+_numbers = count()
+
+
+def key(digest: str, place: str = "active") -> str:
+    return f"some/where/{TENANT}/{place}/{digest.removeprefix('sha256:')}"
+
+
+class Service:
+    """A server, and a look behind its counter."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        self._server.start()
+        host, self.port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{self.port}"
+        self.client: Any = boto3.client(
+            "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="k", aws_secret_access_key="s"
+        )
+
+    def stop(self) -> None:
+        self.client.close()
+        self._server.stop()
+
+    def bucket(self) -> str:
+        name = f"blobs-{next(_numbers)}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+    def head(self, bucket: str, digest: str, place: str = "active") -> dict[str, Any]:
+        found: dict[str, Any] = self.client.head_object(Bucket=bucket, Key=key(digest, place))
+        return found
+
+    def ask(self, method: str, path: str) -> bytes:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, method=method)) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def record(self) -> None:
+        """Begin to write down every request."""
+        self.ask("POST", "/moto-api/recorder/reset-recording")
+        self.ask("POST", "/moto-api/recorder/start-recording")
+
+    def recorded(self) -> list[dict[str, Any]]:
+        self.ask("POST", "/moto-api/recorder/stop-recording")
+        body = self.ask("GET", "/moto-api/recorder/download-recording")
+        return [json.loads(line) for line in body.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.stop()
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+async def opened(service: Service, bucket: str, **options: Any) -> S3Blobs:
+    blobs = S3Blobs(Bucket(name=bucket, prefix="some/where", endpoint=service.url, **options))
+    await blobs.open()
+    return blobs
+
+
+class TestS3Blobs(BlobLaws):
+    @pytest.fixture
+    async def blobs(self, service: Service) -> AsyncIterator[S3Blobs]:
+        blobs = await opened(service, service.bucket())
+        yield blobs
+        await blobs.close()
+
+
+async def test_an_object_is_created_only_where_there_is_none(service: Service) -> None:
+    bucket = service.bucket()
+    blobs = await opened(service, bucket)
+    digest = await blobs.put(TENANT, b"first")
+    service.client.put_object(Bucket=bucket, Key=key(digest), Body=b"what was there")
+    service.record()
+    await blobs.put(TENANT, b"first")
+    (put,) = [each for each in service.recorded() if each["method"] == "PUT"]
+    assert {name.lower(): value for name, value in put["headers"].items()}["if-none-match"] == "*"
+    assert service.client.get_object(Bucket=bucket, Key=key(digest))["Body"].read() == b"what was there"
+
+
+@pytest.mark.parametrize("options", [{"sse": "AES256"}, {"sse": "aws:kms", "kms_key_id": "key-1"}], ids=["aes", "kms"])
+async def test_the_service_encrypts_what_it_is_asked_to(service: Service, options: dict[str, Any]) -> None:
+    bucket = service.bucket()
+    blobs = await opened(service, bucket, **options)
+    digest = await blobs.put(TENANT, b"secret")
+    known = service.head(bucket, digest)
+    assert known["ServerSideEncryption"] == options["sse"]
+    assert known.get("SSEKMSKeyId") == options.get("kms_key_id")
+    assert await blobs.get(TENANT, digest) == b"secret"
+    await blobs.retire(TENANT, digest)
+    assert service.head(bucket, digest, "grace")["ServerSideEncryption"] == options["sse"]
+
+
+async def test_what_is_too_long_for_one_request_is_sent_in_parts(service: Service) -> None:
+    blobs = await opened(service, service.bucket())
+    body = b"x" * (AT_ONCE_BYTES_MAX + 1)
+    digest, size = await blobs.put_stream(TENANT, in_chunks(body, 8_000_000))
+    assert (digest, size) == (digest_of(body), len(body))
+    assert await blobs.get(TENANT, digest) == body
+
+
+async def test_a_copy_left_in_both_places_is_listed_twice_and_deleted_from_grace(service: Service) -> None:
+    blobs = await opened(service, service.bucket())
+    digest = await blobs.put(TENANT, b"twice")
+    await blobs.retire(TENANT, digest)
+    await blobs.put(TENANT, b"twice")
+    assert [info.state for info in await everything(blobs)] == ["active", "grace"]
+    assert await blobs.delete(TENANT, digest, before_ms=soon_ms())
+    assert [info.state for info in await everything(blobs)] == ["active"]
+
+
+async def test_a_bucket_that_is_not_there_is_told_in_one_line(service: Service) -> None:
+    with pytest.raises(Unavailable, match="no such bucket") as told:
+        await opened(service, "nowhere")
+    assert "\n" not in str(told.value)
+
+
+async def test_a_bucket_that_vanished_is_told_in_one_line(service: Service) -> None:
+    bucket = service.bucket()
+    blobs = await opened(service, bucket)
+    service.client.delete_bucket(Bucket=bucket)
+    with pytest.raises(Unavailable, match="no such bucket"):
+        await blobs.put(TENANT, b"body")
+    with pytest.raises(Unavailable, match="no such bucket"):
+        await blobs.get(TENANT, digest_of(b"body"))
+
+
+async def test_damaged_bytes_are_not_handed_out(service: Service) -> None:
+    bucket = service.bucket()
+    blobs = await opened(service, bucket)
+    digest = await blobs.put(TENANT, b"whole")
+    service.client.put_object(Bucket=bucket, Key=key(digest), Body=b"torn")
+    with pytest.raises(Unavailable, match="damaged"):
+        await blobs.get(TENANT, digest)
+
+
+async def test_a_service_that_died_is_told_in_one_line_and_works_again_when_it_is_back() -> None:
+    service = Service()
+    bucket = service.bucket()
+    blobs = await opened(service, bucket)
+    await blobs.put(TENANT, b"before")
+    service.stop()
+    with pytest.raises(Unavailable, match="nobody answers") as told:
+        await blobs.put(TENANT, b"meanwhile")
+    assert "\n" not in str(told.value)
+    again = Service(service.port)
+    try:
+        await blobs.put(TENANT, b"after")
+        assert await blobs.get(TENANT, digest_of(b"after")) == b"after"
+    finally:
+        again.stop()

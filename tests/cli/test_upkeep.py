@@ -1,0 +1,125 @@
+"""`tidemill verify-log`, `reindex` and `archive`, on a real file and in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.cli.kit import Ended, Inside
+from tidemill.cli import exits
+from tidemill.engine.rows import DAY_MS
+
+FLOW: dict[str, Any] = {
+    "name": "nightly",
+    "nodes": [{"id": "a", "type": "value", "config": {"text": "x" * 300_000}}, {"id": "b", "type": "value"}],
+}
+FAILING: dict[str, Any] = {"name": "failing", "nodes": [{"id": "a", "type": "fail", "config": {"message": "no"}}]}
+
+
+class Yard:
+    """A store in a file with some ended runs, the command line, and a calendar that can be turned on."""
+
+    def __init__(self, url: str, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url, self._inside, self._monkeypatch = url, inside, monkeypatch
+        with tidemill.open(url) as mill:
+            mill.publish(FLOW)
+            mill.publish(FAILING)
+            for key in ("n1", "n2"):
+                mill.result(mill.start("nightly", key=key, labels={"team": "ops"}))
+            mill.result(mill.start("failing", key="f1"))
+
+    def __call__(self, *arguments: str) -> Ended:
+        return self._inside(*arguments, "--store", self.url)
+
+    def days_later(self, days: int) -> None:
+        real = time.time_ns
+        self._monkeypatch.setattr("time.time_ns", lambda: real() + days * DAY_MS * 1_000_000)
+
+
+@pytest.fixture
+def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+    monkeypatch.delenv("TIDEMILL_ARCHIVE", raising=False)
+    yield Yard(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
+
+
+def test_a_sound_store(yard: Yard) -> None:
+    told, shown = yard("verify-log", "--json"), yard("verify-log")
+    assert (told.code, shown.code, shown.err) == (exits.OK, exits.OK, "")
+    assert (told.json["runs"], told.json["workflows"], told.json["findings"]) == (3, 2, [])
+    assert "all is as it must be: 3 runs and 2 workflows" in shown.out
+    one = yard("verify-log", "n1", "--json")
+    assert (one.code, one.json["runs"]) == (exits.OK, 1)
+    assert yard("verify-log", "--sample", "0").code == exits.REFUSED
+    assert yard("verify-log", "nobody").code == exits.REFUSED
+
+
+def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> None:
+    import apsw
+
+    db = apsw.Connection(str(tmp_path / "mill.db"))
+    tables = [name for (name,) in db.execute("select name from sqlite_master where type = 'table'")]
+    (rows,) = [name for name in tables if name in ("rows", "row")]
+    db.execute(f"delete from {rows} where kind = 'run' and key = 'n2'")
+    db.close()
+    shown, told = yard("verify-log"), yard("verify-log", "--json")
+    assert (shown.code, told.code) == (exits.FAILED, exits.FAILED)
+    assert [(each["run"], each["code"]) for each in told.json["findings"]] == [("n2", "row_missing")]
+    assert "✗ n2: run n2 in the lists [row_missing]" in shown.out
+    assert "tidemill reindex" in shown.out
+    preview = yard("reindex", "--dry-run")
+    assert (preview.code, "1 row would be put right; nothing was done" in preview.out) == (exits.OK, True)
+    told = yard("reindex", "--json")
+    assert (told.json["missing"], told.json["different"], told.json["surplus"]) == (1, 0, 0)
+    assert yard("verify-log").code == exits.OK
+    assert "all lists say what the logs say" in yard("reindex").out
+
+
+def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
+    before = yard("runs", "show", "n1", "--json").json
+    assert yard("archive", "list").out == "the archive has no such run\n"
+    assert yard("archive", "sweep").out == "✓ 0 runs archived\n"
+    yard.days_later(40)
+    preview = yard("archive", "sweep", "--dry-run")
+    assert "3 runs would be archived; nothing was done" in preview.out
+    swept = yard("archive", "sweep", "--json").json
+    assert sorted(swept["retired"]) == ["f1", "n1", "n2"]
+    assert yard("runs", "show", "n1").code == exits.REFUSED
+    assert (tmp_path / "mill.db-archive" / "runs" / "default").is_dir()
+    assert [run["run_id"] for run in yard("archive", "list", "--workflow", "nightly", "--json").json["runs"]] == [
+        "n1",
+        "n2",
+    ]
+    assert "there are more" in yard("archive", "list", "--limit", "1").out
+    shown = yard("archive", "show", "n1", "--events")
+    assert "team=ops" in shown.out
+    assert "NodeCompleted" in shown.out
+    assert "tidemill archive restore n1" in shown.out
+    assert yard("archive", "show", "n1", "--json").json["status"] == "COMPLETED"
+    assert len(yard("archive", "show", "n1", "--events", "--json").json["events"]) == before["events"]
+    restored = yard("archive", "restore", "n1")
+    assert restored.out == f"✓ run n1 is back, with {before['events']} events\n"
+    assert yard("runs", "show", "n1", "--json").json == before
+    assert yard("verify-log").code == exits.OK
+    for refused, code in ((("restore", "n1"), "run_exists"), (("show", "zz"), "archived_run_unknown")):
+        ended = yard("archive", *refused, "--json")
+        assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, code)
+
+
+def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    yard.days_later(40)
+    assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == exits.OK
+    assert yard("archive", "list").out == "the archive has no such run\n"
+    monkeypatch.setenv("TIDEMILL_ARCHIVE", str(tmp_path / "attic"))
+    assert len(yard("archive", "list", "--json").json["runs"]) == 3
+    monkeypatch.setenv("TIDEMILL_ARCHIVE", "none")
+    assert yard("archive", "list", "--json").json["problems"][0]["code"] == "archive_unknown"
+
+
+def test_without_an_archive_nothing_leaves(inside: Inside) -> None:
+    ended = inside("archive", "sweep", "--store", "memory://nothing", "--json")
+    assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, "archive_unknown")

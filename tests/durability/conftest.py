@@ -1,0 +1,20 @@
+"""Where copies are kept that need not outlast anything."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+IN_MEMORY = "/dev/shm"
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """A folder on a disk that has nothing to sync, where there is one: hundreds of copies are opened there."""
+    place = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield Path(folder)

@@ -1,0 +1,289 @@
+"""One bit flips on the disk: nobody is ever given something wrong, and whoever is not concerned goes on.
+
+SQLite has no checksums of its own. Records, snapshots, jobs and rows are behind seals, so a flip in one of them is
+noticed where it is read: a record makes its run unreadable by name, a snapshot is not used, a job is dropped and put
+back by the keeper, a row is left out and written again by a reindex. A flip in the tree that holds them may make
+something vanish; then SQLite's own check of the file finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.durability.kit import (
+    ENDS,
+    FRAME,
+    STORY,
+    TENANT,
+    WAL_HEADER,
+    begin,
+    copied,
+    examined,
+    finish,
+    mill,
+    sql,
+    wal_of,
+)
+from tests.durability.test_wal_cut import recorded
+from tidemill.engine.engine import Engine
+from tidemill.engine.rows import RUN, RunRow
+from tidemill.errors import Rejected, TidemillError
+from tidemill.stores.contract import Stream
+
+PAGE = 4096
+PER_PAGE = 6
+LIVELY_EVERY = 12
+"""Of so many flips in a page one is also worked with."""
+
+MANY: dict[str, Any] = {
+    "name": "many",
+    "nodes": [
+        {
+            "id": "each",
+            "type": "python",
+            "map": {"over": "{{ inputs.list }}"},
+            "config": {"function": "double", "args": {"n": "{{ item }}"}},
+        }
+    ],
+}
+
+
+class Whole(NamedTuple):
+    """A file as it should be, and what is in it."""
+
+    path: Path
+    content: bytes
+    records: dict[Stream, tuple[bytes, ...]]
+    rows: dict[str, RunRow]
+
+
+async def whole(folder: Path) -> Whole:
+    """Runs that have ended and runs that have not, all moved from the log into the file."""
+    path = folder / "a.db"
+    async with mill(path) as engine:
+        runs = await begin(engine)
+        assert await finish(engine, runs) == ENDS
+        await engine.publish(MANY)
+        await engine.start("many", {"list": list(range(600))}, key="run-many")
+        await engine.result("run-many", timeout_s=30)
+    async with mill(path, work=False) as engine:
+        for document in STORY:
+            await engine.start(document["name"], key=f"run-{document['name']}-2")
+        streams = await engine._store.streams(RUN)
+        tails = await engine._store.load(dict.fromkeys(streams, 0), snapshots=False)
+        rows, _ = await engine.find(limit=100)
+    assert not wal_of(path).exists()
+    assert sql(path, "SELECT count(*) FROM snapshots")[0][0]
+    return Whole(path, path.read_bytes(), {tail.stream: tail.records for tail in tails}, {row.run_id: row for row in rows})
+
+
+def flipped(file: Whole, folder: Path, offset: int, bit: int) -> Path:
+    content = bytearray(file.content)
+    content[offset] ^= 1 << bit
+    for leftover in folder.glob("flip.db*"):
+        leftover.unlink() if leftover.is_file() else leftover.rmdir()
+    path = folder / "flip.db"
+    path.write_bytes(content)
+    return path
+
+
+async def outcome(file: Whole, path: Path) -> str:
+    """What reading everything comes to. Anything but what was written, or a refusal, fails the test."""
+    try:
+        async with mill(path, work=False) as engine:
+            return await read_all(file, engine)
+    except TidemillError as refused:
+        assert len(str(refused).splitlines()) == 1
+        return "refused at once"
+
+
+async def read_all(file: Whole, engine: Engine) -> str:
+    found = set()
+    for stream, records in file.records.items():
+        found.add(await read_run(engine, stream, records))
+    try:
+        rows, _ = await engine.find(limit=100)
+    except TidemillError:
+        found.add("lists refused")
+    else:
+        assert all(file.rows.get(row.run_id) == row for row in rows), "a list shows what is not so"
+        found.add("fine" if len(rows) == len(file.rows) else "left out of lists")
+    verdict = None
+    try:
+        verdict = await engine.verify_log()
+    except TidemillError:
+        found.add("audit refused")
+    if verdict is not None and verdict.findings:
+        found.add("found by the audit")
+    troubles = found - {"fine"}
+    return "harmless" if not troubles else "; ".join(sorted(troubles))
+
+
+async def read_run(engine: Engine, stream: Stream, records: tuple[bytes, ...]) -> str:
+    try:
+        (tail,) = await engine._store.load({stream: 0}, snapshots=False)
+        if not tail.damage and tail.version:
+            assert tail.records == records, "a run reads back other than it was written"
+        view = await engine.show(stream.key)
+    except Rejected as refused:
+        code = refused.problems[0].code
+        assert stream.key in str(refused) or "damaged" in str(refused)
+        return "run missing" if code == "run_unknown" else f"run refused [{code}]"
+    except TidemillError as unavailable:
+        assert str(unavailable)
+        return "run unavailable"
+    assert view.status == ("COMPLETED" if not stream.key.endswith("-2") else view.status)
+    return "fine"
+
+
+# Where the bits are
+
+
+def bodies(file: Whole, table: str, column: str = "body") -> list[tuple[int, int]]:
+    """Offset and length of every body of a table, as far as it is in one piece in the file."""
+    found = []
+    for (body,) in sql(file.path, f"SELECT {column} FROM {table}"):
+        at = file.content.find(body[:200])
+        if len(body) >= 8 and at >= 0 and file.content.count(body[:200]) == 1:
+            found.append((at, min(len(body), 200)))
+    return found
+
+
+def pages(file: Whole) -> list[tuple[int, str]]:
+    """Every page with what it is."""
+    rows = sql(file.path, "SELECT pageno, name || ' ' || pagetype FROM dbstat")
+    known = {number: kind for number, kind in rows}
+    return [(number, known.get(number, "free")) for number in range(1, len(file.content) // PAGE + 1)]
+
+
+async def test_a_bit_of_every_record(quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, rng = await whole(quick_path), random.Random(1)
+    tally: Counter[str] = Counter()
+    places = bodies(file, "records")
+    assert len(places) > 30
+    for offset, length in places[:: max(1, len(places) // 120)]:
+        tally[await outcome(file, flipped(file, quick_path, offset + rng.randrange(length), rng.randrange(8)))] += 1
+    print(tally)
+    assert "harmless" not in tally, "a flipped bit in a record went unnoticed"
+    assert any("event_unreadable" in kind for kind in tally)
+
+
+async def test_a_damaged_run_leaves_the_others_alone(quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = await whole(quick_path)
+    victim = Stream(TENANT, RUN, "run-chain-2")
+    ((number,),) = sql(file.path, "SELECT id FROM streams WHERE key = ?", (victim.key,))
+    ((body,),) = sql(file.path, "SELECT body FROM records WHERE stream = ? ORDER BY version LIMIT 1", (number,))
+    path = flipped(file, quick_path, file.content.find(body) + len(body) // 2, 3)
+    async with mill(path, audit_every_ms=100) as engine:
+        ends = await finish(engine, ["run-fan-2", "run-flaky-2", "run-asking-2"])
+        assert {run.removesuffix("-2"): end for run, end in ends.items()} == {
+            run: end for run, end in ENDS.items() if run != "run-chain"
+        }
+        with pytest.raises(Rejected, match="run-chain-2") as refused:
+            await engine.show("run-chain-2")
+        assert refused.value.problems[0].code == "event_unreadable"
+        assert refused.value.problems[0].hint
+        await asyncio.sleep(1.5)
+        assert engine.worker is not None
+        assert engine.worker.finished < 200, "the damaged run is tried over and over"
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_bit_of_every_snapshot_and_row(quick_path: Path) -> None:
+    file, rng = await whole(quick_path), random.Random(2)
+    noticed = {"left out of lists", "found by the audit", "found by the audit; left out of lists"}
+    # A row of a workflow or a worker is in none of the lists that are compared here.
+    for table, expected in (("snapshots", {"harmless"}), ("rows", {"harmless", *noticed})):
+        places, said = bodies(file, table), set()
+        assert places
+        for offset, length in places:
+            path = flipped(file, quick_path, offset + rng.randrange(length), rng.randrange(8))
+            said.add(await outcome(file, path))
+        assert said <= expected
+    assert said & noticed
+    async with mill(path, work=False) as engine:
+        await engine.reindex()
+    assert await outcome(file, path) == "harmless", "a reindex does not write a damaged row again"
+
+
+async def test_a_bit_of_every_job(quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged job does nothing that nobody asked for: it is dropped, and the keeper puts it back."""
+    file, rng = await whole(quick_path), random.Random(3)
+    jobs = bodies(file, "jobs")
+    assert len(jobs) >= 3
+    for offset, length in jobs:
+        caplog.clear()
+        path = flipped(file, quick_path, offset + rng.randrange(length), rng.randrange(8))
+        async with mill(path, audit_every_ms=50) as engine:
+            ends = await finish(engine, [f"{run}-2" for run in ENDS])
+        assert {run.removesuffix("-2"): end for run, end in ends.items()} == ENDS
+        assert "damaged jobs were dropped" in caplog.text
+        await examined(path)
+
+
+async def test_bits_of_every_page(quick_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, rng = await whole(quick_path), random.Random(4)
+    tally: dict[str, Counter[str]] = {}
+    kinds = pages(file)
+    assert {"internal", "leaf", "overflow"} <= {kind.split()[-1] for _, kind in kinds}
+    number_of_flips = 0
+    for number, kind in kinds:
+        for _ in range(PER_PAGE):
+            number_of_flips += 1
+            start = (number - 1) * PAGE
+            # The first bytes of a page say where everything else is, so they are hit more often than by chance.
+            offset = start + (rng.randrange(PAGE) if rng.random() < 0.6 else rng.randrange(100))
+            bit = rng.randrange(8)
+            path = flipped(file, quick_path, offset, bit)
+            said = await outcome(file, path)
+            tally.setdefault(kind, Counter())[said] += 1
+            if "run missing" in said or "left out" in said:
+                assert "damaged" in caplog.text or not intact(path), "something is gone, and nothing says so"
+            if number_of_flips % LIVELY_EVERY == 0 and said != "refused at once":
+                await carried_on(file, flipped(file, quick_path, offset, bit))
+            caplog.clear()
+    for kind, counts in sorted(tally.items()):
+        print(kind, dict(counts))
+
+
+def intact(path: Path) -> bool:
+    try:
+        return bool(sql(path, "PRAGMA integrity_check") == [("ok",)])
+    except Exception:
+        return False
+
+
+async def carried_on(file: Whole, path: Path) -> None:
+    """Work with a damaged file: whatever a run comes to is what it should come to."""
+    try:
+        async with mill(path, audit_every_ms=100) as engine:
+            for run, end in ENDS.items():
+                try:
+                    view = await engine.result(f"{run}-2", timeout_s=0.3)
+                except (TidemillError, TimeoutError):
+                    continue
+                assert (view.status, view.outputs) == end
+    except TidemillError as refused:
+        assert str(refused)
+
+
+async def test_a_bit_of_every_frame_of_the_log(tmp_path: Path, quick_path: Path) -> None:
+    """The log has checksums: it ends before the frame that is damaged."""
+    path, witness = await recorded(tmp_path)
+    frames, rng = (wal_of(path).stat().st_size - WAL_HEADER) // FRAME, random.Random(5)
+    for number in range(0, frames, 2):
+        target = copied(path, quick_path / "log")
+        start = WAL_HEADER + number * FRAME
+        content = bytearray(wal_of(target).read_bytes())
+        content[start + rng.randrange(FRAME)] ^= 1 << rng.randrange(8)
+        wal_of(target).write_bytes(content)
+        found = await examined(target)
+        assert not [each for each in witness.acked if each.wal_bytes <= start and found.get(each.stream, 0) < each.version]
+        for leftover in (quick_path / "log").glob("*"):
+            leftover.unlink()

@@ -1,0 +1,277 @@
+"""Bytes that handlers return: stored by content, described in the log, read by whoever comes after."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidemill
+from tests.engine.kit import TENANT, Mill, simulated
+from tidemill.blobs.contract import BlobMissing, digest_of
+from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
+from tidemill.kernel.events import NodeCompleted
+from tidemill.kernel.model import NodeType
+
+PIXELS = bytes(range(256)) * 10
+
+
+def python(name: str, function: str, *parents: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "type": "python", "dependencies": list(parents), "config": {"function": function}, **more}
+
+
+def flow(*nodes: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "flow", "nodes": list(nodes)}
+
+
+def described(body: bytes, media_type: str = "application/octet-stream", name: str = "") -> dict[str, Any]:
+    return {"$blob": digest_of(body), "size": len(body), "media_type": media_type, "name": name}
+
+
+def run(functions: dict[str, Callable[..., Any]], *nodes: dict[str, Any]) -> tidemill.RunView:
+    with tidemill.open("memory://", functions=functions) as mill:
+        return mill.run(flow(*nodes), timeout_s=20)
+
+
+async def slowly() -> AsyncIterator[bytes]:
+    yield PIXELS[:1000]
+    await asyncio.sleep(0)
+    yield PIXELS[1000:]
+
+
+@dataclass
+class Report:
+    title: str
+    picture: Any
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: PIXELS,
+        lambda: bytearray(PIXELS),
+        lambda: memoryview(PIXELS),
+        lambda: [PIXELS[:7], PIXELS[7:]],
+        lambda: io.BytesIO(PIXELS),
+        slowly,
+    ],
+    ids=["bytes", "bytearray", "memoryview", "list", "file", "stream"],
+)
+def test_a_function_returns_bytes(data: Callable[[], Any]) -> None:
+    view = run({"draw": lambda: Blob(data(), "image/png", "p.png")}, python("draw", "draw"))
+    assert (view.status, view.outputs) == ("COMPLETED", {"draw": described(PIXELS, "image/png", "p.png")})
+
+
+def test_a_file_is_stored_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "big.bin").write_bytes(PIXELS * 1000)
+    view = run({"draw": lambda: Blob(tmp_path / "big.bin")}, python("draw", "draw"))
+    assert view.outputs == {"draw": described(PIXELS * 1000, name="big.bin")}
+
+
+def test_blobs_may_stand_anywhere_in_a_value() -> None:
+    same = Blob(b"same")
+
+    def report() -> Any:
+        return {"list": [1, same, None, (same, 1 << 70)], "report": Report("Q3", Blob(PIXELS, "image/png", "q3.png"))}
+
+    view = run({"report": report}, python("report", "report"))
+    told = described(b"same")
+    assert view.outputs == {
+        "report": {
+            "list": [1, told, None, [told, 1 << 70]],
+            "report": {"title": "Q3", "picture": described(PIXELS, "image/png", "q3.png")},
+        }
+    }
+
+
+def test_templates_and_branches_read_the_description() -> None:
+    rules = [{"condition": "output.size > 1000", "next_nodes": ["large"]}]
+    branch = {"type": "conditional", "rules": rules, "default": ["small"]}
+    view = run(
+        {"draw": lambda: Blob(PIXELS, "image/png", "p.png")},
+        python("draw", "draw", branch=branch),
+        {"id": "large", "type": "value", "dependencies": ["draw"], "config": "{{ draw.output.name }}"},
+        {"id": "small", "type": "value", "dependencies": ["draw"], "config": "no"},
+    )
+    assert view.outputs == {"large": "p.png"}
+
+
+def test_a_later_node_reads_the_bytes() -> None:
+    async def shrink(context: NodeContext) -> Any:
+        assert context.read is not None
+        whole = await context.read(context.upstream["draw"])
+        assert await context.read(context.upstream["draw"]["$blob"]) == whole
+        return Blob(whole[:10])
+
+    view = run(
+        {"draw": lambda: Blob(PIXELS), "shrink": shrink}, python("draw", "draw"), python("shrink", "shrink", "draw")
+    )
+    assert view.outputs == {"shrink": described(PIXELS[:10])}
+
+
+def failure(view: tidemill.RunView, node: str = "draw") -> Any:
+    assert view.status == "FAILED"
+    return view.nodes[node]["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "words"),
+    [
+        (Path("/does/not/exist.png"), "blob_unreadable", "No such file"),
+        (Path("/"), "blob_unreadable", "Is a directory"),
+        ("text", "blob_invalid", "not str"),
+        (["text"], "blob_invalid", "not str"),
+        (7, "blob_invalid", "not int"),
+        (None, "blob_invalid", "not NoneType"),
+    ],
+)
+def test_bytes_that_are_none_fail_the_attempt(data: Any, code: str, words: str) -> None:
+    error = failure(run({"draw": lambda: Blob(data)}, python("draw", "draw")))
+    assert error["code"] == code
+    assert words in error["message"]
+    assert error["hint"]
+
+
+@pytest.mark.parametrize("fields", [{"media_type": 7}, {"name": None}])
+def test_a_description_is_made_of_texts(fields: dict[str, Any]) -> None:
+    error = failure(run({"draw": lambda: Blob(b"", **fields)}, python("draw", "draw")))
+    assert error["code"] == "blob_invalid"
+
+
+@pytest.mark.parametrize("more", [object(), float("nan"), threading.Lock()], ids=["object", "nan", "lock"])
+def test_what_is_not_json_beside_a_blob_is_refused(more: Any) -> None:
+    error = failure(run({"draw": lambda: [Blob(b"x"), None, more]}, python("draw", "draw")))
+    assert error["code"] == "output_not_json"
+
+
+def test_a_stream_that_breaks_fails_the_attempt() -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"some"
+        raise ConnectionError("gone")
+
+    error = failure(run({"draw": lambda: Blob(broken())}, python("draw", "draw")))
+    assert (error["code"], error["type"]) == ("exception", "ConnectionError")
+
+
+def test_a_stream_without_end_meets_the_time_out() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0.01)
+            yield b"x"
+
+    error = failure(run({"draw": lambda: Blob(endless())}, python("draw", "draw", timeout_seconds=0.2)))
+    assert error["code"] == "timeout"
+
+
+@pytest.mark.parametrize("asked", [None, {}, {"$blob": "x"}, "sha256:12", 7])
+def test_reading_what_describes_nothing_is_refused(asked: Any) -> None:
+    async def read(context: NodeContext) -> Any:
+        assert context.read is not None
+        return len(await context.read(asked))
+
+    assert failure(run({"read": read}, python("read", "read")), "read")["code"] == "blob_invalid"
+
+
+def test_reading_a_missing_blob_fails_in_one_line() -> None:
+    async def read(context: NodeContext) -> Any:
+        assert context.read is not None
+        return len(await context.read(digest_of(b"never put")))
+
+    error = failure(run({"read": read}, python("read", "read")), "read")
+    assert error["code"] == "blob_unavailable"
+    assert "missing" in error["message"]
+
+
+@simulated
+async def test_the_bytes_are_stored_before_the_fact(mill: Mill) -> None:
+    seen: list[str] = []
+    worker = await mill.process(functions={"draw": lambda: Blob(PIXELS)})
+    put, commit = mill.blobs.put, mill.store.commit
+
+    async def noted_put(*args: Any, **options: Any) -> str:
+        seen.append("put")
+        return await put(*args, **options)
+
+    async def noted_commit(commits: Any) -> Any:
+        if any(digest_of(PIXELS).encode() in record for each in commits for record in each.records):
+            seen.append("fact")
+        return await commit(commits)
+
+    mill.blobs.put, mill.store.commit = noted_put, noted_commit  # type: ignore[method-assign]
+    run_id = await worker.start(flow({**python("draw", "draw"), "config": {"function": "draw", "isolation": "inline"}}))
+    await worker.end(run_id)
+    assert seen[-2:] == ["put", "fact"]
+    (completed,) = await mill.of(run_id, NodeCompleted)
+    assert isinstance(completed.output, bytes)
+    assert digest_of(PIXELS).encode() in completed.output
+    assert await mill.blobs.get(TENANT, digest_of(PIXELS)) == PIXELS
+
+
+@simulated
+async def test_a_checkpoint_may_hold_bytes(mill: Mill) -> None:
+    async def work(context: NodeContext) -> Return:
+        if context.last_checkpoint is None:
+            assert context.checkpoint is not None
+            await context.checkpoint({"page": 1, "seen": Blob(PIXELS)})
+            raise RuntimeError("half way")
+        assert context.read is not None
+        return Return(len(await context.read(context.last_checkpoint["seen"])))
+
+    kind = NodeType(name="work", config_schema={})
+    worker = await mill.process(more=[Handler(kind, work)])
+    view = await worker.run(flow({"id": "a", "type": "work", "retry": {"backoff_seconds": 0.1}}))
+    assert view.outputs == {"a": len(PIXELS)}
+
+
+@simulated
+async def test_a_value_with_bytes_and_over_the_limit_is_a_blob_itself(mill: Mill) -> None:
+    def draw() -> Any:
+        return {"text": "x" * 100_000, "picture": Blob(PIXELS)}
+
+    worker = await mill.process(functions={"draw": draw})
+    node = {**python("draw", "draw"), "config": {"function": "draw", "isolation": "inline"}}
+    view = await worker.run(flow(node))
+    assert view.outputs["draw"]["picture"] == described(PIXELS)
+
+
+@simulated
+async def test_a_compensator_reads_and_returns_bytes(mill: Mill) -> None:
+    read: list[bytes] = []
+
+    async def undo(context: NodeContext) -> Return:
+        assert context.read is not None
+        read.append(await context.read(context.config["drawn"]))
+        return Return(Blob(b"undone"))
+
+    worker = await mill.process(
+        functions={"draw": lambda: Blob(PIXELS)}, more=[Handler(NodeType(name="undo", config_schema={}), undo)]
+    )
+    compensate = {"type": "undo", "config": {"drawn": "{{ output }}"}}
+    node = {**python("draw", "draw"), "config": {"function": "draw", "isolation": "inline"}, "compensator": compensate}
+    run_id = await worker.start(flow(node))
+    await worker.end(run_id)
+    await worker.engine.rollback(run_id)
+    await worker.end(run_id)
+    assert read == [PIXELS]
+    assert await mill.blobs.get(TENANT, digest_of(b"undone")) == b"undone"
+
+
+@simulated
+async def test_bytes_of_another_tenant_are_out_of_reach(mill: Mill) -> None:
+    digest = await mill.blobs.put("rival", b"secret")
+    with pytest.raises(BlobMissing):
+        await mill.blobs.get(TENANT, digest)
+
+    async def spy(context: NodeContext) -> Return:
+        assert context.read is not None
+        return Return(len(await context.read(digest)))
+
+    worker = await mill.process(more=[Handler(NodeType(name="spy", config_schema={}), spy)])
+    view = await worker.run(flow({"id": "a", "type": "spy"}))
+    assert view.nodes["a"]["error"]["code"] == "blob_unavailable"

@@ -1,0 +1,105 @@
+"""The guards of worker processes: how they stop, what they leave to others, and who counts as alive."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+WORKER = "engine/worker.py"
+CLAIMING = "engine/claiming.py"
+RETURNS = "engine/returns.py"
+REGISTRY = "engine/registry.py"
+SCENE = "kernel/explain/scene.py"
+
+IN_RETURNS = "tests/engine/test_returns.py::"
+IN_REGISTRY = "tests/engine/test_registry.py::"
+
+WORKERS: tuple[Guard, ...] = (
+    Guard(
+        name="late-claim-is-given-back",
+        why="Jobs that a claim brought to a worker that had just stopped would wait until their leases end.",
+        file=CLAIMING,
+        snippet="            self._returns.give(claim.result())\n",
+        sabotage="            pass\n",
+        test=IN_RETURNS + "test_a_claim_that_is_under_way_when_the_drain_begins_leaves_nothing_behind",
+    ),
+    Guard(
+        name="late-hand-over-is-given-back",
+        why="A worker that should stop would begin with the next node of every run it works on.",
+        file=WORKER,
+        snippet="        if self.draining:\n            # They were kept",
+        sabotage="        if False:\n            # They were kept",
+        test=IN_RETURNS + "test_what_a_commit_hands_over_after_the_drain_began_is_given_back",
+    ),
+    Guard(
+        name="drain-waits-for-commits",
+        why="What a slow store is just writing down would be done a second time by another worker.",
+        file=WORKER,
+        snippet="not any(hand.settling for hand in self._hands.values())",
+        sabotage="True",
+        test=IN_RETURNS + "test_a_result_that_is_being_committed_is_not_given_back",
+    ),
+    Guard(
+        name="drain-can-be-hurried",
+        why="An operator who cannot wait for the grace period would have to kill the process.",
+        file=WORKER,
+        snippet="self._hurried or not self._hands",
+        sabotage="not self._hands",
+        test=IN_RETURNS + "test_a_second_word_ends_the_grace_period",
+    ),
+    Guard(
+        name="unable-workers-stand-back",
+        why="Workers that lack a node type would pass its jobs to and fro, and the one that has it be late every time.",
+        file=RETURNS,
+        snippet="return min(wanted_ms, max(0, STEP_MS - self._clock() % STEP_MS - 1))",
+        sabotage="return wanted_ms",
+        test=IN_RETURNS + "test_whoever_becomes_able_gets_it_within_a_second",
+    ),
+    Guard(
+        name="unable-workers-leave-room",
+        why="Whoever can run a job would have no more than a few milliseconds to be quicker than those who cannot.",
+        file=RETURNS,
+        snippet="return max(0, moment + ROOM_MS - now)",
+        sabotage="return 0",
+        test=IN_RETURNS + "test_what_is_met_again_comes_due_at_a_full_second",
+    ),
+    Guard(
+        name="unknown-types-rest-longer",
+        why="A queue full of jobs that nobody can run would leave its worker no time for those that it can.",
+        file=RETURNS,
+        snippet="steps = 1 + min(len(self._resting) * EACH_MS, REST_MS_MAX - STEP_MS) // STEP_MS",
+        sabotage="steps = 1",
+        test=IN_RETURNS + "test_a_queue_full_of_unknown_types_starves_nobody",
+    ),
+    Guard(
+        name="dead-workers-do-not-count",
+        why="A run would be said to wait for a free worker when all of them have died.",
+        file=REGISTRY,
+        snippet="if now_ms - self.beat_ms > self.dead_after_ms:",
+        sabotage="if False:",
+        test=IN_REGISTRY + "test_why_knows_of_a_dead_worker_that_it_is_none",
+    ),
+    Guard(
+        name="draining-workers-do-not-count",
+        why="A run would be said to wait for a worker that takes on nothing any more.",
+        file=REGISTRY,
+        snippet='return "draining" if self.draining else "alive"',
+        sabotage='return "alive"',
+        test=IN_REGISTRY + "test_a_worker_that_drains_is_nobody_to_wait_for",
+    ),
+    Guard(
+        name="beats-outlast-an-outage",
+        why="After the first outage a worker at work would be taken for dead for the rest of its life.",
+        file=REGISTRY,
+        snippet="        except TidemillError:\n            return False\n",
+        sabotage="        except TidemillError:\n            raise\n",
+        test=IN_REGISTRY + "test_an_outage_stops_no_beat_and_is_told_once",
+    ),
+    Guard(
+        name="type-and-queue-go-together",
+        why="A run would be said to wait for a free worker although nobody who serves its queue knows the type.",
+        file=SCENE,
+        snippet="for able in self.each if able.serves(queue)))",
+        sabotage="for able in self.each))",
+        test="tests/kernel/test_explain.py::test_whoever_knows_a_type_must_serve_the_queue_too",
+    ),
+)
