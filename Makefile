@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 SEEDS  ?= 3000
+MINUTES ?= 10
 SUITE  ?=
 RUNS   ?=
 
@@ -12,7 +13,7 @@ LOCKED := requirements/dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check sim mutants bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run test check sim chaos mutants bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ check: setup ## Check format, lint, types, import contracts and the house rules
 
 sim: setup ## Simulate SEEDS=n random histories with faults
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n died
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 mutants: setup ## Break every guard once and see its test fail
 	@$(BIN)/python -m tests.mutants

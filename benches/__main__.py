@@ -7,7 +7,7 @@ import importlib
 import platform
 import sys
 
-BENCHES = ("bench_kernel", "bench_engine", "bench_scale", "bench_compile")
+BENCHES = ("bench_kernel", "bench_engine", "bench_scale", "bench_compile", "bench_sqlite", "bench_sqlite_scale")
 
 
 def main() -> int:

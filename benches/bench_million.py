@@ -17,7 +17,6 @@ from benches.figures import Figure, Note
 from benches.filling import MEETINGS, RUNS_PER_CUSTOMER, VIPS, fill, open_engine
 from benches.tape import folder
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import RUN
 from tidemill.stores.contract import Claim, Commit, Job, Stream
 
 RUNS = int(os.environ.get("RUNS") or 1_000_000)
@@ -144,7 +143,8 @@ async def measure(place: Path) -> AsyncIterator[Figure | Note]:
         took, found = await all_pages(large, RARELY_MEET)
         assert found >= MEETINGS, found
         yield Note(f"two large terms that meet in {found} runs only: {len(took)} pages")
-        yield Figure("the worst page of them", max(took), "ms", PAGE_MUST_MS)
+        yield Figure("a page of them, the median", statistics.median(took), "ms")
+        yield Figure("a page of them, the worst", max(took), "ms", PAGE_MUST_MS)
         ratio, ms = await times_small(small, large, claim_ms)
         yield Figure(f"claim {CLAIMED} jobs: times a store of {SMALL:,}", ratio, "×", TIMES_MUST)
         yield Figure(f"claim {CLAIMED} jobs", ms, "ms")

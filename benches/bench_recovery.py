@@ -87,7 +87,8 @@ class Outside:
 
     def versions(self) -> dict[str, int]:
         """How many events each run has."""
-        return dict(self._connection.execute("SELECT key, version FROM streams WHERE kind = 'run'").fetchall())
+        found: list[Any] = self._connection.execute("SELECT key, version FROM streams WHERE kind = 'run'").fetchall()
+        return dict(found)
 
     def live(self) -> set[str]:
         """The runs that have not ended: those with a job, since each has a step to do or a timer."""
@@ -96,8 +97,8 @@ class Outside:
 
     def leased(self) -> int:
         """Jobs in somebody's hands."""
-        ((count,),) = self._connection.execute("SELECT count(*) FROM jobs WHERE state = 2").fetchall()
-        return int(count)
+        found: list[Any] = self._connection.execute("SELECT count(*) FROM jobs WHERE state = 2").fetchall()
+        return int(found[0][0])
 
 
 def until(reached: Callable[[], object], what: str) -> float:

@@ -21,7 +21,7 @@ from benches.tape import Recording, Tape, folder, play, sync_ms
 from benches.workloads import CHAIN, FAN, MANY, PLACES, SINGLE, Workload
 from tidemill.bootstrap import engine_at
 
-ROUNDS = 7
+ROUNDS = 5
 RELAXED = "?durability=relaxed"
 
 RATE_MUST, RATE_AIM = 8_000, 10_000
@@ -96,7 +96,9 @@ def bytes_per_node(workload: Workload) -> float:
         connection = apsw.Connection(str(file))
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
-        size = sum(each.stat().st_size for each in place.iterdir() if each.name.startswith("runs.db") and each.is_file())
+        size = sum(
+            each.stat().st_size for each in place.iterdir() if each.name.startswith("runs.db") and each.is_file()
+        )
     return size / workload.nodes
 
 

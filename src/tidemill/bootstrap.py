@@ -31,6 +31,8 @@ from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
 from tidemill.stores.sqlite.file import connect
+from tidemill.stores.migrate import Step
+from tidemill.stores.sqlite.schema import steps
 from tidemill.stores.sqlite.store import SqliteStore
 
 DEFAULT_URL = "sqlite:///tidemill.db"
@@ -86,6 +88,20 @@ def shelf_at(url: str) -> Shelf:
             return _in_file(url, parts.netloc, parts.path, options)
         case _:
             raise _unknown(url)
+
+
+def check_there(url: str) -> None:
+    """Refuse the URL of a file that is not there, for whoever only wants to look at what others keep."""
+    store = shelf_at(url).store
+    if isinstance(store, SqliteStore) and not store.path.exists():
+        hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
+        raise rejected("store_missing", f"there is no store {store.path}", hint=hint)
+
+
+def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
+    """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
+    store = shelf_at(url).store
+    return steps(store.path, dry_run=dry_run) if isinstance(store, SqliteStore) else ()
 
 
 def _in_memory(store: Store) -> Shelf:

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tidemill.blobs.archives import Archive, DirectoryArchive, MemoryArchive, S3Archive
+from tidemill.bootstrap import archive_at
 from tidemill.errors import Unavailable
 
 BUCKET = "archives"
@@ -107,3 +108,32 @@ async def test_a_half_written_file_has_no_name(tmp_path: Path, monkeypatch: pyte
     assert await archive.get("a/b") is None
     assert await archive.names() == []
     assert await archive.put("a/b", b"body")
+
+
+async def test_an_archive_is_opened_by_what_people_write(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMILL_ARCHIVE", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    bucket(s3)
+    url = f"sqlite:///{tmp_path}/mill.db"
+    for location in (f"s3://{BUCKET}/some/where?endpoint={s3}", str(tmp_path / "attic"), None):
+        archive = archive_at(location, url)
+        assert archive is not None
+        assert await archive.put("runs/t/a.gz", b"body")
+        assert await archive.names("runs/") == ["runs/t/a.gz"]
+    assert (tmp_path / "attic" / "runs" / "t" / "a.gz").read_bytes() == b"body"
+    assert (tmp_path / "mill.db-archive" / "runs" / "t" / "a.gz").read_bytes() == b"body"
+    assert archive_at(None, "memory://") is None
+    assert archive_at("none", url) is None
+
+
+async def test_a_bucket_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    archive = archive_at("s3://nowhere/x?endpoint=http://127.0.0.1:9", "memory://")
+    assert archive is not None
+    for ask in (archive.put("a", b""), archive.get("a"), archive.names()):
+        with pytest.raises(Unavailable, match="archive cannot be"):
+            await ask

@@ -97,6 +97,43 @@ async def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(blobs: Directo
     assert await blobs.put(TENANT, b"x" * 200_000) == digest_of(b"x" * 200_000)
 
 
+async def test_time_in_grace_begins_with_the_move(blobs: DirectoryBlobs) -> None:
+    digest = await blobs.put(TENANT, b"old")
+    os.utime(files(blobs.root)[0], (1_000, 1_000))
+    began_ms = time.time_ns() // 1_000_000 - 1_000
+    await blobs.retire(TENANT, digest)
+    assert not await blobs.delete(TENANT, digest, before_ms=began_ms)
+    assert await blobs.get(TENANT, digest) == b"old"
+
+
+async def test_a_blob_that_is_moved_while_it_is_looked_for_is_found(
+    blobs: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = await blobs.put(TENANT, b"moving")
+    await blobs.retire(TENANT, digest)
+    path, looked = blobs._path, list[str]()
+
+    def restored_in_between(tenant: str, place: str, digits: str) -> Path:
+        looked.append(place)
+        if looked == ["active", "grace"]:
+            path(tenant, "grace", digits).replace(path(tenant, "active", digits))
+        return path(tenant, place, digits)
+
+    monkeypatch.setattr(blobs, "_path", restored_in_between)
+    assert await blobs.get(TENANT, digest) == b"moving"
+    assert looked == ["active", "grace", "active"]
+
+
+async def test_an_address_does_not_lead_out_of_the_folder(blobs: DirectoryBlobs, tmp_path: Path) -> None:
+    await blobs.put(TENANT, b"body")
+    (tmp_path / "acme" / "secret").write_bytes(b"secret")
+    for digest in ("sha256:../secret", "sha256:../../secret", str(tmp_path / "acme" / "secret")):
+        with pytest.raises(Unavailable, match="missing"):
+            await blobs.get(TENANT, digest)
+        with pytest.raises(Unavailable, match="missing"):
+            await blobs.stat(TENANT, digest)
+
+
 WRITER = """
 import asyncio, os, sys
 from pathlib import Path

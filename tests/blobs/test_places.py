@@ -23,7 +23,9 @@ from tidemill.errors import Rejected
         ("s3://bucket/some/prefix/", Bucket(name="bucket", prefix="some/prefix")),
         (
             "s3://b/p?endpoint=http://127.0.0.1:9000&region=eu-1&sse=aws:kms&kms_key_id=k",
-            Bucket(name="b", prefix="p", endpoint="http://127.0.0.1:9000", region="eu-1", sse="aws:kms", kms_key_id="k"),
+            Bucket(
+                name="b", prefix="p", endpoint="http://127.0.0.1:9000", region="eu-1", sse="aws:kms", kms_key_id="k"
+            ),
         ),
     ],
 )

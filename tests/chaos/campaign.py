@@ -26,6 +26,9 @@ MUST_FIRE = (
     "SIGTERM",
 )
 """What a storm of full size must have led to, or it proves little."""
+FULL_SIZE_KILLS = 40
+MUST_FIRE_ALWAYS = ("attempts lost with their worker", "late results discarded")
+"""What also a small one must have led to, where clocks jump."""
 
 
 class Broken(AssertionError):
@@ -42,8 +45,7 @@ def live(weather: Weather, kept: Path = KEPT) -> Storm:
         print(table(storm, finding))
         if finding.complaints:
             raise Broken("\n".join(finding.complaints[:40]))
-        unmet = [name for name in MUST_FIRE if not (storm.fired + finding.seen)[name]]
-        if unmet:
+        if unmet := [name for name in must_fire(weather) if not (storm.fired + finding.seen)[name]]:
             raise Broken(f"never fired: {', '.join(unmet)}")
     except Exception as error:
         place = kept / folder.name
@@ -52,6 +54,13 @@ def live(weather: Weather, kept: Path = KEPT) -> Storm:
         raise Broken(f"{error}\n{advice(weather, place)}") from error
     shutil.rmtree(folder)
     return storm
+
+
+def must_fire(weather: Weather) -> tuple[str, ...]:
+    """What a storm of this size cannot do without."""
+    if weather.kills >= FULL_SIZE_KILLS:
+        return MUST_FIRE
+    return MUST_FIRE_ALWAYS if weather.jumping_clocks else ()
 
 
 def advice(weather: Weather, place: Path) -> str:
@@ -65,6 +74,6 @@ def advice(weather: Weather, place: Path) -> str:
 def table(storm: Storm, finding: Finding) -> str:
     """What fired, and what it led to."""
     counts: Counter[str] = storm.fired + finding.seen
-    lines = [f"  {name:<58}{counts[name]:>8,}" for name in sorted({*counts, *MUST_FIRE})]
+    lines = [f"  {name:<58}{counts[name]:>8,}" for name in sorted({*counts, *must_fire(storm.weather)})]
     head = f"storm {storm.weather.seed}: {storm.kills} kills, {storm.stops} stops, {finding.seen['runs']} runs"
     return "\n".join([f"{head}, at rest {storm.recovery_s:.1f} s after the last fault", *lines])

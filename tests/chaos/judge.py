@@ -236,10 +236,9 @@ class Judge:
 
     def _said(self) -> Iterator[str]:
         """Nobody has anything to complain of, whatever happens to the others."""
-        for process in self._storm.processes:
-            text = process.err.read_text()
-            if text:
-                yield f"{process.name} wrote {text[-2_000:]}"
+        for file in sorted(self._storm.folder.glob("*.err")):
+            if text := file.read_text():
+                yield f"{file.stem} wrote {text[-2_000:]}"
 
 
 def _parted(key: str) -> tuple[str, str, str]:

@@ -47,6 +47,11 @@ class Weather:
     progress_s: float = 60.0
     """How long the runs may take to end once nothing happens to the processes any more."""
 
+    @property
+    def calm(self) -> bool:
+        """Nothing is to happen at all."""
+        return not self.kills and not self.stops
+
 
 @dataclass
 class Stopped:
@@ -101,7 +106,8 @@ class Storm:
                 self._spawn()
             while not self._over():
                 self._pause(self._rng.uniform(*self.weather.pause_s))
-                self._happen()
+                if not self.weather.calm:
+                    self._happen()
             self._heal()
 
     def _over(self) -> bool:

@@ -43,7 +43,7 @@ class Ended(NamedTuple):
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    dropped = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TIDEMILL_TRACEBACK", "TIDEMILL_STORE")
+    dropped = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TIDEMILL_TRACEBACK")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
     return {**kept, "TERM": "xterm-256color", "PYTHONUTF8": "1", **(more or {})}
 

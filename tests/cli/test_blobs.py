@@ -140,8 +140,8 @@ def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
         (("get", digest_of(b"never put"), "-o", "x"), "blob_unknown"),
         (("list", "--after", "x"), "bad_cursor"),
         (("gc", "--grace", "0.5"), "grace_too_short"),
-        (("put", "no/such/file"), "blob_unreadable"),
-        (("put", "/"), "blob_unreadable"),
+        (("put", "no/such/file"), "blob_file_unreadable"),
+        (("put", "/"), "blob_file_unreadable"),
     ],
 )
 def test_bad_requests_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:

@@ -46,6 +46,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"flight": "flight-1", "nights": ["nights-1", "nights-2"], "car": "the red one"},
     ),
     ("children", {}, {"sum": 108, "runs": 11}),
+    ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
 ]
 
 

@@ -266,3 +266,38 @@ def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) ->
     assert ended.code == exits.FAILED
     assert "✗ failed at no" in ended.out
     assert time.monotonic() - began < 10
+
+
+def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
+    """Killed in the middle of a step, a run goes on where it was; another run in the same folder leaves it alone."""
+    (tmp_path / "steps.py").write_text(
+        "import pathlib, time\n"
+        "def slow():\n"
+        "    path = pathlib.Path('slow.txt')\n"
+        "    path.write_text(path.read_text() + 'x' if path.exists() else 'x')\n"
+        "    time.sleep(60 if len(path.read_text()) == 1 else 0)\n"
+    )
+    (tmp_path / "flow.yaml").write_text(
+        "name: flow\nnodes:\n"
+        "  - {id: first, type: value, config: 1}\n"
+        "  - {id: slow, type: python, dependencies: [first], config: {function: 'steps:slow'}}\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "other.yaml").write_text("name: other\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    begun = subprocess.Popen([*COMMAND, "run", "flow.yaml", "--json"], cwd=tmp_path, env=environment())
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "slow.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begun.kill()
+    begun.wait()
+    assert process("run", "elsewhere/other.yaml", "-q", cwd=tmp_path).code == exits.OK
+    (row,) = process("runs", "list", "--status", "RUNNING", "--json", cwd=tmp_path).json["runs"]
+    wrong = process("run", "elsewhere/other.yaml", "--resume", row["run_id"], cwd=tmp_path)
+    assert wrong.code == exits.REFUSED
+    assert "[run_of_another_workflow]" in wrong.err
+    resumed = process("run", "flow.yaml", "--resume", row["run_id"], "--json", cwd=tmp_path)
+    assert (resumed.code, resumed.json["status"], resumed.json["run_id"]) == (exits.OK, "COMPLETED", row["run_id"])
+    assert (tmp_path / "slow.txt").read_text() == "xx"
+    events = process("runs", "events", row["run_id"], "--json", cwd=tmp_path).json
+    lost = [each for each in events["events"] if each["type"] == "NodeFailed"]
+    assert [each["error"]["code"] for each in lost] == ["worker_lost"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -86,9 +87,16 @@ def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
         exits.OK,
         ["no run matches", "→ memory:// begins empty in every process: use --store, or TIDEMILL_STORE"],
     )
-    missing = process("runs", "show", "x")
+    missing = process("runs", "show", "x", "--store", "memory://")
     assert missing.code == exits.REFUSED
     assert "use --store" in missing.err
+
+
+def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    looked = process("runs", "list", cwd=tmp_path, env={"TIDEMILL_STORE": ""})
+    assert looked.code == exits.REFUSED
+    assert "there is no store tidemill.db [store_missing]" in looked.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_run_is_shown(shop: Shop) -> None:

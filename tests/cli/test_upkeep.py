@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +41,9 @@ class Yard:
 
 
 @pytest.fixture
-def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
     monkeypatch.delenv("TIDEMILL_ARCHIVE", raising=False)
-    yield Yard(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
+    return Yard(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
 
 
 def test_a_sound_store(yard: Yard) -> None:

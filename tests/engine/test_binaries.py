@@ -14,6 +14,7 @@ import pytest
 
 import tidemill
 from tests.engine.kit import TENANT, Mill, simulated
+from tests.engine.upkeep import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeCompleted
@@ -123,8 +124,8 @@ def failure(view: tidemill.RunView, node: str = "draw") -> Any:
 @pytest.mark.parametrize(
     ("data", "code", "words"),
     [
-        (Path("/does/not/exist.png"), "blob_unreadable", "No such file"),
-        (Path("/"), "blob_unreadable", "Is a directory"),
+        (Path("/does/not/exist.png"), "blob_file_unreadable", "No such file"),
+        (Path("/"), "blob_file_unreadable", "Is a directory"),
         ("text", "blob_invalid", "not str"),
         (["text"], "blob_invalid", "not str"),
         (7, "blob_invalid", "not int"),
@@ -275,3 +276,27 @@ async def test_bytes_of_another_tenant_are_out_of_reach(mill: Mill) -> None:
     worker = await mill.process(more=[Handler(NodeType(name="spy", config_schema={}), spy)])
     view = await worker.run(flow({"id": "a", "type": "spy"}))
     assert view.nodes["a"]["error"]["code"] == "blob_unavailable"
+
+
+@simulated
+async def test_files_go_to_the_archive_with_their_run_and_come_back(mill: Mill) -> None:
+    def draw() -> Any:
+        return {"small": Blob(b"small"), "large": {"text": "x" * 100_000, "picture": Blob(PIXELS * 1_000)}}
+
+    worker = await mill.process(functions={"draw": draw, "plain": lambda: Blob(b"alone")})
+    inline = {"function": "draw", "isolation": "inline"}
+    runs = [
+        await worker.run(flow({**python("draw", "draw"), "config": inline})),
+        await worker.run(flow({**python("draw", "plain"), "config": {**inline, "function": "plain"}})),
+    ]
+    await worker.stop()
+    keeper = operator(mill)
+    before = dict(mill.blobs._held)
+    pass_days(mill, 40)
+    assert len((await keeper.archive_sweep()).retired) == 2
+    for digest in map(digest_of, (b"small", b"alone", PIXELS * 1_000)):
+        del mill.blobs._held[TENANT, digest], mill.blobs._states[TENANT, digest]
+    for run in runs:
+        await keeper.archive_restore(run.run_id)
+        assert (await keeper.show(run.run_id)).outputs == run.outputs
+    assert mill.blobs._held == before

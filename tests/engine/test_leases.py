@@ -76,6 +76,25 @@ async def test_a_killed_worker_s_job_is_an_attempt_that_was_lost_and_done_elsewh
 
 
 @simulated
+async def test_a_worker_that_is_lost_while_its_run_is_paused_is_an_attempt_too(mill: Mill) -> None:
+    """Its job is not to be done now, but what it may have done must not be forgotten with the job."""
+    ledger = Ledger()
+    first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=6_000)
+    run_id = await first.start(document(call("a", args={"seconds": 50})))
+    await mill.until(lambda: ledger.running == 1)
+    await first.engine.pause(run_id)
+    first.kill()
+    second = await mill.process("w2", functions={"work": ledger.work})
+    await asyncio.sleep(10)
+    assert await _codes(mill, run_id) == ["worker_lost"]
+    assert ledger.count("a") == 1
+    await second.engine.resume(run_id)
+    run = await second.end(run_id)
+    assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 2)
+    assert ledger.calls == [(f"{run_id}/a/1/-1", 1), (f"{run_id}/a/1/-1", 2)]
+
+
+@simulated
 async def test_a_node_that_kills_its_worker_five_times_is_given_up(mill: Mill) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)

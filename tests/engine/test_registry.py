@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import refuse
+from tests.engine.door import after_s, refuse
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
@@ -126,6 +126,29 @@ async def test_an_outage_stops_no_beat_and_is_told_once(mill: Mill) -> None:
         worker.door.always(verb, None)
     await asyncio.sleep(6)
     assert await states(client) == {"w1": "alive"} and told == [False, True]
+
+
+@simulated
+async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Mill) -> None:
+    worker = mill.build()
+    told: list[tuple[int, bool]] = []
+    assert worker.engine.registry is not None
+    worker.engine.registry.on_reach = lambda reached: told.append((round(mill.loop.now), reached))
+    worker.door.next("beat", after_s(60))
+    await worker.open()
+    await asyncio.sleep(100)
+    assert worker.door.fired["beat"] == 1
+    assert told == [(1_015, False), (1_060, True)]
+
+
+@simulated
+async def test_a_drain_does_not_wait_for_long_for_its_row(mill: Mill) -> None:
+    worker = await mill.process()
+    await asyncio.sleep(1)
+    worker.door.always("beat", after_s(600))
+    began = mill.loop.now
+    await worker.stop()
+    assert worker.door.fired["beat"] >= 1 and mill.loop.now - began <= 2.5
 
 
 @simulated

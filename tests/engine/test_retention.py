@@ -7,8 +7,10 @@ import gzip
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.engine.door import Call, Door
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger
 from tests.engine.upkeep import FAILS, history, operator, pass_days, shown
@@ -17,14 +19,14 @@ from tests.sim.loop import SimAmbient
 from tidemill.blobs.archives import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.archiving import header_of, name_of
+from tidemill.engine.archiving import blob_name, header_of, name_of
 from tidemill.engine.engine import Engine
 from tidemill.engine.retiring import Retirer
 from tidemill.engine.rows import DAY_MS, RUN, retention_term
 from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
-from tidemill.stores.contract import Commit, Job, Stream
+from tidemill.stores.contract import Commit, Job, Row, Stream
 
 LARGE = "x" * 300_000
 
@@ -256,12 +258,16 @@ async def test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew(
     pass_days(mill, 40)
     await operator(mill).archive_sweep()
     # The new run is further on than the old one was when it was last seen here.
-    await worker.engine.start(reference, key="daily")
+    flow = document(node("a"), node("b", "a"), node("c", "b"), node("s", "c", type="signal"), name="keyed")
+    await worker.engine.start(await worker.publish(flow), key="daily")
     await worker.ambient.sleep(1_000)
-    await worker.engine.signal("daily", "s", "new")
-    await worker.end("daily")
     view = await other.engine.show("daily")
-    assert view.outputs == {"s": "new"}
+    assert {name: shown["status"] for name, shown in view.nodes.items()} == {
+        "a": "COMPLETED",
+        "b": "COMPLETED",
+        "c": "COMPLETED",
+        "s": "WAITING",
+    }
 
 
 # Interruptions
@@ -308,7 +314,7 @@ async def test_a_sweep_may_die_anywhere(mill: Mill) -> None:
     pass_days(mill, 40)
     deaths, moment = 0, 0
     logs = dict(mill.store._logs)
-    tables = {name: {key: row for key, row in table._rows.items()} for name, table in mill.store._tables.items()}
+    tables = {name: dict(table._rows) for name, table in mill.store._tables.items()}
     while True:
         moment += 1
         mill.store._logs = dict(logs)
@@ -466,3 +472,86 @@ def test_what_a_run_is_found_by_when_it_is_due() -> None:
     assert retention_term(10, Retention(keep=True)) == "kept"
     assert retention_term(10, Retention(days=0.0)) == "retire:11"
     assert retention_term(10, Retention(days=1.5)) == "retire:13"
+
+
+@simulated
+async def test_a_run_that_moved_on_after_it_was_archived_stays(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a"), FAILS))
+    pass_days(mill, 40)
+    door = Door(mill.store)
+    moved: list[str] = []
+
+    async def retry_first(call: Call) -> Any:
+        moved.append(run.run_id)
+        await worker.engine.retry(run.run_id)
+        await worker.end(run.run_id)
+        return await call()
+
+    door.next("forget", retry_first)
+    swept = await operator(mill, store=door).archive_sweep()
+    assert moved
+    assert (swept.retired, swept.left) == ((), ((run.run_id, "it has moved on"),))
+    assert await stored(mill) == {run.run_id}
+
+
+@simulated
+async def test_a_row_that_is_wrong_costs_no_run(mill: Mill) -> None:
+    """What a row says is only where to look; the log decides."""
+    worker = await mill.process()
+    run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))
+    await worker.ambient.sleep(1_000)
+    pass_days(mill, 40)
+    row = (await shown(mill))[RUN, run_id]
+    wrong = msgspec.structs.replace(row, terms=("status:COMPLETED", "ended:0"))
+    await mill.store.commit([Commit(stream=mill.stream(run_id), expected=None, rows=(wrong,))])
+    swept = await operator(mill).archive_sweep()
+    assert swept.left == ((run_id, "it has not ended"),)
+    assert await stored(mill) == {run_id}
+    await worker.engine.signal(run_id, "s", 1)
+    await worker.end(run_id)
+
+
+@simulated
+async def test_a_run_whose_values_the_archive_has_lost_is_not_brought_back(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
+    await worker.stop()
+    pass_days(mill, 40)
+    archive = MemoryArchive()
+    engine = operator(mill, archive=archive)
+    await engine.archive_sweep()
+    name = blob_name(TENANT, digest_of(b'{"text":"' + LARGE.encode() + b'"}'))
+    assert name in await archive.names("blobs/")
+    archive._held[name] = b"something else"
+    with pytest.raises(Rejected, match="has lost"):
+        await engine.archive_restore(run.run_id)
+    del archive._held[name]
+    with pytest.raises(Rejected, match="has lost"):
+        await engine.archive_restore(run.run_id)
+    assert await stored(mill) == set()
+
+
+@simulated
+async def test_a_run_that_was_forgotten_is_not_remembered(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))
+    await worker.ambient.sleep(1_000)
+    assert worker.cached(run_id) is not None
+    await mill.store.forget(mill.stream(run_id), rows=[Row(kind=RUN, key=run_id, sort=0, deleted=True)])
+    with pytest.raises(Rejected, match="there is no run"):
+        await worker.engine.show(run_id)
+
+
+@simulated
+async def test_a_run_that_ended_elsewhere_is_not_remembered(mill: Mill) -> None:
+    """Somebody who asks again and again would take a later run of the same name for it."""
+    worker, other = await mill.process(), await mill.process("other", work=False)
+    run_id = await worker.start(document(node("a"), node("s", "a", type="signal")))
+    await worker.ambient.sleep(1_000)
+    await other.engine.show(run_id)
+    assert other.cached(run_id) is not None
+    await worker.engine.signal(run_id, "s", 1)
+    await worker.end(run_id)
+    assert (await other.engine.show(run_id)).status == "COMPLETED"
+    assert other.cached(run_id) is None

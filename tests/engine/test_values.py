@@ -124,3 +124,22 @@ async def test_the_items_of_a_map_share_what_they_read(mill: Mill) -> None:
         digest for digest, body in ((d, b) for (_, d), b in mill.blobs._held.items()) if body.startswith(b'{"text"')
     ]
     assert [reads[digest] for digest in inputs] == [1]
+
+
+@simulated
+async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_back(
+    mill: Mill, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(node("a", config="{{ inputs.text | length }}")), {"text": "x" * 70_000})
+    place = next(place for place, body in mill.blobs._held.items() if body.startswith(b'{"text"'))
+    body = mill.blobs._held.pop(place)
+    other = await worker.run(document(node("b", config=1), name="other"))
+    assert other.status == "COMPLETED", "other work goes on"
+    await asyncio.sleep(20)
+    assert [record.getMessage() for record in caplog.records if place[1] in record.getMessage()] == [
+        f"blob {place[1]} is missing; put the same bytes back, or restore it from a backup;"
+        " what needs it waits until then"
+    ]
+    mill.blobs._held[place] = body
+    assert (await worker.end(run_id)).outputs == {"a": 70_000}

@@ -23,7 +23,7 @@ ASKS = node("b", "a", type="human", config={"title": "Go on?", "approvers": ["us
 
 def operator(mill: Mill, *, archive: Archive | None = None, store: Store | None = None, **options: Any) -> Engine:
     """An engine that only looks after the store."""
-    engine = Engine(
+    return Engine(
         store=store or mill.store,
         blobs=mill.blobs,
         ambient=SimAmbient(mill.loop, random.Random("operator"), "operator"),
@@ -31,7 +31,6 @@ def operator(mill: Mill, *, archive: Archive | None = None, store: Store | None 
         archive=archive or MemoryArchive(),
         **options,
     )
-    return engine
 
 
 async def shown(mill: Mill) -> dict[tuple[str, str], Row]:

@@ -127,7 +127,8 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.ledger = folder, folder / "ledger.txt"
-        self.url = f"sqlite:///{folder}/mill.db"
+        self.file = str(folder / "mill.db")
+        self.url = f"sqlite:///{self.file}"
         (folder / "shop_code.py").write_text(APP)
         self._workers: list[Worker] = []
 

@@ -280,9 +280,7 @@ def open_bucket(where: Bucket) -> S3Store:
     limits = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS), "timeout": timedelta(seconds=REQUEST_SECONDS)}
     client: Any = {**limits, "allow_http": where.endpoint.startswith("http://")}
     retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
-    return S3Store(
-        where.name, prefix=where.prefix or None, config=config, client_options=client, retry_config=retries
-    )
+    return S3Store(where.name, prefix=where.prefix or None, config=config, client_options=client, retry_config=retries)
 
 
 def _info(known: Any, place: BlobState, kept: bool) -> BlobInfo:

@@ -23,6 +23,7 @@ from tidemill.cli.options import (
     Actor,
     AsJson,
     Author,
+    DryRun,
     File,
     Given,
     Labels,
@@ -161,7 +162,7 @@ def publish_command(
     from tidemill.cli.asking import Asking, acting
     from tidemill.cli.catalogue import publish
 
-    return publish(Asking(store, as_json), file, author=acting(author), message=message)
+    return publish(Asking(store, as_json, creates=True), file, author=acting(author), message=message)
 
 
 @app.command("start")
@@ -240,6 +241,22 @@ def worker_command(
         as_json=as_json,
     )
     return work(options)
+
+
+@app.command("migrate")
+def migrate_command(
+    dry_run: DryRun = False,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Bring a store to the schema that this version knows.
+
+    Every command does so by itself; --dry-run only tells what is pending.
+    """
+    from tidemill.cli.asking import Asking
+    from tidemill.cli.migrate import migrate
+
+    return migrate(Asking(store, as_json), dry_run=dry_run)
 
 
 app.command("why")(why_command)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill import front
+from tidemill.bootstrap import check_there
 from tidemill.cli import exits
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.problems import as_plain, print_json, print_refusal
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 CLOSE_SECONDS_MAX = 0.3
 """Whatever still runs is fenced off, so it is not waited for."""
+PRIVATE_STORE = "memory://"
 ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
 _FORMAT = "v"
@@ -40,6 +42,8 @@ class Asking:
     as_json: bool = False
     archive: str | None = None
     """Where old runs are, if not in the usual place."""
+    creates: bool = False
+    """Whether a store that is not there yet is made."""
 
     def answer(
         self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
@@ -64,6 +68,8 @@ class Asking:
         return exits.OK
 
     def _asked(self, ask: Callable[[Tidemill], T]) -> T:
+        if not self.creates:
+            check_there(self.store)
         mill = front.open(self.store, work=False, archive=self.archive)
         try:
             return ask(mill)
@@ -82,7 +88,7 @@ class Asking:
     @property
     def alone(self) -> bool:
         """Whether nobody else can ever reach this store."""
-        return self.store == DEFAULT_STORE
+        return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:
         """A command that can be copied from the screen and means this store."""

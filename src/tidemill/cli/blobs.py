@@ -41,7 +41,7 @@ def put_command(
         data, name = read_source(file)
         return mill.put_blob(data, media_type=media_type or guessed_type(name), name=name, keep=keep)
 
-    return Asking(store, as_json).answer(ask, lambda described: print(described["$blob"]))
+    return Asking(store, as_json, creates=True).answer(ask, lambda described: print(described["$blob"]))
 
 
 @blobs.command("get")

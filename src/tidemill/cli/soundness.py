@@ -10,7 +10,7 @@ from typing import Any
 from tidemill.cli.ages import age, moment
 from tidemill.cli.asking import ALONE, Asking
 from tidemill.cli.logbook import Logbook
-from tidemill.cli.paint import GREEN, RED, YELLOW, Paint
+from tidemill.cli.paint import RED, YELLOW, Paint
 from tidemill.cli.problems import counted
 from tidemill.cli.snippets import names
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title

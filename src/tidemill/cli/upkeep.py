@@ -1,4 +1,4 @@
-"""`tidemill verify-log` and `tidemill reindex`: is what the store holds sound, and do its lists say what its logs say?"""
+"""`tidemill verify-log` and `tidemill reindex`: is what the store holds sound, and do its lists say what it holds?"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ wants the bytes asks for them with `context.read`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from tidemill.handlers.contract import Blob, Fail
 
 MARK = "$blob"
 """The key by which a description is known; its value is the digest."""
+
+_DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
+
+
+def files_in(text: bytes) -> list[str]:
+    """The digests of the files that a text describes."""
+    return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 
 async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson) -> bytes:
@@ -88,7 +96,7 @@ async def _of_file(path: Path) -> AsyncIterator[bytes]:
         file = await asyncio.to_thread(path.open, "rb")
     except OSError as error:
         message = f"the file of a blob cannot be read: {path}: {error.strerror or error}"
-        raise Fail("blob_unreadable", message, hint="return the path of a file that is there") from error
+        raise Fail("blob_file_unreadable", message, hint="return the path of a file that is there") from error
     with file:
         while chunk := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield chunk

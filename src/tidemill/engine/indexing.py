@@ -193,7 +193,6 @@ class Indexer:
                 version, state, rows = await self._derived(stream)
             except (TidemillError, *DAMAGE, KeyError):
                 self._unreadable.append(stream.key)
-                self._spare(listed, stream)
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
             wrong = [row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)]
@@ -207,11 +206,6 @@ class Indexer:
             self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
         for name in rows:
             listed.pop(name, None)
-
-    def _spare(self, listed: dict[Named, int], stream: Stream) -> None:
-        """A log that cannot be read supports the rows that were made from it when it could."""
-        for name in [(kind, key) for kind, key in listed if key == stream.key or key.startswith(f"{stream.key}/")]:
-            del listed[name]
 
     async def _derived(self, stream: Stream) -> tuple[int, State | None, dict[Named, Row]]:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
@@ -234,7 +228,7 @@ class Indexer:
         for kind, key in left:
             owner = _owner(tenant, kind, key)
             (tail,) = await self._store.load({owner: 0}, snapshots=False)
-            if tail.version and not tail.damage and await self._calls_for(owner, (kind, key)):
+            if tail.damage or (tail.version and await self._calls_for(owner, (kind, key))):
                 continue
             self._tally["surplus"] += 1
             if not self._dry_run:
@@ -242,6 +236,7 @@ class Indexer:
                 await self._store.commit([Commit(stream=owner, expected=tail.version, rows=(gone,))])
 
     async def _calls_for(self, stream: Stream, name: Named) -> bool:
+        """A log that cannot be read supports the rows that were made from it when it could."""
         try:
             return name in (await self._derived(stream))[2]
         except (TidemillError, *DAMAGE, KeyError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Literal
 
@@ -28,6 +29,8 @@ WORKER_FORMAT = 1
 HELD_SHOWN_MAX = 20
 FORGET_AFTER_MS = 3_600_000
 FORGET_EVERY_BEATS = 12
+LEAVE_MS_MAX = 2_000
+"""How long a worker that leaves waits for its row to be removed; left behind, it is that of a dead one."""
 ROWS_MAX = 1_000
 """So many workers are looked at in one go."""
 
@@ -130,7 +133,9 @@ class Registry:
             task.cancel()
         await asyncio.gather(loop, return_exceptions=True)
         gone = Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, deleted=True)
-        await self._commit((gone,))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_MS_MAX / 1000):
+                await self._commit((gone,))
 
     def row(self) -> WorkerRow:
         """The worker as it is now."""
@@ -154,12 +159,21 @@ class Registry:
 
     async def _forever(self) -> None:
         while True:
-            self._reach(await self._commit((self._index_row(),)))
+            await self._beat()
             self._beats += 1
             if self._beats % FORGET_EVERY_BEATS == 0:
                 await self._forget()
             self._rest = asyncio.create_task(self._ambient.sleep(self._options.beat_ms), name="tidemill-beat")
             await asyncio.wait({self._rest})
+
+    async def _beat(self) -> None:
+        """Write the row. A store that takes longer than a worker may be silent is as good as one that is gone."""
+        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._reach, False)
+        try:
+            reached = await self._commit((self._index_row(),))
+        finally:
+            late.cancel()
+        self._reach(reached)
 
     def _index_row(self) -> Row:
         queues = self._options.queues or ("*",)

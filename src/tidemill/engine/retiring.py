@@ -26,6 +26,7 @@ from tidemill.engine.archiving import (
     name_of,
     needed_blobs,
 )
+from tidemill.engine.binaries import files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.indexing import all_rows, rows_of
 from tidemill.engine.rows import DAY_MS, RUN, quiet_day
@@ -165,9 +166,14 @@ class Retirer:
         """Make the archive entry durable, large blobs first. One that is there already must be this very run."""
         header = header_of(stream.tenant, stream.key, state)
         blobs: dict[str, bytes | None] = {}
-        for digest in needed_blobs(map(decode_event, tail.records)):
+        wanted = [*needed_blobs(map(decode_event, tail.records)), *files_in(b"".join(tail.records))]
+        for digest in wanted:
+            if digest in blobs:
+                continue
             body = await self._blobs.get(stream.tenant, digest)
             blobs[digest] = body
+            # A large value may describe files, which the list then holds as well.
+            wanted += files_in(body)
             if len(body) > INLINE_BYTES_MAX:
                 await self._archive.put(blob_name(stream.tenant, digest), body)
                 blobs[digest] = None

@@ -25,8 +25,8 @@ AUDITS_MAX = 10
 EVENTS_MAX = 20_000
 """Longer logs are left to `verify-log`: they would hold up the worker."""
 REST_FACTOR = 100
-UNSURE = frozenset({"blob_unreadable", "workflow_unreadable"})
-"""Findings that may be an outage rather than damage: they are left to people, who ask with `verify-log`."""
+UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus"})
+"""Findings that may be an outage rather than damage, or a job that whoever claims it puts away."""
 SUSPECTS_MAX = 10_000
 """Runs remembered as called out."""
 
@@ -77,12 +77,13 @@ class Sampler:
         stream = Stream(self._tenant, RUN, row.key)
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
         sure = [finding for finding in found.findings if finding.code not in UNSURE]
-        if found.events != shown.events or not sure or row.key in self._called_out:
-            # A row that is behind, or a replica that is: either way this is not the run that was listed.
+        # A row that is behind, or a replica that is: either way this is not the run that was listed.
+        other = found.events not in (0, shown.events)
+        if other or not sure or row.key in self._called_out:
             return
-        await self._call_out(stream, row, sure[0])
+        await self._call_out(stream, row, sure[0], found.events or None)
 
-    async def _call_out(self, stream: Stream, row: Row, finding: Finding) -> None:
+    async def _call_out(self, stream: Stream, row: Row, finding: Finding, version: int | None) -> None:
         self._called_out[row.key] = None
         while len(self._called_out) > SUSPECTS_MAX:
             self._called_out.pop(next(iter(self._called_out)))
@@ -96,4 +97,4 @@ class Sampler:
             row.key,
         )
         suspect = marked_suspect(row, finding.code)
-        await self._store.commit([Commit(stream=stream, expected=read_run_row(row).events, rows=(suspect,))])
+        await self._store.commit([Commit(stream=stream, expected=version, rows=(suspect,))])

@@ -8,13 +8,16 @@ it, and whatever leaves an expression towards a handler is a copy.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.kernel.events import BlobRef, Payload
+
+LOG = logging.getLogger(__name__)
 
 HELD_BYTES_MAX = 256 * 1024 * 1024
 
@@ -47,6 +50,7 @@ class Values:
         self._blobs, self._bytes_max = blobs, bytes_max
         self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
         self._bytes = 0
+        self._missing: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
         """All of these values, or None when one of them has to be loaded first."""
@@ -63,13 +67,25 @@ class Values:
         """All of these values, loading those that are not there."""
         wanted = list(digests)
         absent = [digest for digest in wanted if (tenant, digest) not in self._held]
-        texts = await asyncio.gather(*(self._blobs.get(tenant, digest) for digest in absent))
+        texts = await asyncio.gather(*(self._got(tenant, digest) for digest in absent))
         found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
         for digest in wanted:
             if digest not in found:
                 held = self._held.get((tenant, digest))
-                found[digest] = held or Held(await self._blobs.get(tenant, digest))
+                found[digest] = held or Held(await self._got(tenant, digest))
         return found
+
+    async def _got(self, tenant: str, digest: str) -> bytes:
+        """A text from where blobs are kept. That one is missing is said once, however often it is asked for."""
+        try:
+            text = await self._blobs.get(tenant, digest)
+        except BlobMissing as error:
+            if (tenant, digest) not in self._missing:
+                self._missing.add((tenant, digest))
+                LOG.warning("%s; what needs it waits until then", error)
+            raise
+        self._missing.discard((tenant, digest))
+        return text
 
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
         present = self._held.get((tenant, digest))

@@ -43,7 +43,7 @@ class Vault(Desk):
         info = await self._blobs.stat(self._tenant, digest)
         if info is None:
             hint = "see `tidemill blobs list`; it may have been collected"
-            raise rejected("blob_unknown", f"there is no blob {digest}", path="/digest", hint=hint)
+            raise rejected("blob_unknown", f"there is no blob {digest}", hint=hint)
         return info
 
     async def save_blob(self, digest: str, file: IO[bytes]) -> int:
@@ -86,4 +86,4 @@ class Vault(Desk):
 
 def _check(digest: str) -> None:
     if not is_digest(digest):
-        raise rejected("digest_invalid", f"{digest[:100]!r} is no digest", path="/digest", hint=DIGEST_HINT)
+        raise rejected("digest_invalid", f"{digest[:100]!r} is no digest", hint=DIGEST_HINT)

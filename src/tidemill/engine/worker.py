@@ -273,12 +273,13 @@ class Worker:
         task, lease, state = hand.task, hand.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)
         current = known or standing(state, task.node, task.visit, task.index, lease.token) == "current"
-        if not current or node is None or state.status == "PAUSED":
-            self._settle(hand, shelved(task))
-            return
-        if lease.expired or begun_elsewhere(node, entry.state, task, lease):
+        if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease)):
+            # Also while the run is paused: what a lost worker may have done must not be forgotten with its job.
             times = max(1, lease.expired)
             self._settle(hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times))
+            return
+        if not current or node is None or state.status == "PAUSED":
+            self._settle(hand, shelved(task))
             return
         handler = self._handlers.get(node.type)
         if handler is None:

@@ -33,6 +33,15 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A migration as a store has it."""
+
+    number: int
+    name: str
+    applied_ms: int | None
+    """When it was applied; None while it is pending."""
+
+
 def migrations(dialect: str) -> tuple[Migration, ...]:
     """All migrations of a dialect, in order."""
     found = []

@@ -21,6 +21,7 @@ from tidemill.errors import TidemillError, Unavailable, rejected
 
 APPLICATION_ID = 0x54494445
 """What marks a file as a store of Tidemill ("TIDE")."""
+MAGIC = b"SQLite format 3\0"
 CACHED_STATEMENTS = 128
 CACHE_KIB = 16_384
 BUSY_MS = 10_000
@@ -109,18 +110,18 @@ def errors_of(path: Path | str) -> Iterator[None]:
     """Say in Tidemill's words what SQLite has against the file."""
     try:
         yield
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise meaning(error, path) from error
 
 
-def meaning(error: apsw.Error, path: Path | str) -> TidemillError:
-    """Whose fault an error of SQLite is, and what now."""
+def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> TidemillError:
+    """Whose fault an error of SQLite is, and what now. A text that is none comes from a damaged page."""
     match error:
-        case apsw.NotADBError():
+        case apsw.NotADBError() if not _begins_like_one(Path(path)):
             return rejected(
                 "store_foreign", f"{path} is not a SQLite database", hint="name another file: this one was not touched"
             )
-        case apsw.CorruptError():
+        case apsw.NotADBError() | apsw.CorruptError() | apsw.SQLError() | UnicodeDecodeError():
             return rejected(
                 "store_damaged",
                 f"{path} is damaged: {error}",
@@ -141,6 +142,15 @@ def meaning(error: apsw.Error, path: Path | str) -> TidemillError:
             return Unavailable(f"{path} could not be read or written: {error}{_disk_words(path)}")
         case _:
             return Unavailable(f"{path}: {error}")
+
+
+def _begins_like_one(path: Path) -> bool:
+    """Whether a file was a database once, so that it is damaged and not another kind of file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _why_not(path: Path) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.stores.bells import EVERY_QUEUE
 from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
 from tidemill.stores.sqlite.file import one
-from tidemill.stores.sqlite.seals import Damaged, seal, unseal
+from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
 from tidemill.stores.statements import statements
 
@@ -101,7 +101,7 @@ class Jobs:
             else:
                 state, due, holder, owner = LATER if ready_at > tx.now_ms else READY, ready_at, 0, ""
             lane = self.lane(tx, Lane(job.queue, tenant, job.caps, job.priority))
-            place, body = tx.next(PLACES), seal(job.body, _place(number, job.key))
+            place, body = tx.next(PLACES), seal(job.body, within(commit.stream, job.key))
             tx.execute(_ADD_JOB, (number, job.key, lane, ready_at, place, state, due, token, holder, owner, body))
             if not tx.connection.changes():
                 continue
@@ -146,11 +146,21 @@ class Jobs:
         keeper puts it back."""
         try:
             return self._claim(tx, request)
-        except TypeError:
-            # A flipped bit may turn a number into a text, which cannot be compared.
-            if not self._drop(tx, "drop_misshapen_jobs", ()):
+        except (TypeError, ValueError):
+            # A flipped bit may turn a number into a text, which cannot be compared, or a text into what is none.
+            dropped = self._drop(tx, "drop_misshapen_jobs", ()) + self._drop_unreadable(tx)
+            if not dropped:
                 raise
             return self._claim(tx, request)
+
+    def _drop_unreadable(self, tx: Transaction) -> int:
+        dropped = 0
+        for number, key, name in tx.execute(SQL["jobs_as_bytes"]).fetchall():
+            try:
+                f"{str(key, 'utf-8')}{str(name, 'utf-8')}"
+            except (TypeError, ValueError):
+                dropped += self._drop(tx, "remove_job_by_bytes", (number, key))
+        return dropped
 
     def _claim(self, tx: Transaction, request: Claim) -> list[Lease]:
         execute, now = tx.execute, tx.now_ms
@@ -199,11 +209,12 @@ class Jobs:
                 lanes[number] = lane
         return lanes
 
-    def _drop(self, tx: Transaction, statement: str, values: tuple[int | str, ...]) -> int:
+    def _drop(self, tx: Transaction, statement: str, values: tuple[int | str | bytes, ...]) -> int:
         """Remove damaged jobs; answers how many."""
         tx.execute(SQL[statement], values)
         dropped = tx.connection.changes()
-        LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
+        if dropped:
+            LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
         return dropped
 
     def _line(self, execute: Execute, number: int, request: Claim) -> list[Head]:
@@ -225,16 +236,17 @@ class Jobs:
 
     def _lease(self, tx: Transaction, head: Head, lane: Lane, request: Claim) -> Lease | None:
         """Hand a job over. A token it still has is that of a holder who let the lease expire."""
+        stream = Stream(head.tenant, head.kind, head.stream)
         try:
-            body = unseal(head.body, _place(head.number, head.key), "it")
-        except (Damaged, AttributeError):
+            body = unseal(head.body, within(stream, head.key), "it")
+        except Damaged:
             self._drop(tx, "remove_job", (head.number, head.key))
             return None
         token, expired = tx.next(TOKENS), head.expired + (head.token != 0)
         until = tx.now_ms + request.lease_ms
         tx.execute(_LEASE, (until, token, expired, self.holder, request.owner, head.number, head.key))
         return Lease(
-            stream=Stream(head.tenant, head.kind, head.stream),
+            stream=stream,
             key=head.key,
             token=token,
             body=body,
@@ -271,15 +283,15 @@ class Jobs:
 
     # Looking
 
-    def views(self, execute: Execute, number: int) -> list[JobView]:
+    def views(self, execute: Execute, stream: Stream, number: int) -> list[JobView]:
         """Every job of a stream; a damaged one has no body."""
         found = execute(SQL["jobs_of"], (number,)).fetchall()
-        return [self._view(execute, number, *row) for row in found]
+        return [self._view(execute, stream, *row) for row in found]
 
     def _view(
         self,
         execute: Execute,
-        number: int,
+        stream: Stream,
         key: str,
         lane: int,
         sealed: bytes,
@@ -290,18 +302,13 @@ class Jobs:
     ) -> JobView:
         try:
             queue, _, caps, priority = self.called(execute, lane)
-            body = unseal(sealed, _place(number, key), "it")
-        except (Damaged, AttributeError, TypeError, ValueError):
+            body = unseal(sealed, within(stream, key), "it")
+        except (Damaged, TypeError, ValueError):
             queue, caps, priority, body = "", (), 0, b""
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
         if not token:
             return JobView(job=job, token=0)
         return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner)
-
-
-def _place(number: int, key: str) -> bytes:
-    """Where a job belongs."""
-    return b"%d/" % number + key.encode()
 
 
 def _named(queue: str, tenant: str, priority: int) -> bytes:

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
 from tidemill.errors import rejected
-from tidemill.stores.migrate import Migration, migrations, pending
-from tidemill.stores.sqlite.file import APPLICATION_ID, errors_of
+from tidemill.stores.migrate import Migration, Step, migrations, pending
+from tidemill.stores.sqlite.file import APPLICATION_ID, check_place, connect, errors_of
 from tidemill.stores.sqlite.holders import Holders
 
 DIALECT = "sqlite"
@@ -95,6 +96,25 @@ def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
                     connection.execute("ROLLBACK")
             raise
     return todo
+
+
+def steps(path: Path, *, dry_run: bool) -> tuple[Step, ...]:
+    """The migrations of a file, once what is pending has been applied; with `dry_run` nothing is, or even created."""
+    check_place(path)
+    if dry_run and not path.exists():
+        return tuple(Step(number=each.number, name=each.name, applied_ms=None) for each in migrations(DIALECT))
+    connection = connect(path, read_only=dry_run)
+    try:
+        if not dry_run:
+            migrate(connection, path)
+        schema = look(connection, path)
+        with errors_of(path):
+            known = "SELECT number, name, applied_ms FROM migrations ORDER BY number"
+            rows: list[Any] = connection.execute(known).fetchall() if schema.applied else []
+    finally:
+        connection.close()
+    done = [Step(number=number, name=name, applied_ms=applied_ms) for number, name, applied_ms in rows]
+    return (*done, *(Step(number=each.number, name=each.name, applied_ms=None) for each in schema.pending))
 
 
 def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:

@@ -5,9 +5,22 @@ A seal covers a body and the place it belongs to, so that a body which is found 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
+from tidemill.stores.contract import Stream
+
 SEAL_BYTES = 4
+
+
+def seal_of(counters: Sequence[int]) -> int:
+    """A checksum of numbers that stand beside it."""
+    return crc32("/".join(map(str, counters)).encode())
+
+
+def within(stream: Stream, what: object) -> bytes:
+    """A place in a stream. It has the stream's name and not its number: a damaged index may lead to another one."""
+    return f"{stream.kind}\0{stream.tenant}\0{stream.key}\0{what}".encode()
 
 
 class Damaged(Exception):

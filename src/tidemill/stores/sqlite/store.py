@@ -13,14 +13,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import apsw
 
-from tidemill.errors import Unavailable
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
     Backlog,
@@ -40,7 +40,7 @@ from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.feeds import Feeds
 from tidemill.stores.sqlite.file import check_place, connect, errors_of, one
 from tidemill.stores.sqlite.holders import Holders
-from tidemill.stores.sqlite.jobs import CAPS, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.schema import migrate, newest_known, refuse_migrated
 from tidemill.stores.sqlite.streams import SQL, Streams, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints
@@ -123,7 +123,7 @@ class SqliteStore:
         self.poke()
         if self._jobs.holder:
             holder, self._jobs.holder = self._jobs.holder, 0
-            with suppress(Unavailable):
+            with suppress(TidemillError):
                 await writer.run(lambda tx: self._let_go(tx, holder), durable=False)
             self._holders.leave(holder)
         await writer.close()
@@ -279,7 +279,10 @@ class SqliteStore:
                     return leases
                 with errors_of(self.path):
                     due = next_due_ms(self._read)
-                await self._rest(bell, (until if due is None else min(due, until)) - now)
+                # A clock that was set back makes the moment look far away; nobody waits longer than they asked to.
+                left = (until if due is None else min(due, until)) - now
+                # And nothing rings when a process dies, so whoever waits looks for its leases now and then.
+                await self._rest(bell, min(left, request.wait_ms, ROLL_CALL_MS))
             finally:
                 with self._bells_lock:
                     self._bells.take_down(bell, topics)
@@ -316,37 +319,44 @@ class SqliteStore:
     # Reading
 
     async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
-        with errors_of(self.path):
-            return [tail_of(self._reading(), stream, version, snapshots) for stream, version in after.items()]
+        with self._view() as execute:
+            return [tail_of(execute, stream, version, snapshots) for stream, version in after.items()]
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> Page:
-        with errors_of(self.path):
-            return sql_rows.find(self._reading(), tenant, kind, terms, after, limit)
+        with self._view() as execute:
+            return sql_rows.find(execute, tenant, kind, terms, after, limit)
 
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
-        with errors_of(self.path):
-            return sql_rows.count(self._reading(), tenant, kind, terms, at_most)
+        with self._view() as execute:
+            return sql_rows.count(execute, tenant, kind, terms, at_most)
 
     async def jobs(self, stream: Stream) -> list[JobView]:
-        with errors_of(self.path):
-            execute = self._reading()
+        with self._view() as execute:
             found = one(execute(SQL["stream"], (stream.kind, stream.tenant, stream.key)))
-            return [] if found is None else self._jobs.views(execute, found[0])
+            return [] if found is None else self._jobs.views(execute, stream, found[0])
 
     async def backlog(self) -> list[Backlog]:
-        with errors_of(self.path):
-            return backlog(self._reading(), self._clock())
+        with self._view() as execute:
+            return backlog(execute, self._clock())
 
     async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
-        with errors_of(self.path):
-            return streams_of(self._reading(), kind, after, limit)
+        with self._view() as execute:
+            return streams_of(execute, kind, after, limit)
 
-    def _reading(self) -> Callable[..., apsw.Cursor]:
+    @contextmanager
+    def _view(self) -> Iterator[Execute]:
+        """Read the file as it is at one moment: what others commit between two statements would look like damage."""
         if self._writer is None:
             raise Unavailable("the store is closed")
-        return self._read
+        with errors_of(self.path):
+            self._read("BEGIN")
+            try:
+                yield self._read
+            finally:
+                if self._reader.in_transaction:
+                    self._read("ROLLBACK")
 
     # Following
 

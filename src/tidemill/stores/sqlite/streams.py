@@ -24,7 +24,7 @@ from tidemill.stores.contract import (
 from tidemill.stores.sqlite.file import one
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import write_row
-from tidemill.stores.sqlite.seals import Damaged, seal, unseal
+from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
 from tidemill.stores.statements import statements
 
@@ -74,7 +74,7 @@ class Streams:
             tx.execute(_ADVANCE, (version, number, expected))
             if not tx.connection.changes():
                 return VersionConflict(version=self._version(tx, number) or 0)
-            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(records), _place(number, version))))
+            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(records), within(commit.stream, version))))
             tx.append(commit.stream, expected + 1, records)
         else:
             found = self._version(tx, number)
@@ -112,7 +112,7 @@ class Streams:
         number = tx.learned[stream] = tx.next(STREAMS)
         tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
         if commit.records:
-            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(commit.records), _place(number, version))))
+            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(commit.records), within(stream, version))))
             tx.append(stream, 1, commit.records)
         return self._follow_up(tx, commit, number, version)
 
@@ -120,7 +120,8 @@ class Streams:
         """What a commit that is not refused changes besides the log."""
         snapshot = commit.snapshot
         if snapshot is not None:
-            tx.execute(_SET_SNAPSHOT, (number, snapshot.version, seal(snapshot.body, _place(number, snapshot.version))))
+            sealed = seal(snapshot.body, within(commit.stream, snapshot.version))
+            tx.execute(_SET_SNAPSHOT, (number, snapshot.version, sealed))
         jobs = self._jobs
         if commit.acks or commit.drop or commit.withdraw:
             jobs.remove(tx, number, commit)
@@ -146,10 +147,6 @@ class Streams:
         return True
 
 
-def _place(number: int, version: int) -> bytes:
-    return b"%d/%d" % (number, version)
-
-
 def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Tail:
     """A stream behind a version, or why it cannot be read."""
     version = 0
@@ -161,7 +158,7 @@ def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Ta
         body = None
         if snapshots:
             after, body = _snapshot(execute, stream, number, after)
-        records = _records(execute, number, after, version)
+        records = _records(execute, stream, number, after, version)
     except (Damaged, apsw.CorruptError, TypeError, ValueError) as error:
         # A flipped bit may turn a number into a text.
         return Tail(stream=stream, version=_whole(version), after=after, records=(), damage=str(error))
@@ -177,16 +174,16 @@ def _snapshot(execute: Execute, stream: Stream, number: int, after: int) -> tupl
     try:
         row = one(execute(SQL["snapshot"], (number,)))
         if row is not None and row[0] > after:
-            return row[0], unseal(row[1], _place(number, row[0]), "it")
+            return row[0], unseal(row[1], within(stream, row[0]), "it")
     except (Damaged, apsw.CorruptError, TypeError) as error:
         LOG.warning("the snapshot of %s is damaged and not used: %s", stream.key, error)
     return after, None
 
 
-def _records(execute: Execute, number: int, after: int, version: int) -> tuple[bytes, ...]:
+def _records(execute: Execute, stream: Stream, number: int, after: int, version: int) -> tuple[bytes, ...]:
     if after >= version:
         return ()
-    chunks = list(_chunks(number, execute(SQL["records"], (number, after)).fetchall()))
+    chunks = list(_chunks(stream, execute(SQL["records"], (number, after)).fetchall()))
     records = tuple(record for _, chunk in chunks for record in chunk)
     first, last = (chunks[0][0], chunks[0][0] + len(records) - 1) if chunks else (0, 0)
     if last != version or first > after + 1:
@@ -194,11 +191,11 @@ def _records(execute: Execute, number: int, after: int, version: int) -> tuple[b
     return records[after + 1 - first :]
 
 
-def _chunks(number: int, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:
     """The number of the first record of each row, and its records, without a gap between rows."""
     following = None
     for version, sealed in rows:
-        chunk = _unpack(unseal(sealed, _place(number, version), f"record {version}"))
+        chunk = _unpack(unseal(sealed, within(stream, version), f"record {version}"))
         first = version - len(chunk) + 1
         if following is not None and first != following:
             raise Damaged(f"record {following} is missing")

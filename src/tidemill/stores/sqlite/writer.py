@@ -24,6 +24,7 @@ from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
 from tidemill.stores.sqlite.file import meaning
 from tidemill.stores.sqlite.schema import refuse_migrated
+from tidemill.stores.sqlite.seals import seal_of
 from tidemill.stores.statements import statements
 
 SQL = statements("sqlite")
@@ -62,8 +63,11 @@ class Transaction:
     def next(self, counter: int) -> int:
         """The next number of a counter; what was given out and not used is never given out again."""
         if self._counters is None:
-            (row,) = self.execute(_COUNTERS).fetchall()
-            self._counters = list(row)
+            ((*counters, found),) = self.execute(_COUNTERS).fetchall()
+            if found != seal_of(counters):
+                # One that fell back would give out numbers twice, and a fence token must never be.
+                raise apsw.CorruptError("the counters do not match their checksum")
+            self._counters = counters
         self._counters[counter] += 1
         self._dirty = True
         return self._counters[counter]
@@ -76,7 +80,7 @@ class Transaction:
     def finish(self) -> None:
         """Write the counters back."""
         if self._dirty and self._counters is not None:
-            self.execute(_SET_COUNTERS, self._counters)
+            self.execute(_SET_COUNTERS, (*self._counters, seal_of(self._counters)))
 
 
 Operation = Callable[[Transaction], T]
@@ -256,7 +260,7 @@ class Writer:
         self._fail(batch, error)
 
     def _doubt(self, error: BaseException) -> None:
-        self._doubtful |= isinstance(error, apsw.IOError) and error.extendedresult == apsw.SQLITE_IOERR_FSYNC
+        self._doubtful |= getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC
 
     def _roll_back(self) -> None:
         """Leave no transaction open; SQLite may have ended it already, with the error that led here."""
@@ -301,7 +305,7 @@ class Writer:
 
     def _settle(self, waiting: Waiting, error: BaseException) -> None:
         if not waiting.future.done():
-            shown = meaning(error, self._path) if isinstance(error, apsw.Error) else error
+            shown = meaning(error, self._path) if isinstance(error, (apsw.Error, UnicodeDecodeError)) else error
             if shown is not error:
                 shown.__cause__ = error
             waiting.future.set_exception(shown)

@@ -1,6 +1,7 @@
 -- Streams with their records and snapshots, jobs, rows: what the store contract is made of.
 --
--- counters   one row: the last number given out as a stream's id, a job's place in the line, a fence token
+-- counters   one row: the last number given out as a stream's id, a job's place in the line, a fence token; and a
+--            checksum of the three, since a counter that fell back would give out a token twice
 -- streams    a name, and the number of records behind it
 -- records    what one commit appended to a stream, as one value; `version` is that of its last record
 -- snapshots  the newest one of a stream
@@ -15,9 +16,10 @@ CREATE TABLE counters (
     id       INTEGER PRIMARY KEY CHECK (id = 1),
     streams  INTEGER NOT NULL,
     places   INTEGER NOT NULL,
-    tokens   INTEGER NOT NULL
+    tokens   INTEGER NOT NULL,
+    seal     INTEGER NOT NULL
 );
-INSERT INTO counters VALUES (1, 0, 0, 0);
+INSERT INTO counters VALUES (1, 0, 0, 0, 2415664546);
 
 CREATE TABLE streams (
     id       INTEGER PRIMARY KEY,

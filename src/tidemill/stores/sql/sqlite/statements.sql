@@ -1,9 +1,9 @@
 -- Every statement of the SQLite store, by name. Tables: see 0001_streams_jobs_rows.sql.
 
 -- name: counters
-SELECT streams, places, tokens FROM counters WHERE id = 1;
+SELECT streams, places, tokens, seal FROM counters WHERE id = 1;
 -- name: set_counters
-UPDATE counters SET streams = ?, places = ?, tokens = ? WHERE id = 1;
+UPDATE counters SET streams = ?, places = ?, tokens = ?, seal = ? WHERE id = 1;
 
 -- name: stream
 SELECT id, version FROM streams WHERE kind = ? AND tenant = ? AND key = ?;
@@ -50,6 +50,11 @@ INSERT INTO jobs (stream, key, lane, ready_at_ms, place, state, due_ms, token, h
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 -- name: drop_jobs_in_line
 DELETE FROM jobs WHERE state = 1 AND lane = ?;
+-- name: jobs_as_bytes
+SELECT j.stream, CAST(j.key AS BLOB), CAST(s.kind || s.tenant || s.key AS BLOB)
+    FROM jobs j JOIN streams s ON s.id = j.stream;
+-- name: remove_job_by_bytes
+DELETE FROM jobs WHERE stream = ? AND CAST(key AS BLOB) = ?;
 -- name: drop_misshapen_jobs
 DELETE FROM jobs WHERE NOT (
     typeof(key) = 'text' AND typeof(lane) = 'integer' AND typeof(ready_at_ms) = 'integer' AND typeof(place) = 'integer'
