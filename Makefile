@@ -50,7 +50,8 @@ sim: setup ## Simulate SEEDS=n random histories with faults
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
 chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n died
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(CLOCKS),--clocks)
 
 mutants: setup ## Break every guard once and see its test fail
 	@$(BIN)/python -m tests.mutants

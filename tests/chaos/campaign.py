@@ -65,9 +65,11 @@ def must_fire(weather: Weather) -> tuple[str, ...]:
 
 def advice(weather: Weather, place: Path) -> str:
     """How to see more of what broke."""
+    clocks = " CLOCKS=1" if weather.jumping_clocks else ""
     return (
         f"The database, the ledger and what the processes wrote are in {place}.\n"
-        f"The same faults in the same order, though not at the same instants: make chaos SEED={weather.seed} MINUTES=0"
+        "The same faults in the same order, though not at the same instants: "
+        f"make chaos SEED={weather.seed} MINUTES=0{clocks}"
     )
 
 

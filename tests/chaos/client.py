@@ -26,7 +26,6 @@ NOT_YET = {"approval_unknown", "run_ended"}
 OVER = ("COMPLETED", "FAILED", "CANCELLED")
 
 
-
 class Acks:
     """What was acknowledged."""
 

@@ -133,7 +133,9 @@ class Judge:
         assert isinstance(created, RunCreated)
         self._finding.seen += led_to(events)
         flow, state = await engine.catalog.flow(TENANT, created.digest), replay(events)
-        complaints = [f"{found.law} at event {found.seq}: {found.message}" for found in check_log(flow.workflow, events)]
+        complaints = [
+            f"{found.law} at event {found.seq}: {found.message}" for found in check_log(flow.workflow, events)
+        ]
         jobs = await store.jobs(stream)
         audit = compare(Entry(state, flow), jobs)
         if jobs or audit.missing or audit.surplus:

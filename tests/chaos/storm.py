@@ -29,7 +29,7 @@ HAPPENINGS = {
     "stop_long": 6,
     "drain": 2,
 }
-"""What happens, and how often beside the others."""
+"""What happens, and how often beside the others. It is dealt like cards, so that everything has its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,7 @@ class Storm:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"storm {self.weather.seed}")
+        self._cards: list[str] = []
         self._at_work: list[WorkerProcess] = []
         self._draining: list[WorkerProcess] = []
         self._standing: list[tuple[float, WorkerProcess, Stopped]] = []
@@ -189,7 +190,10 @@ class Storm:
     # What happens
 
     def _happen(self) -> None:
-        name = self._rng.choices(list(HAPPENINGS), list(HAPPENINGS.values()))[0]
+        if not self._cards:
+            self._cards = [name for name, count in HAPPENINGS.items() for _ in range(count)]
+            self._rng.shuffle(self._cards)
+        name = self._cards.pop()
         running = [worker for worker in self._at_work if not worker.stopped and worker.alive]
         if name == "kill_client":
             self._kill_client()

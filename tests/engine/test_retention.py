@@ -398,6 +398,8 @@ async def test_a_damaged_entry_is_not_brought_back(mill: Mill) -> None:
         with pytest.raises(Rejected, match="cannot be read"):
             await engine.archive_restore(run.run_id)
         assert await stored(mill) == set()
+    page = await engine.archive_list()
+    assert (page.runs, page.damaged) == ((), (name,))
 
 
 @simulated

@@ -106,3 +106,18 @@ class WaitingLaws:
             await sut.store.close()
         assert task.result() == []
         await sut.store.open()
+
+    async def test_a_claim_that_is_cancelled_keeps_nothing(self, sut: StoreUnderTest) -> None:
+        """Whatever step it is cancelled at, the job is there for the next one, and nobody counts as lost."""
+        await sut.put(job())
+        for steps in range(8):
+            task = asyncio.create_task(sut.claim(9))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if not task.cancelled():
+                await sut.store.release(task.result())
+            lease = (await asyncio.wait_for(sut.claim(9, wait_ms=LONG_MS), 5))[0]
+            assert (lease.key, lease.expired) == ("a", 0), f"cancelled after {steps} steps"
+            await sut.store.release([lease])

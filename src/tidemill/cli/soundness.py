@@ -94,6 +94,8 @@ def tell_reindexed(found: Reindexed) -> None:
 
 def tell_archive(asking: Asking, page: ArchivePage) -> None:
     """Print archived runs."""
+    if page.damaged:
+        print_hint(f"cannot be read: {names(page.damaged, NAMES_COLUMNS_MAX)}")
     if not page.runs:
         print("the archive has no such run")
         if asking.alone:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -146,8 +147,6 @@ def decode_archived(name: str, body: bytes) -> Archived:
 
 def decode_header(name: str, body: bytes) -> Header:
     """The first line of an archived run."""
-    import io
-
     try:
         with gzip.open(io.BytesIO(body)) as file:
             return _header(msgspec.json.decode(file.readline()))

@@ -24,7 +24,7 @@ from tidemill.engine.indexing import Indexer, Reindexed, all_rows, all_streams, 
 from tidemill.engine.retiring import RESTORED, Retirer, Swept
 from tidemill.engine.rows import RUN
 from tidemill.engine.versions import WORKFLOW
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
 
 FINDINGS_MAX = 10_000
@@ -42,6 +42,8 @@ class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[Header, ...]
     more: bool = False
+    damaged: tuple[str, ...] = ()
+    """Names of entries that cannot be read."""
 
 
 class Upkeep(Desk):
@@ -148,14 +150,16 @@ class Upkeep(Desk):
         """Archived runs, the latest months first."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
-        archive, found = self._open_archive(), list[Header]()
+        archive, found, damaged, more = self._open_archive(), list[Header](), list[str](), False
         async for name in self._entries(archive, workflow):
-            if len(found) == limit:
-                return ArchivePage(runs=tuple(found), more=True)
-            body = await archive.get(name)
-            if body is not None:
-                found.append(decode_header(name, body))
-        return ArchivePage(runs=tuple(found))
+            more = len(found) + len(damaged) == limit
+            if more:
+                break
+            try:
+                found.append(decode_header(name, await archive.get(name) or b""))
+            except Rejected:
+                damaged.append(name)
+        return ArchivePage(runs=tuple(found), more=more, damaged=tuple(damaged))
 
     async def archive_show(self, run_id: str) -> tuple[Header, list[dict[str, Any]]]:
         """An archived run as it was when it was retired, with its events."""

@@ -267,7 +267,8 @@ class Store(Protocol):
 
         Each next job is one of the tenant whose last claimed job is longest ago (hand-over does not count; among
         tenants never served the lesser name), and of its jobs the one of highest priority, then of the earliest
-        ready time, then the one inserted first. A job whose lease expired keeps its ready time.
+        ready time, then the one inserted first. A job whose lease expired keeps its ready time. A claim that is
+        cancelled keeps nothing: what it was given at that moment is given back.
         """
         ...
 

@@ -79,6 +79,7 @@ class SqliteStore:
         self._entering = asyncio.Lock()
         self._rolled_at = 0.0
         self._feeds = Feeds()
+        self._returning: set[asyncio.Future[None]] = set()
         self._waiting = 0
         self._lookout: asyncio.TimerHandle | None = None
         self._writer: Writer | None = None
@@ -121,6 +122,7 @@ class SqliteStore:
         if writer is None:
             return
         self.poke()
+        await asyncio.gather(*self._returning, return_exceptions=True)
         if self._jobs.holder:
             holder, self._jobs.holder = self._jobs.holder, 0
             with suppress(TidemillError):
@@ -273,7 +275,7 @@ class SqliteStore:
             with self._bells_lock:
                 bell = self._bells.hang(topics)
             try:
-                leases = await self._write(lambda tx: self._take(tx, request), durable=False)
+                leases = await self._taken(request)
                 now = self._clock()
                 if leases or now >= until or request.limit <= 0:
                     return leases
@@ -287,6 +289,21 @@ class SqliteStore:
                 with self._bells_lock:
                     self._bells.take_down(bell, topics)
         return []
+
+    async def _taken(self, request: Claim) -> list[Lease]:
+        """Claim, and give back at once what comes when nobody waits for it any more."""
+        claim = asyncio.ensure_future(self._write(lambda tx: self._take(tx, request), durable=False))
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            claim.add_done_callback(self._unclaimed)
+            raise
+
+    def _unclaimed(self, claim: asyncio.Future[list[Lease]]) -> None:
+        if not claim.cancelled() and claim.exception() is None and claim.result() and self._writer is not None:
+            task = asyncio.ensure_future(self.release(claim.result()))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
 
     def _take(self, tx: Transaction, request: Claim) -> list[Lease]:
         self._roll_call(tx)

@@ -21,13 +21,14 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pages = 0
+        self._pages = self._moved = 0
+        """How long the log is, and how long it was when it was last moved."""
         self._task: asyncio.Task[None] | None = None
         self.made = 0
 
     def note(self, connection: apsw.Connection, database: str, pages: int) -> int:
         """Hear how long the log is after a commit."""
-        self._pages = pages
+        self._pages, self._moved = pages, min(self._moved, pages)
         if pages >= PAGES_PRESSING and self._task is None:
             # What happens here is not the commit's: that is done, and must not look as if it had failed.
             with contextlib.suppress(apsw.Error):
@@ -36,11 +37,13 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        return self._pages >= PAGES_DUE and self._task is None
+        # Under steady load somebody always writes while the log is moved, so it is never begun anew by itself. Once it
+        # presses, nothing more is moved beside the commits: one of them must find it idle.
+        return self._task is None and self._pages < PAGES_PRESSING and self._pages - self._moved >= PAGES_DUE
 
     def begin(self) -> None:
         """Move it in a thread; a log that cannot be moved now is tried again after a later commit."""
-        self._pages = 0
+        self._moved = self._pages
         self._task = asyncio.ensure_future(asyncio.to_thread(self._move))
         self._task.add_done_callback(self._over)
 

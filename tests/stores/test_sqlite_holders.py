@@ -1,0 +1,113 @@
+"""Who is alive: a lock of the operating system says so, at once and however somebody went."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.durability.disk import disk_full, failing, installed
+from tests.stores.kit import job, run
+from tidemill.errors import Unavailable
+from tidemill.stores.contract import Claim, Commit
+from tidemill.stores.sqlite.holders import Holders
+from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
+
+ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
+HOLDING = """
+import asyncio, sys
+from tidemill.stores.contract import Claim
+from tidemill.stores.sqlite.store import SqliteStore
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.open()
+    leases = await store.claim(Claim(queues=("q",), limit=1, lease_ms=600_000, owner="child"))
+    print(len(leases), flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+async def opened(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    await store.open()
+    return store
+
+
+async def test_the_leases_of_a_killed_process_are_void_at_once(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "a.db")
+    await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"), job("b")))])
+    child = subprocess.Popen([sys.executable, "-c", HOLDING, str(store.path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+        alive = await store.claim(ANY)
+        assert len(alive) == 1, "what a living process holds was taken from it"
+        time.sleep(ROLL_CALL_MS / 1000)
+        assert await store.claim(ANY) == []
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    time.sleep(ROLL_CALL_MS / 1000)
+    (taken,) = await store.claim(ANY)
+    assert taken.expired == 1
+    assert taken.key != alive[0].key
+    locks = list((tmp_path / "a.db-live").iterdir())
+    assert len(locks) == 1, "the lock of the dead is left"
+    await store.close()
+    assert not (tmp_path / "a.db-live").exists()
+
+
+async def test_a_store_that_closes_gives_back_what_it_holds(tmp_path: Path) -> None:
+    first, second = await opened(tmp_path / "a.db"), await opened(tmp_path / "a.db")
+    await first.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
+    assert len(await first.claim(ANY)) == 1
+    assert await second.claim(ANY) == []
+    await first.close()
+    assert len(await second.claim(ANY)) == 1
+    await second.close()
+
+
+def test_forgotten_locks_are_free(tmp_path: Path) -> None:
+    mine, others = Holders(tmp_path / "a.db"), Holders(tmp_path / "a.db")
+    mine.enter(1)
+    assert not others.is_dead(1)
+    assert others.is_alive(1)
+    assert not mine.is_dead(1)
+    assert others.is_dead(2), "a holder without a lock was never there, or has gone"
+    (tmp_path / "a.db-live" / "3.lock").touch()
+    assert others.is_dead(3)
+    others.sweep(3)
+    with pytest.raises(Unavailable, match="is taken"):
+        others.enter(1)
+    mine.leave(1)
+    assert others.is_dead(1)
+    assert not (tmp_path / "a.db-live").exists()
+
+
+async def test_a_process_that_could_not_become_known_tries_again(tmp_path: Path) -> None:
+    """The number that a rolled back transaction gave out comes again, and its lock must be free then."""
+    with installed() as disk:
+        store = await opened(tmp_path / "a.db")
+        await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
+        fault = disk.fault = failing("write", "-wal", disk_full, times=2)
+        with pytest.raises(Unavailable, match="full"):
+            await store.claim(ANY)
+        assert fault.fired
+        disk.fault = None
+        assert len(await store.claim(ANY)) == 1
+        assert len(list((tmp_path / "a.db-live").iterdir())) == 1
+        await store.close()
+
+
+async def test_nothing_can_be_locked(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "a.db")
+    (tmp_path / "a.db-live").touch()
+    with pytest.raises(Unavailable, match="no lock can be made"):
+        await store.claim(ANY)
+    (tmp_path / "a.db-live").unlink()
+    assert await store.claim(ANY) == []
+    await store.close()
