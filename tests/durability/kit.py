@@ -67,7 +67,12 @@ FLAKY: dict[str, Any] = {
         },
         {"id": "nap", "type": "sleep", "dependencies": ["try"], "config": {"seconds": 0.02}},
         {"id": "big", "type": "python", "dependencies": ["nap"], "config": {"function": "big"}},
-        {"id": "end", "type": "python", "dependencies": ["big"], "config": {"function": "size", "args": {"of": "{{ big.output }}"}}},
+        {
+            "id": "end",
+            "type": "python",
+            "dependencies": ["big"],
+            "config": {"function": "size", "args": {"of": "{{ big.output }}"}},
+        },
     ],
     "outputs": {"size": "{{ end.output }}"},
 }
@@ -141,7 +146,9 @@ def engine_on(store: SqliteStore, *, work: bool = True, **options: Any) -> Engin
 
 
 @asynccontextmanager
-async def mill(path: Path, *, work: bool = True, store: SqliteStore | None = None, **options: Any) -> AsyncIterator[Engine]:
+async def mill(
+    path: Path, *, work: bool = True, store: SqliteStore | None = None, **options: Any
+) -> AsyncIterator[Engine]:
     """An engine at work on a file."""
     engine = engine_on(store or SqliteStore(path), work=work, **options)
     await engine.open()

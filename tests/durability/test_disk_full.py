@@ -33,7 +33,11 @@ CLAIMS = Claim(queues=("q",), limit=1, lease_ms=60_000, owner="w")
 
 async def one_commit(store: SqliteStore) -> None:
     (result,) = await store.commit(
-        [Commit(stream=run("new"), expected=0, records=(b"r" * 5000,), rows=(row("new", 1, "a", "b"),), jobs=(job("n"),))]
+        [
+            Commit(
+                stream=run("new"), expected=0, records=(b"r" * 5000,), rows=(row("new", 1, "a", "b"),), jobs=(job("n"),)
+            )
+        ]
     )
     assert isinstance(result, Committed)
 
@@ -46,7 +50,16 @@ async def claim_and_settle(store: SqliteStore) -> None:
     (lease,) = await again(lambda: store.claim(CLAIMS))
     await store.renew([lease], 60_000)
     (result,) = await store.commit(
-        [Commit(stream=run("old"), expected=1, records=(b"done",), acks=(ack(lease),), jobs=(job("next"),), keep=("next",))]
+        [
+            Commit(
+                stream=run("old"),
+                expected=1,
+                records=(b"done",),
+                acks=(ack(lease),),
+                jobs=(job("next"),),
+                keep=("next",),
+            )
+        ]
     )
     assert isinstance(result, Committed) and result.kept
 
@@ -75,7 +88,9 @@ OPERATIONS = (one_commit, one_claim, claim_and_settle, one_release, one_forget, 
 async def prepared(path: Path) -> SqliteStore:
     store = SqliteStore(path)
     await store.open()
-    await store.commit([Commit(stream=run("old"), expected=0, records=(b"kept",), rows=(row("old"),), jobs=(job("o"),))])
+    await store.commit(
+        [Commit(stream=run("old"), expected=0, records=(b"kept",), rows=(row("old"),), jobs=(job("o"),))]
+    )
     return store
 
 
@@ -234,7 +249,9 @@ async def through_the_drought(path: Path, drought: Callable[[], Any]) -> None:
         assert {"in-time", "afterwards"} <= ends.keys()
         assert all(status == "COMPLETED" for status, _ in ends.values())
         tails = await store.load({each.stream: 0 for each in acked})
-        assert all(tail.version >= each.version for tail, each in zip(tails, acked, strict=False) if tail.stream == each.stream)
+        assert all(
+            tail.version >= each.version for tail, each in zip(tails, acked, strict=False) if tail.stream == each.stream
+        )
         await eventually(lambda: not engine.worker or not engine.worker.hands, "something is held for ever")
     finally:
         await engine.close()

@@ -61,9 +61,7 @@ def test_what_is_pending() -> None:
 def test_many_processes_make_a_new_store_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     command = [sys.executable, "-c", OPEN, str(path)]
-    children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(OPENED_AT_ONCE)
-    ]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(OPENED_AT_ONCE)]
     for child in children:
         assert child.stdin is not None
         child.stdin.write(b"now\n")

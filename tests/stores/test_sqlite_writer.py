@@ -67,7 +67,9 @@ async def test_sqlite_may_have_ended_the_transaction_itself(store: SqliteStore) 
     async with asyncio.timeout(5):
         with pytest.raises(Unavailable, match="full"):
             await writer_of(store).run(rolled_back, durable=True)
-        both = asyncio.gather(writer_of(store).run(rolled_back, durable=True), store.commit([commit("a")]), return_exceptions=True)
+        both = asyncio.gather(
+            writer_of(store).run(rolled_back, durable=True), store.commit([commit("a")]), return_exceptions=True
+        )
         failed, fine = await both
     assert isinstance(failed, Unavailable)
     assert isinstance(fine, list)

@@ -14,7 +14,7 @@ import typer
 from tidemill.cli import exits
 from tidemill.cli.acts import ACTS
 from tidemill.cli.approvals import approvals
-from tidemill.cli.archive import archive
+from tidemill.cli.archive import Where, archive
 from tidemill.cli.blobs import blobs
 from tidemill.cli.dlq import dlq
 from tidemill.cli.groups import show_help
@@ -221,6 +221,16 @@ def worker_command(
         float, typer.Option("--dead-after", metavar="SECONDS", help="Silent for so long, it is taken for dead.")
     ] = 15.0,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is called instead of its host.")] = "",
+    archive_place: Where = None,
+    retention_days: Annotated[
+        float,
+        typer.Option(
+            "--retention-days", metavar="DAYS", min=0, help="How long finished runs stay, unless their workflow says."
+        ),
+    ] = 30.0,
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs", help="Keep finished runs for ever, unless their workflow says.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> int:
     """Run nodes until told to stop.
@@ -238,6 +248,8 @@ def worker_command(
         dead_after_s=dead_after,
         apps=tuple(apps or ()),
         name=name,
+        archive=archive_place,
+        retention_days=None if keep_runs else retention_days,
         as_json=as_json,
     )
     return work(options)

@@ -44,6 +44,8 @@ class WorkOptions:
     dead_after_s: float
     apps: tuple[str, ...]
     name: str
+    archive: str | None
+    retention_days: float | None
     as_json: bool
 
 
@@ -80,6 +82,8 @@ def _engine(options: WorkOptions) -> Engine:
         concurrency=options.concurrency,
         queues=tuple(dict.fromkeys(queues)),
         name=options.name,
+        archive=options.archive,
+        retention_days=options.retention_days,
         grace_ms=round(options.grace_s * 1000),
         beat_ms=round(options.heartbeat_s * 1000),
         dead_after_ms=round(options.dead_after_s * 1000),

@@ -124,7 +124,7 @@ def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> Tidemil
         case apsw.NotADBError() | apsw.CorruptError() | apsw.SQLError() | UnicodeDecodeError():
             return rejected(
                 "store_damaged",
-                f"{path} is damaged: {error}",
+                f"{path} is damaged: {_line(error)}",
                 hint="stop everything that uses it, keep a copy, and restore a backup; "
                 "`tidemill verify-log` tells what can still be read",
             )
@@ -133,15 +133,20 @@ def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> Tidemil
                 "store_read_only", f"{path} cannot be written to", hint="see its permissions and those of its directory"
             )
         case apsw.CantOpenError():
-            return rejected("store_unusable", f"{path} cannot be opened: {error}", hint=_why_not(Path(path)))
+            return rejected("store_unusable", f"{path} cannot be opened: {_line(error)}", hint=_why_not(Path(path)))
         case apsw.FullError():
             return Unavailable(f"the disk of {path} is full; free some space: work goes on by itself, nothing is lost")
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is held by another process that does not let go")
         case apsw.IOError():
-            return Unavailable(f"{path} could not be read or written: {error}{_disk_words(path)}")
+            return Unavailable(f"{path} could not be read or written: {_line(error)}{_disk_words(path)}")
         case _:
-            return Unavailable(f"{path}: {error}")
+            return Unavailable(f"{path}: {_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    """What SQLite says on one line; of a damaged schema it quotes all of it."""
+    return " ".join(str(error).split())[:200]
 
 
 def _begins_like_one(path: Path) -> bool:
