@@ -79,5 +79,5 @@ lock: ## Write the locked versions anew (needs uv; UPGRADE=--upgrade to move for
 		--quiet --output-file $(LOCKED)
 
 clean: ## Remove everything that can be made again
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .cache dist site
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .bench .cache dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

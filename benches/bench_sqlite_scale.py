@@ -72,11 +72,13 @@ async def large_map(place: Path, items: int) -> dict[str, float]:
         return next((seconds, mib) for seconds, events, mib in seen if events >= share * total)
 
     first, last = at(0.11)[0] - at(0.01)[0], at(0.99)[0] - at(0.89)[0]
+    mib_first, mib_last = at(0.11)[1], at(0.99)[1]
     return {
         "per_second": items / seen[-1][0],
         "ratio": last / first,
-        "mib_first": at(0.11)[1],
-        "mib_last": at(0.99)[1],
+        "mib_first": mib_first,
+        "mib_last": mib_last,
+        "bytes_per_item": (mib_last - mib_first) * 2**20 / (0.88 * items),
         "peak_mib": max(mib for _, _, mib in seen),
     }
 
@@ -128,6 +130,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"W5 map of {ITEMS:,} items: last tenth / first tenth", wide["ratio"], "×", RATIO_MUST)
     yield Figure("W5", wide["per_second"], "items/s")
     yield Figure("W5, memory after the last tenth / after the first", wide["mib_last"] / wide["mib_first"], "×")
+    yield Figure("W5, memory that comes with each item in between", wide["bytes_per_item"], "B")
     yield Figure("W5, most memory of the process", wide["peak_mib"], "MiB")
     beside_them = apart("beside", WAITING)
     yield Figure(f"W6 {WAITING:,} runs come to wait for approval", beside_them["per_second"], "runs/s")

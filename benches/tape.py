@@ -24,7 +24,7 @@ from tidemill.engine.engine import Engine
 from tidemill.stores.sqlite.file import connect
 from tidemill.stores.sqlite.store import SqliteStore
 
-FOLDER = Path(".cache")
+FOLDER = Path(".bench")
 """Files are made here and not in the system's folder for such, which is often in memory and syncs nothing."""
 COMPARED = ("streams", "records", "jobs", "rows", "terms")
 

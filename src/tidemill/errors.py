@@ -67,3 +67,7 @@ def offered(name: str, known: Iterable[str]) -> str:
 
 class Unavailable(TidemillError):
     """The environment does not answer (store, network, disk); the same request may succeed later."""
+
+
+class DiskFull(Unavailable):
+    """There is no room: nothing was done, and nothing will be until somebody frees some space."""

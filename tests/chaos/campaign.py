@@ -27,8 +27,8 @@ MUST_FIRE = (
 )
 """What a storm of full size must have led to, or it proves little."""
 FULL_SIZE_KILLS = 40
-MUST_FIRE_ALWAYS = ("attempts lost with their worker", "late results discarded")
-"""What also a small one must have led to, where clocks jump."""
+MUST_FIRE_TOO = ("attempts lost with their worker", "the clock was set back", "the clock was set forward")
+"""What one must have led to in which the clock jumps."""
 
 
 class Broken(AssertionError):
@@ -58,9 +58,10 @@ def live(weather: Weather, kept: Path = KEPT) -> Storm:
 
 def must_fire(weather: Weather) -> tuple[str, ...]:
     """What a storm of this size cannot do without."""
-    if weather.kills >= FULL_SIZE_KILLS:
-        return MUST_FIRE
-    return MUST_FIRE_ALWAYS if weather.jumping_clocks else ()
+    return (
+        *(MUST_FIRE if weather.kills >= FULL_SIZE_KILLS else ()),
+        *(MUST_FIRE_TOO if weather.jumping_clocks else ()),
+    )
 
 
 def advice(weather: Weather, place: Path) -> str:

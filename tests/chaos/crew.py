@@ -57,7 +57,7 @@ class Process:
 class WorkerProcess(Process):
     """A worker, and the signs that it leaves in shared memory."""
 
-    def __init__(self, folder: Path, name: str, *, clock: str = "real", lease_ms: int, concurrency: int = 16) -> None:
+    def __init__(self, folder: Path, name: str, *, lease_ms: int, concurrency: int = 16) -> None:
         self._signs = folder / f"{name}.signs"
         self._signs.write_bytes(bytes(SIGNS.size))
         options = {
@@ -65,7 +65,7 @@ class WorkerProcess(Process):
             "ledger": folder / "effects.jsonl",
             "signs": self._signs,
             "name": name,
-            "clock": clock,
+            "clock": folder / "clock",
             "lease-ms": lease_ms,
             "concurrency": concurrency,
         }

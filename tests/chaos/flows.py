@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Json = Any
 
@@ -29,7 +29,7 @@ class Planned(NamedTuple):
     number: int
 
     @property
-    def verb(self) -> str:
+    def verb(self) -> Literal["approve", "reject"]:
         """What people decide on it, where they are asked."""
         return "reject" if self.number % 3 == 0 else "approve"
 

@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.chaos.readings import (
     completions,
     given_up,
     growing_tokens,
+    hasty_killers,
     led_to,
     one_result_each,
     returned,
@@ -142,6 +144,7 @@ class Judge:
             complaints.append(f"jobs at the end: {[view.job.key for view in jobs]}, {audit}")
         complaints += one_result_each(events)
         complaints += growing_tokens(events)
+        complaints += hasty_killers(events)
         complaints += self._ledger_agrees(stream.key, flow.workflow, events)
         complaints += self._acknowledged(stream.key, state, events)
         planned = self._planned.get(stream.key) or _child(stream.key, created)
@@ -156,7 +159,7 @@ class Judge:
             yield "it is still being rolled back"
         if excuse:
             self._finding.seen[f"runs given up: {excuse}"] += 1
-            if state.status != "FAILED":
+            if state.status not in ("FAILED", "CANCELLED"):
                 yield f"it gave up ({excuse}) and is {state.status}"
             return
         if state.status not in ends:
@@ -226,7 +229,7 @@ class Judge:
             stops[stop.pid].append(stop)
         ends = {entry.nonce: entry.at_ns for entry in self._entries if entry.what == "end"}
         for calls in self._calls.values():
-            for before, after in zip(calls, calls[1:], strict=False):
+            for before, after in pairwise(calls):
                 if before.pid == after.pid:
                     continue
                 killed_ns = self._storm.killed.get(before.pid, 0)

@@ -9,9 +9,12 @@ from typing import Any
 
 from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import (
+    NOT_AN_ITEM,
     AnyEvent,
+    ChildFinished,
     CompensationCompleted,
     CompensationFailed,
+    Error,
     NodeCancelled,
     NodeCompleted,
     NodeFailed,
@@ -23,6 +26,10 @@ from tidemill.kernel.events import (
 )
 
 Events = Sequence[AnyEvent]
+
+IN_A_ROW = f"{LOST_IN_A_ROW_MAX} workers in a row were lost"
+LOST_BEFORE = LOST_IN_A_ROW_MAX - 1
+"""Losses that the log has before the one that was one too many."""
 
 ELSEWHERE = object()
 """A value that the log only refers to."""
@@ -58,16 +65,27 @@ def completions(events: Events) -> dict[str, Any]:
 
 
 def given_up(events: Events) -> str:
-    """Why a run may fail that otherwise would not: too many workers died over it, or nobody knows what one did."""
+    """Why a run may end otherwise than planned: too many workers died over it, or nobody knows what one did."""
+    for event in events:
+        match event:
+            case RunFailed(error=Error(code="unknown_outcome")):
+                return "unknown_outcome"
+            case RunFailed(error=error) | CompensationFailed(error=error) if IN_A_ROW in error.message:
+                return "worker_killer"
+            case ChildFinished(status="FAILED"):
+                return "its child"
+    return ""
+
+
+def hasty_killers(events: Events) -> Iterator[str]:
+    """Nothing is called a killer of workers before it has cost as many in a row as that takes."""
     lost: Counter[str] = Counter()
     for event in events:
         if isinstance(event, NodeFailed):
-            lost[place_of(event)] += event.lost
-        if isinstance(event, RunFailed) and event.error.code == "unknown_outcome":
-            return "unknown_outcome"
-        if isinstance(event, RunFailed) and event.error.code == "worker_killer":
-            return "worker_killer" if max(lost.values()) >= LOST_IN_A_ROW_MAX - 1 else ""
-    return ""
+            place = place_of(event)
+            if event.error.code == "worker_killer" and event.error.index == NOT_AN_ITEM and lost[place] < LOST_BEFORE:
+                yield f"{place} is given up after {lost[place]} lost workers"
+            lost[place] = lost[place] + 1 if event.lost else 0
 
 
 def returned(events: Events) -> Any:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.client import DONE, read_acks
+from tests.chaos.clock import JUMPS_MS, Clock
 from tests.chaos.crew import Process, WorkerProcess, ended_at_last, module, until
 
 LEASE_MS = 1_000
 DRAINED_S = 30.0
+JUMP_PAUSE_S = (0.2, 1.5)
 HAPPENINGS = {
     "kill": 10,
     "kill_young": 5,
@@ -83,6 +85,9 @@ class Storm:
         self._standing: list[tuple[float, WorkerProcess, Stopped]] = []
         self._client: Process | None = None
         self._begin = 0.0
+        self._clock = Clock(self.folder / "clock")
+        self._furthest_ms = 0
+        self._next_jump = 0.0
 
     @property
     def kills(self) -> int:
@@ -122,13 +127,8 @@ class Storm:
         for _, worker, stop in self._standing:
             self._continue(worker, stop)
         self._standing.clear()
-        if self.weather.jumping_clocks:
-            # A timer that was set by a clock a day ahead comes due when all clocks have got there.
-            for worker in list(self._at_work):
-                self._kill(worker, "SIGKILL worker")
-            self._at_work = []
-        while len(self._at_work) < self.weather.workers:
-            self._spawn(healed=True)
+        # A timer that was set by a clock far ahead comes due when the clock gets there.
+        self._clock.set(max(self._clock.offset_ms, self._furthest_ms))
         store = self.folder / "chaos.db"
         left: list[str] = []
 
@@ -150,12 +150,9 @@ class Storm:
 
     # Processes
 
-    def _spawn(self, *, healed: bool = False) -> WorkerProcess:
+    def _spawn(self) -> WorkerProcess:
         name = f"worker-{len(self.processes):04}"
-        clock = "real"
-        if self.weather.jumping_clocks:
-            clock = "healed" if healed else f"{self.weather.seed}/{name}"
-        worker = WorkerProcess(self.folder, name, clock=clock, lease_ms=LEASE_MS)
+        worker = WorkerProcess(self.folder, name, lease_ms=LEASE_MS)
         self.processes.append(worker)
         self._at_work.append(worker)
         return worker
@@ -165,6 +162,7 @@ class Storm:
         options = {
             "store": self.folder / "chaos.db",
             "acks": self.acks_file,
+            "clock": self.folder / "clock",
             "seed": weather.seed,
             "runs": weather.runs,
             "begin": self._begin,
@@ -177,6 +175,7 @@ class Storm:
         """Let time pass; who has stood still for long enough goes on."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
+            self._maybe_jump()
             due = [each for each in self._standing if each[0] <= time.monotonic()]
             for each in due:
                 self._standing.remove(each)
@@ -186,6 +185,24 @@ class Storm:
             assert worker.alive, f"{worker.name} has ended by itself: {worker.err.read_text()}"
         if self._client is not None and not self._client.alive and (DONE, "") not in read_acks(self.acks_file):
             raise AssertionError(f"the client has ended by itself: {self._client.err.read_text()}")
+
+    def _maybe_jump(self) -> None:
+        """Set the clock now and then, where it is to be set at all."""
+        if not self.weather.jumping_clocks or time.monotonic() < self._next_jump:
+            return
+        self._next_jump = time.monotonic() + self._rng.uniform(*JUMP_PAUSE_S)
+        offset_ms = self._rng.choice((0, *JUMPS_MS))
+        if offset_ms != self._clock.offset_ms:
+            self._note(f"the clock was set {'forward' if offset_ms > self._clock.offset_ms else 'back'}")
+        self._furthest_ms = max(self._furthest_ms, offset_ms)
+        self._clock.set(offset_ms)
+
+    def _note(self, name: str, process: Process | None = None) -> None:
+        """Count a fault, and write down when it was, for whoever has to find out what it led to."""
+        self.fired[name] += 1
+        whom = "" if process is None else f" {process.name} {process.pid}"
+        with (self.folder / "storm.log").open("a") as log:
+            log.write(f"{time.time_ns()} {name}{whom}\n")
 
     # What happens
 
@@ -226,7 +243,7 @@ class Storm:
     def _kill(self, worker: WorkerProcess, name: str) -> None:
         young = worker.alive and worker.ready and not worker.has_claimed
         worker.kill()
-        self.fired[name] += 1
+        self._note(name, worker)
         self.fired["a commit was in flight"] += worker.committing
         self.fired["it had only just begun"] += young
         self.killed[worker.pid] = time.time_ns()
@@ -259,11 +276,10 @@ class Storm:
 
     def _kill_draining(self, worker: WorkerProcess) -> None:
         worker.send(signal.SIGTERM)
+        self._forget(worker)
         self._pause(self._rng.uniform(0, 0.1))
         if worker.alive:
             self._kill(worker, "SIGKILL worker, draining")
-        else:
-            self._forget(worker)
         self._spawn()
 
     def _drain(self, worker: WorkerProcess) -> None:
@@ -271,14 +287,14 @@ class Storm:
         worker.send(signal.SIGTERM)
         self._forget(worker)
         self._draining.append(worker)
-        self.fired["SIGTERM"] += 1
+        self._note("SIGTERM", worker)
         self._spawn()
 
     def _stop(self, worker: WorkerProcess, seconds: float) -> None:
         worker.stop()
         stop = Stopped(worker.pid, time.time_ns())
         self.stopped.append(stop)
-        self.fired["SIGSTOP"] += 1
+        self._note("SIGSTOP", worker)
         self._standing.append((time.monotonic() + seconds, worker, stop))
 
     def _continue(self, worker: WorkerProcess, stop: Stopped) -> None:
@@ -289,5 +305,5 @@ class Storm:
         assert self._client is not None
         if self._client.alive:
             self._client.kill()
-            self.fired["SIGKILL client"] += 1
+            self._note("SIGKILL client", self._client)
             self._ask()

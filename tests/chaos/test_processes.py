@@ -1,4 +1,4 @@
-"""One file, several processes: what one of them leaves behind when it is killed or stopped, and that nobody is in the way.
+"""One file, several processes: what one leaves behind when it is killed or stopped, and that nobody is in the way.
 
 Each test makes one fault happen at one moment; storms make them happen at any.
 """
@@ -104,7 +104,7 @@ def test_leases_of_a_killed_process_are_void_at_once(place: Place) -> None:
         victim.kill()
         took.append(until(lambda run=run: len(place.calls(run)) == 2, 10, "another one has begun"))  # type: ignore[misc]
         assert place.calls(run)[1].pid != victim.pid
-        (lost,) = [event for event in _events(place, run, "NodeFailed")]
+        (lost,) = _events(place, run, "NodeFailed")
         assert lost["lost"]
         place.mill.cancel(run)
         workers.remove(victim)

@@ -1,7 +1,6 @@
 """`python -m tests.chaos.worker`: a worker process that can be watched from outside, on short leases.
 
-It says in a few bytes of shared memory, which outlive it, whether it is ready and whether a commit is under way. Its
-store's clock may jump.
+It says in a few bytes of shared memory, which outlive it, whether it is ready and whether a commit is under way.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import argparse
 import asyncio
 import mmap
 import os
-import random
 import signal
 import struct
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos.clock import Clock
 from tests.chaos.effects import Ledger, functions
 from tidemill.ambient import RealAmbient
 from tidemill.bootstrap import built_in_handlers, shelf_at
@@ -24,12 +22,6 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.worker import WorkerOptions
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
 from tidemill.stores.sqlite.store import SqliteStore
-
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-JUMPS_MS = (0, 0, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS)
-HEALED_MS = 2 * DAY_MS
-"""How far ahead the clocks are in the end, so that every timer set by a clock that was ahead has come due."""
 
 SIGNS = struct.Struct("<4Q")
 
@@ -70,34 +62,8 @@ class WatchedStore(SqliteStore):
         return leases
 
 
-def real_ms() -> int:
-    """The machine's clock."""
-    return time.time_ns() // 1_000_000
-
-
-def jumping(seed: str) -> Callable[[], int]:
-    """A clock that is an hour or a day off, in either direction, and changes its mind about every second."""
-    rng = random.Random(seed)
-    offset_ms, until = 0, time.monotonic() + rng.random()
-
-    def now_ms() -> int:
-        nonlocal offset_ms, until
-        if time.monotonic() >= until:
-            offset_ms, until = rng.choice(JUMPS_MS), time.monotonic() + rng.uniform(0.2, 2)
-        return real_ms() + offset_ms
-
-    return now_ms
-
-
-def clock_of(spec: str) -> Callable[[], int]:
-    """`real`, `healed` or the seed of a jumping one."""
-    if spec == "real":
-        return real_ms
-    return (lambda: real_ms() + HEALED_MS) if spec == "healed" else jumping(spec)
-
-
 def engine_of(options: argparse.Namespace) -> Engine:
-    store = WatchedStore(options.store, clock=clock_of(options.clock))
+    store = WatchedStore(options.store, clock=Clock(options.clock))
     store.signs = Signs(options.signs)
     worker = WorkerOptions(
         name=f"{options.name}/{os.getpid()}",
@@ -134,7 +100,7 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--signs", type=Path, required=True)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--clock", default="real")
+    parser.add_argument("--clock", type=Path, required=True)
     parser.add_argument("--lease-ms", type=int, required=True)
     parser.add_argument("--concurrency", type=int, default=16)
     asyncio.run(work(parser.parse_args()))

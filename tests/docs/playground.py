@@ -185,7 +185,7 @@ def _clean(text: str) -> str:
 
 def developer_commands(block: Block) -> Iterator[str]:
     """What is wrong with the commands of an `sh` block."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for line in block.body.splitlines():
         words = line.split("#")[0].split()
         match words:

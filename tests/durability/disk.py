@@ -85,13 +85,13 @@ class Disk(apsw.VFS):
         self.lock = threading.Lock()
         super().__init__(self.name, self.under, makedefault=True, iVersion=3)
 
-    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite names it
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if self._remember and path and path not in self.files:
             self.files[path] = Remembered(path)
         return File(self, path or "", name, flags)
 
-    def xDelete(self, name: str, sync_dir: bool) -> None:
+    def xDelete(self, name: str, sync_dir: bool) -> None:  # noqa: N802 - SQLite names it
         self.files.pop(name, None)
         super().xDelete(name, sync_dir)
 
@@ -127,21 +127,21 @@ class File(apsw.VFSFile):
     def _remembered(self) -> Remembered | None:
         return self._disk.files.get(self._path)
 
-    def xWrite(self, data: bytes, offset: int) -> None:
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite names it
         self._disk.note(Step("write", self._called, offset, len(data)))
         super().xWrite(data, offset)
         if self._remembered is not None:
             with self._disk.lock:
                 self._remembered.pending.append((offset, bytes(data)))
 
-    def xTruncate(self, size: int) -> None:
+    def xTruncate(self, size: int) -> None:  # noqa: N802 - SQLite names it
         self._disk.note(Step("truncate", self._called, size))
         super().xTruncate(size)
         if self._remembered is not None:
             with self._disk.lock:
                 self._remembered.pending.append((size, None))
 
-    def xSync(self, flags: int) -> None:
+    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite names it
         try:
             self._disk.note(Step("sync", self._called))
         except apsw.Error:

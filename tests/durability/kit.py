@@ -234,5 +234,5 @@ def sql(path: Path, statement: str, values: Sequence[Any] = ()) -> list[Any]:
 
 async def eventually(condition: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - nobody rings for it
             await asyncio.sleep(0.01)

@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.durability.disk import Disk, disk_full, failing, installed, write_failed
-from tests.durability.kit import BIG, ENDS, Witness, begin, engine_on, eventually, examined, finish, sql, wal_of
+import tidemill
+from tests.durability.disk import disk_full, failing, installed, write_failed
+from tests.durability.kit import BIG, ENDS, Witness, begin, chain, engine_on, eventually, examined, finish, sql, wal_of
 from tests.durability.test_syncs import again
 from tests.stores.kit import ack, job, row, run
 from tidemill.blobs.database import DatabaseBlobs
+from tidemill.cli import call, exits
+from tidemill.engine.engine import Engine
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
 from tidemill.stores.sqlite.file import connect
@@ -85,6 +88,15 @@ async def one_blob(store: SqliteStore) -> None:
 OPERATIONS = (one_commit, one_claim, claim_and_settle, one_release, one_forget, one_blob)
 
 
+async def refusal_of(call: Awaitable[None]) -> str:
+    """What an unavailable store says; nothing when it got through."""
+    try:
+        await call
+    except Unavailable as unavailable:
+        return str(unavailable) or "nothing was said"
+    return ""
+
+
 async def prepared(path: Path) -> SqliteStore:
     store = SqliteStore(path)
     await store.open()
@@ -103,11 +115,9 @@ async def test_the_disk_fails_at_every_write(
         with installed() as disk:
             store = await prepared(quick_path / f"{at}.db")
             fault = disk.fault = failing("write|truncate|sync", "", error, at=at)
-            try:
-                await operation(store)
-            except Unavailable as unavailable:
-                assert str(store.path) in str(unavailable), "it does not say which disk"
-                assert error is not disk_full or "full" in str(unavailable)
+            said = await refusal_of(operation(store))
+            assert not said or str(store.path) in said, "it does not say which disk"
+            assert not said or error is not disk_full or "full" in said
             disk.fault = None
             await still_fine(store)
             if fault.fired:
@@ -151,11 +161,8 @@ async def test_a_disk_that_is_full_while_a_store_is_made(quick_path: Path) -> No
             path = quick_path / f"{at}.db"
             fault = disk.fault = failing("write|sync", "", disk_full, at=at)
             store = SqliteStore(path)
-            try:
-                await store.open()
-            except Unavailable as unavailable:
-                assert "is full" in str(unavailable)
-                assert fault.fired
+            said = await refusal_of(store.open())
+            assert not said or ("is full" in said and fault.fired)
             disk.fault = None
             await store.open()
             await one_commit(store)
@@ -223,6 +230,12 @@ class Counting(Witness):
         return await super().claim(request)
 
 
+async def starting(engine: Engine) -> None:
+    for number in range(500):
+        await engine.start("chain", {"pad": number}, key=f"during-{number}")
+        await asyncio.sleep(0)
+
+
 async def through_the_drought(path: Path, drought: Callable[[], Any]) -> None:
     """Runs begin, there is no room for a while, there is room again: the same process finishes them."""
     store = Counting(path)
@@ -232,26 +245,19 @@ async def through_the_drought(path: Path, drought: Callable[[], Any]) -> None:
         await engine.start("fan", key="in-time")
         with drought():
             acked = list(store.acked)
-            refusals = []
-            with pytest.raises(Unavailable) as refused:
-                for number in range(500):
-                    await engine.start("chain", {"pad": number}, key=f"during-{number}")
-                    await asyncio.sleep(0)
-            refusals.append(str(refused.value))
+            said = await refusal_of(starting(engine))
             before = store.claims
             await asyncio.sleep(1.2)
             assert store.claims - before < 30, "the worker spins"
             assert engine.worker is not None and not engine.worker.draining
-        assert all(str(path) in said for said in refusals)
+        assert str(path) in said, "nothing ran out"
         await again(lambda: engine.start("chain", key="afterwards"))
         ends = await finish(engine)
         assert {run: ends[run] for run in runs} == ENDS
         assert {"in-time", "afterwards"} <= ends.keys()
         assert all(status == "COMPLETED" for status, _ in ends.values())
-        tails = await store.load({each.stream: 0 for each in acked})
-        assert all(
-            tail.version >= each.version for tail, each in zip(tails, acked, strict=False) if tail.stream == each.stream
-        )
+        tails = {tail.stream: tail for tail in await store.load({each.stream: 0 for each in acked})}
+        assert all(tails[each.stream].version >= each.version for each in acked)
         await eventually(lambda: not engine.worker or not engine.worker.hands, "something is held for ever")
     finally:
         await engine.close()
@@ -273,9 +279,24 @@ async def test_a_small_disk(tmp_path: Path, quick_path: Path) -> None:
         await through_the_drought(folder / "a.db", lambda: filled(folder))
 
 
-def test_the_faults_are_seen_by_the_store(quick_path: Path) -> None:
-    """A disk that is not installed any more fails nobody."""
+def test_the_command_line_says_so(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{quick_path}/a.db"
     with installed() as disk:
-        assert isinstance(disk, Disk)
-    connect(quick_path / "a.db").execute("CREATE TABLE a (b)")
+        with tidemill.open(url) as mill:
+            mill.publish(chain())
+        fault = disk.fault = failing("write", "", disk_full, times=1_000_000)
+        capsys.readouterr()
+        code = call(["start", "chain", "--store", url])
+    said = capsys.readouterr()
+    assert fault.fired
+    assert (code, said.out) == (exits.REFUSED, "")
+    assert len(said.err.splitlines()) == 1
+    assert "is full; free some space" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_disk_that_is_not_installed_any_more_fails_nobody(quick_path: Path) -> None:
+    with installed() as disk:
+        disk.fault = failing("write", "", disk_full, times=1_000_000)
+    sql(quick_path / "a.db", "CREATE TABLE a (b)")
     assert not disk.steps

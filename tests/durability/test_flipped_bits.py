@@ -33,7 +33,7 @@ from tests.durability.kit import (
 from tests.durability.test_wal_cut import lost, recorded
 from tidemill.engine.engine import Engine
 from tidemill.engine.rows import RUN, RunRow
-from tidemill.errors import Rejected, TidemillError
+from tidemill.errors import Problem, Rejected, TidemillError
 from tidemill.stores.contract import Stream
 
 PAGE = 4096
@@ -101,8 +101,9 @@ async def outcome(file: Whole, path: Path) -> str:
         async with mill(path, work=False) as engine:
             return await read_all(file, engine)
     except TidemillError as refused:
-        assert len(str(refused).splitlines()) == 1
-        return "refused at once"
+        said = str(refused)
+    assert len(said.splitlines()) == 1
+    return "refused at once"
 
 
 async def read_all(file: Whole, engine: Engine) -> str:
@@ -134,14 +135,16 @@ async def read_run(engine: Engine, stream: Stream, records: tuple[bytes, ...]) -
             assert tail.records == records, "a run reads back other than it was written"
         view = await engine.show(stream.key)
     except Rejected as refused:
-        code = refused.problems[0].code
-        assert stream.key in str(refused) or "damaged" in str(refused)
-        return "run missing" if code == "run_unknown" else f"run refused [{code}]"
-    except TidemillError as unavailable:
-        assert str(unavailable)
+        return told(stream, refused.problems[0])
+    except TidemillError:
         return "run unavailable"
     assert view.status == ("COMPLETED" if not stream.key.endswith("-2") else view.status)
     return "fine"
+
+
+def told(stream: Stream, problem: Problem) -> str:
+    assert stream.key in problem.message or "damaged" in problem.message
+    return "run missing" if problem.code == "run_unknown" else f"run refused [{problem.code}]"
 
 
 # Where the bits are
@@ -160,7 +163,7 @@ def bodies(file: Whole, table: str, column: str = "body") -> list[tuple[int, int
 def pages(file: Whole) -> list[tuple[int, str]]:
     """Every page with what it is."""
     rows = sql(file.path, "SELECT pageno, name || ' ' || pagetype FROM dbstat")
-    known = {number: kind for number, kind in rows}
+    known = dict(rows)
     return [(number, known.get(number, "free")) for number in range(1, len(file.content) // PAGE + 1)]
 
 
@@ -258,8 +261,8 @@ async def judged(
     path = flipped(file, folder, offset, bit)
     said = await outcome(file, path)
     if "run missing" in said or "left out" in said:
-        told = "damaged" in caplog.text or "found by the audit" in said
-        assert told or not intact(path), "something is gone, and nothing says so"
+        noticed = "damaged" in caplog.text or "found by the audit" in said
+        assert noticed or not intact(path), "something is gone, and nothing says so"
     if lively and said != "refused at once":
         await carried_on(flipped(file, folder, offset, bit))
     return said

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
+from tidemill.ambient import RealAmbient
+from tidemill.blobs.local import MemoryBlobs
+from tidemill.bootstrap import built_in_handlers
+from tidemill.engine.engine import Engine
+from tidemill.engine.runs import KNOWN_FOR_MS
+from tidemill.engine.worker import WorkerOptions
+from tidemill.stores.contract import Claim
+from tidemill.stores.memory import MemoryStore
 
 
 @simulated
@@ -62,3 +72,59 @@ async def test_a_row_is_written_over_that_of_another_process(mill: Mill) -> None
     assert (await mill.row(run_id)).status == "FAILED"
     await client.engine.retry(run_id)
     assert (await mill.row(run_id)).status == "RUNNING"
+
+
+class SetClock:
+    """A clock that somebody sets forward after it was looked at a number of times."""
+
+    def __init__(self) -> None:
+        self.now_ms = self.looks = 0
+
+    def __call__(self) -> int:
+        self.looks -= 1
+        self.now_ms += 2 * KNOWN_FOR_MS if self.looks == 0 else 0
+        return self.now_ms
+
+
+def _engine(clock: SetClock) -> Engine:
+    store, handlers = MemoryStore(clock=clock), built_in_handlers()
+    return Engine(
+        store=store, blobs=MemoryBlobs(), ambient=RealAmbient(), handlers=handlers, worker=WorkerOptions(name="w")
+    )
+
+
+@pytest.mark.parametrize("looks", range(1, 12))
+async def test_a_clock_that_is_set_amid_a_turn_makes_no_run_unknown(looks: int) -> None:
+    """What was known too long ago is forgotten; between two looks at it there must be no moment for that."""
+    clock = SetClock()
+    engine = _engine(clock)
+    engine.turns.open()
+    await engine.publish(chain("a"))
+    run_id = await engine.start(chain("a")["name"])
+    clock.looks = looks
+    await engine.pause(run_id)
+    assert (await engine.show(run_id)).status == "PAUSED"
+    await engine.turns.close()
+
+
+@pytest.mark.parametrize("looks", range(1, 8))
+async def test_a_clock_that_is_set_while_a_job_is_taken_over_hides_no_lost_worker(looks: int) -> None:
+    """The run would seem unknown, its job be put back as if it were new, and nobody learn of the first attempt."""
+    clock = SetClock()
+    engine = _engine(clock)
+    engine.turns.open()
+    await engine.publish(chain("a"))
+    run_id = await engine.start(chain("a")["name"])
+    assert engine.worker is not None
+    claim = Claim(queues=(), limit=1, lease_ms=1)
+    assert await engine._store.claim(claim)
+    clock.now_ms += 10
+    (lease,) = leases = await engine._store.claim(claim)
+    assert lease.expired == 1
+    clock.looks = looks
+    await engine.worker._accept(leases)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not engine.worker.hands
+    assert "worker_lost" in [event["error"]["code"] for event in await engine.events(run_id) if "error" in event]
+    await engine.turns.close()

@@ -193,6 +193,15 @@ ENGINE: tuple[Guard, ...] = (
         test=TESTS + "test_a_lost_worker_is_written_down",
     ),
     Guard(
+        name="worker-looks-a-run-up-once",
+        why="A run that is forgotten between two looks would have its job put back, and its lost worker with it.",
+        file=WORKER,
+        snippet="(loaded if stream in stale else known).get(stream)",
+        sabotage="loaded.get(stream) or self._runs.get(stream)",
+        test="tests/engine/test_stale_cache.py::"
+        "test_a_clock_that_is_set_while_a_job_is_taken_over_hides_no_lost_worker[2]",
+    ),
+    Guard(
         name="worker-reports-losses-in-a-pause",
         why="What a worker did that died while its run was paused would be done again, and the log know nothing of it.",
         file=WORKER,

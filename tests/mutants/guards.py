@@ -6,12 +6,13 @@ from tests.mutants.blob_guards import BLOBS
 from tests.mutants.engine_guards import ENGINE
 from tests.mutants.guard import Guard
 from tests.mutants.kernel_guards import KERNEL
+from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
 from tests.mutants.upkeep_guards import UPKEEP
 from tests.mutants.worker_guards import WORKERS
 from tests.mutants.world_guards import WORLD
 
-GUARDS: tuple[Guard, ...] = (*STORE, *KERNEL, *WORLD, *ENGINE, *WORKERS, *UPKEEP, *BLOBS)
+GUARDS: tuple[Guard, ...] = (*STORE, *SQLITE, *KERNEL, *WORLD, *ENGINE, *WORKERS, *UPKEEP, *BLOBS)
 
 GUARDS_MIN = 500
 """A list that has shrunk below this is not the list any more."""

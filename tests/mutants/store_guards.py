@@ -1,4 +1,4 @@
-"""The guards of the stores, shown on the memory store because it is their specification."""
+"""The guards of the stores: those of all on the memory store, their specification, and what one alone needs."""
 
 from __future__ import annotations
 
@@ -193,5 +193,14 @@ STORE: tuple[Guard, ...] = (
         snippet="                self._end_lease(work)\n                self._put_ready(work)",
         sabotage="                self._put_ready(work)",
         test=LAWS + "test_the_end_of_a_lease_makes_room[expiry]",
+    ),
+    Guard(
+        name="sqlite-reads-one-moment",
+        why="A run that another process moves on amid a read would look damaged, and be refused.",
+        file="stores/sqlite/store.py",
+        snippet='            self._read("BEGIN")\n',
+        sabotage="",
+        test="tests/stores/test_sqlite_views.py::"
+        "test_a_stream_that_another_process_changes_meanwhile_is_not_damaged[appended]",
     ),
 )

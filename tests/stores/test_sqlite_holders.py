@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import asyncio
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -41,17 +39,20 @@ async def opened(path: Path) -> SqliteStore:
 async def test_the_leases_of_a_killed_process_are_void_at_once(tmp_path: Path) -> None:
     store = await opened(tmp_path / "a.db")
     await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"), job("b")))])
-    child = subprocess.Popen([sys.executable, "-c", HOLDING, str(store.path)], stdout=subprocess.PIPE)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDING, str(store.path), stdout=asyncio.subprocess.PIPE
+    )
     try:
-        assert child.stdout is not None and child.stdout.readline() == b"1\n"
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"1\n"
         alive = await store.claim(ANY)
         assert len(alive) == 1, "what a living process holds was taken from it"
-        time.sleep(ROLL_CALL_MS / 1000)
+        await asyncio.sleep(ROLL_CALL_MS / 1000)
         assert await store.claim(ANY) == []
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-    time.sleep(ROLL_CALL_MS / 1000)
+        child.kill()
+        await child.communicate()
+    await asyncio.sleep(ROLL_CALL_MS / 1000)
     (taken,) = await store.claim(ANY)
     assert taken.expired == 1
     assert taken.key != alive[0].key

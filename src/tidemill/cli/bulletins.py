@@ -73,8 +73,8 @@ class Bulletins:
     def refused(self, refusal: Rejected) -> None:
         """The store gives out no work, for a reason that somebody has to see to."""
         problem = refusal.problems[0]
-        words = clean(f"{problem.message} [{problem.code}]; {problem.hint}")
-        self._say(f"{self._paint('!', YELLOW)} {words}", event="store_refuses", code=problem.code, message=problem.message)
+        words = f"{self._paint('!', YELLOW)} {clean(f'{problem.message} [{problem.code}]; {problem.hint}')}"
+        self._say(words, event="store_refuses", code=problem.code, message=problem.message)
 
     def _say(self, words: str, **told: Any) -> None:
         if self._json is not None:

@@ -6,6 +6,6 @@ OK = 0
 FAILED = 1
 """The run failed or was cancelled, or the store does not answer."""
 REFUSED = 2
-"""Bad input: nothing was done."""
+"""Bad input, or no room on the disk: nothing was done."""
 BUG = 70
 INTERRUPTED = 130

@@ -25,12 +25,15 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    from tidemill.errors import Rejected, Unavailable
+    from tidemill.errors import DiskFull, Rejected, Unavailable
 
     if isinstance(error, Rejected):
         from tidemill.cli.problems import print_refusal
 
         print_refusal(error.problems)
+        return exits.REFUSED
+    if isinstance(error, DiskFull):
+        print(f"tidemill: {error}", file=sys.stderr)
         return exits.REFUSED
     if isinstance(error, Unavailable):
         print(f"tidemill: the store does not answer: {error}; the same command may work later", file=sys.stderr)

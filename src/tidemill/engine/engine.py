@@ -212,7 +212,8 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
         async with asyncio.timeout(timeout_s):
-            entry = await self._entry(run_id)
+            # What this process knows of a run may be old, but never too new to follow it from there.
+            entry = self.runs.get(self._stream(run_id)) or await self._entry(run_id)
             if entry.state.busy:
                 async with aclosing(self._events(run_id, entry.state.seq)) as events:
                     async for seq, event in events:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.engine.runs import Entry
 from tidemill.kernel.commands import AnyCommand, DeadlineReached, Expire, Shelve, Wake
 from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, Task
 from tidemill.kernel.model import Node
+from tidemill.kernel.standing import standing
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Lease
 
@@ -45,3 +47,12 @@ def begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
     """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
     act = peek_at(state.peek(task.node), task.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token
+
+
+def seen_by(entry: Entry | None, task: Task, lease: Lease) -> bool:
+    """Whether a cached state is recent enough to do a job: it has seen what called for it."""
+    if entry is None or not task.seq or entry.state.seq < task.seq:
+        return False
+    if task.kind != "run":
+        return task.kind != "outputs"
+    return standing(entry.state, task.node, task.visit, task.index, lease.token) == "current"

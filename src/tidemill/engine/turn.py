@@ -224,8 +224,10 @@ class Turns:
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
+        # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
+        known = {stream: self._runs.get(stream) for stream in batch}
         for stream, asks in batch.items():
-            if self._runs.get(stream) is None and not any(ask.start is not None for ask in asks):
+            if known[stream] is None and not any(ask.start is not None for ask in asks):
                 load[stream] = None
         # A run that has ended is loaded for this turn alone.
         loaded = await self._runs.refresh(load) if load else {}
@@ -237,7 +239,7 @@ class Turns:
         now_ms = self._store.now_ms()
         plans: list[Plan] = []
         for stream, asks in batch.items():
-            entry = loaded.get(stream) or self._runs.get(stream)
+            entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
                 _answer_all(asks, damage)

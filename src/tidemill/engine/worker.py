@@ -24,7 +24,7 @@ from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
 from tidemill.engine.returns import Aside, Returns
 from tidemill.engine.runs import Entry, Runs
-from tidemill.engine.tasks import begun_elsewhere, may_run, shelved, task_of, timer_of
+from tidemill.engine.tasks import begun_elsewhere, may_run, seen_by, shelved, task_of, timer_of
 from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
 from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
@@ -188,7 +188,9 @@ class Worker:
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
         hands = [self._hold(lease) for lease in leases]
-        stale = dict.fromkeys(hand.lease.stream for hand in hands if not self._known(hand))
+        known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
+        unseen = (hand.lease for hand in hands if not seen_by(known[hand.lease.stream], hand.task, hand.lease))
+        stale = dict.fromkeys(lease.stream for lease in unseen)
         loaded: Mapping[Stream, Entry] = {}
         if stale:
             try:
@@ -202,7 +204,7 @@ class Worker:
         for hand in hands:
             stream = hand.lease.stream
             if hand.place in self._hands:
-                self._begin(hand, loaded.get(stream) or self._runs.get(stream), known=stream not in stale)
+                self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
 
     def wants(self, put: Put) -> bool:
         """Whether to keep a job that this worker's own commit inserts: only while others get their turn too."""
@@ -232,15 +234,6 @@ class Worker:
             earlier.running.cancel()
         hand = self._hands[place] = Hand(lease, task_of(lease.body))
         return hand
-
-    def _known(self, hand: Hand) -> bool:
-        """Whether the cached state is recent enough to do this job: it has seen what called for it."""
-        entry, task = self._runs.get(hand.lease.stream), hand.task
-        if entry is None or not task.seq or entry.state.seq < task.seq:
-            return False
-        if task.kind != "run":
-            return task.kind != "outputs"
-        return standing(entry.state, task.node, task.visit, task.index, hand.lease.token) == "current"
 
     def _let_go(self, hand: Hand) -> None:
         place = hand.place

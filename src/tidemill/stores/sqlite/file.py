@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from tidemill.errors import TidemillError, Unavailable, rejected
+from tidemill.errors import DiskFull, TidemillError, Unavailable, rejected
 
 APPLICATION_ID = 0x54494445
 """What marks a file as a store of Tidemill ("TIDE")."""
@@ -135,7 +135,7 @@ def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> Tidemil
         case apsw.CantOpenError():
             return rejected("store_unusable", f"{path} cannot be opened: {_line(error)}", hint=_why_not(Path(path)))
         case apsw.FullError():
-            return Unavailable(f"the disk of {path} is full; free some space: work goes on by itself, nothing is lost")
+            return DiskFull(f"the disk of {path} is full; free some space: work goes on by itself, nothing is lost")
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is held by another process that does not let go")
         case apsw.IOError():

@@ -15,8 +15,10 @@ from tidemill.errors import Unavailable
 
 try:
     import fcntl
+
+    HAS_LOCKS = True
 except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
+    HAS_LOCKS = False
 
 
 class Holders:
@@ -28,7 +30,7 @@ class Holders:
 
     def enter(self, holder: int) -> None:
         """Take the lock of a new holder. To be called before anybody else can read of it."""
-        if fcntl is None:  # pragma: no cover - Windows
+        if not HAS_LOCKS:  # pragma: no cover - Windows
             return
         try:
             self._folder.mkdir(exist_ok=True)
@@ -52,7 +54,7 @@ class Holders:
 
     def is_dead(self, holder: int) -> bool:
         """Whether the process behind a holder is gone: its lock is free, or was never there."""
-        if fcntl is None or holder in self._mine:
+        if not HAS_LOCKS or holder in self._mine:
             return False
         try:
             handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
@@ -70,7 +72,7 @@ class Holders:
 
     def is_alive(self, holder: int) -> bool:
         """Whether another process is known to be behind a holder; where the system does not tell, it is not."""
-        return fcntl is not None and holder not in self._mine and not self.is_dead(holder)
+        return HAS_LOCKS and holder not in self._mine and not self.is_dead(holder)
 
     def sweep(self, holder: int) -> None:
         """Remove the file of a holder that nobody needs any more, and the folder after the last one."""

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import apsw
 import msgspec
 
 from tidemill.stores.bells import EVERY_QUEUE
@@ -38,7 +37,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 NO_CAPS = _pack(())
 
-Execute = Callable[..., apsw.Cursor]
+Execute = Callable[..., Any]
 
 
 class Lane(NamedTuple):
@@ -142,8 +141,10 @@ class Jobs:
     # Claiming
 
     def claim(self, tx: Transaction, request: Claim) -> list[Lease]:
-        """Lease the jobs whose turn it is. A job that is damaged is dropped: its run's log calls for it, so the
-        keeper puts it back."""
+        """Lease the jobs whose turn it is.
+
+        A job that is damaged is dropped: its run's log calls for it, so the keeper puts it back.
+        """
         try:
             return self._claim(tx, request)
         except (TypeError, ValueError):

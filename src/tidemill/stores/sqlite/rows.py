@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
-import apsw
 import msgspec
 
 from tidemill.stores.contract import Page, Row
@@ -36,7 +36,7 @@ RARE = 200
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
-Execute = Callable[..., apsw.Cursor]
+Execute = Callable[..., Any]
 
 
 @lru_cache(maxsize=65_536)
@@ -135,9 +135,9 @@ def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]
 
 
 def _walk(execute: Execute, term: int, below: Place | None, step: int) -> list[Place]:
-    if below is None:
-        return execute(SQL["walk_from_top"], (term, step)).fetchall()
-    return execute(SQL["walk"], (term, *below, step)).fetchall()
+    named, values = ("walk_from_top", (term, step)) if below is None else ("walk", (term, *below, step))
+    places: list[Place] = execute(SQL[named], values).fetchall()
+    return places
 
 
 def _has_all(execute: Execute, place: Place, others: Sequence[int]) -> bool:

@@ -47,13 +47,16 @@ def look(connection: apsw.Connection, path: Path) -> Schema:
             )
         applied: dict[int, str] = {}
         if "migrations" in tables:
-            applied = dict(connection.execute("SELECT number, checksum FROM migrations").fetchall())
+            rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall()
+            applied = dict(rows)
     return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied))
 
 
-def refuse_migrated(execute: Callable[..., apsw.Cursor], path: Path | str, schema: int) -> None:
-    """Refuse to write to a file that another version has migrated meanwhile. Asked within every transaction: it is
-    a look at the first page, which is at hand."""
+def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) -> None:
+    """Refuse to write to a file that another version has migrated meanwhile.
+
+    Asked within every transaction: it is a look at the first page, which is at hand.
+    """
     ((found,),) = execute("PRAGMA user_version").fetchall()
     if found != schema:
         raise rejected(
@@ -120,7 +123,7 @@ def steps(path: Path, *, dry_run: bool) -> tuple[Step, ...]:
 def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:
     """A process that knows an older schema must not find itself on a newer one."""
     holders = Holders(path)
-    found = connection.execute("SELECT id, name FROM holders").fetchall()
+    found: list[Any] = connection.execute("SELECT id, name FROM holders").fetchall()
     names = [name for holder, name in found if holders.is_alive(holder)]
     if names:
         raise rejected(

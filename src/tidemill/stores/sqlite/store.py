@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import apsw
-
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
@@ -37,11 +35,12 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.sqlite import rows as sql_rows
+from tidemill.stores.sqlite.aside import Aside
 from tidemill.stores.sqlite.feeds import Feeds
 from tidemill.stores.sqlite.file import check_place, connect, errors_of, one
 from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
-from tidemill.stores.sqlite.schema import migrate, newest_known, refuse_migrated
+from tidemill.stores.sqlite.schema import migrate, newest_known
 from tidemill.stores.sqlite.streams import SQL, Streams, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
@@ -83,8 +82,6 @@ class SqliteStore:
         self._waiting = 0
         self._lookout: asyncio.TimerHandle | None = None
         self._writer: Writer | None = None
-        self._aside: apsw.Connection | None = None
-        self._aside_lock = threading.Lock()
         self._opened = 0
 
     # Life
@@ -107,12 +104,13 @@ class SqliteStore:
         connection.set_busy_handler(None)
         self._checkpoints = Checkpoints(self.path)
         connection.set_wal_hook(self._checkpoints.note)
-        self._schema = newest_known()
+        schema = newest_known()
+        self._aside = Aside(self.path, self._clock, schema)
         self._writer = Writer(
             connection,
             str(self.path),
             durability=self.durability,
-            schema=self._schema,
+            schema=schema,
             clock=self._clock,
             done=self._committed,
         )
@@ -131,10 +129,7 @@ class SqliteStore:
         await writer.close()
         await self._checkpoints.close()
         self._reader.close()
-        with self._aside_lock:
-            if self._aside is not None:
-                self._aside.close()
-                self._aside = None
+        self._aside.close()
         self._streams.ids.clear()
 
     def now_ms(self) -> int:
@@ -176,26 +171,7 @@ class SqliteStore:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
             return await writer.run(operation, durable=durable)
-        return self._write_aside(operation)
-
-    def _write_aside(self, operation: Operation[T]) -> T:
-        """Write from a thread of the caller's own, which may wait."""
-        with self._aside_lock, errors_of(self.path):
-            if self._aside is None:
-                self._aside = connect(self.path)
-                self._aside.execute("PRAGMA synchronous = FULL")
-            execute = self._aside.cursor().execute
-            execute("BEGIN IMMEDIATE")
-            try:
-                refuse_migrated(execute, self.path, self._schema)
-                tx = Transaction(self._aside, execute, self._clock())
-                result = operation(tx)
-                tx.finish()
-                execute("COMMIT")
-            except BaseException:
-                if self._aside.in_transaction:
-                    execute("ROLLBACK")
-                raise
+        result, tx = self._aside.write(operation)
         self._ring(tx)
         return result
 
@@ -223,7 +199,6 @@ class SqliteStore:
 
     async def _enter(self) -> None:
         """Become known as a holder of leases, behind a lock that ends with this process."""
-
         tried: list[int] = []
 
         def give_up() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import apsw
 import msgspec
@@ -37,7 +38,7 @@ _ADD_RECORDS, _SET_SNAPSHOT, _TOKEN = SQL["add_records"], SQL["set_snapshot"], S
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
-Execute = Callable[..., apsw.Cursor]
+Execute = Callable[..., Any]
 
 
 class Streams:

@@ -49,7 +49,7 @@ class Transaction:
 
     __slots__ = ("_counters", "_dirty", "connection", "execute", "learned", "now_ms", "rings", "touched")
 
-    def __init__(self, connection: apsw.Connection, execute: Callable[..., apsw.Cursor], now_ms: int) -> None:
+    def __init__(self, connection: apsw.Connection, execute: Callable[..., Any], now_ms: int) -> None:
         self.connection, self.execute, self.now_ms = connection, execute, now_ms
         self._counters: list[int] | None = None
         self._dirty = False
@@ -110,7 +110,7 @@ class Writer:
         done: Callable[[Transaction], None],
     ) -> None:
         self._connection, self._path, self._clock, self._done = connection, path, clock, done
-        self._execute = connection.cursor().execute
+        self._execute: Callable[..., Any] = connection.cursor().execute
         self._durability = durability
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()

@@ -1,0 +1,92 @@
+"""The guards of the SQLite store: what keeps a file whole when disks, clocks and other processes do not play along."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+FAULTS = "tests/durability/"
+ALONE = "tests/stores/"
+PLACE = "stores/sqlite/"
+
+SQLITE: tuple[Guard, ...] = (
+    Guard(
+        name="sqlite-sync-before-answer",
+        why="A power cut would take away what was acknowledged.",
+        file=PLACE + "writer.py",
+        snippet='"FULL" if durable and',
+        sabotage='"NORMAL" if durable and',
+        test=FAULTS + "test_syncs.py::test_an_answer_comes_after_the_sync_of_what_it_says[in the loop]",
+    ),
+    Guard(
+        name="sqlite-log-anew-after-failed-sync",
+        why="The system drops what it could not write: later commits would stand behind a hole in the log.",
+        file=PLACE + "writer.py",
+        snippet="        if self._doubtful:\n",
+        sabotage="        if False:\n",
+        test=FAULTS + "test_syncs.py::test_what_a_failed_sync_dropped_is_written_again",
+    ),
+    Guard(
+        name="sqlite-schema-asked-in-transaction",
+        why="A process of an older version would write to a store that a newer one has migrated.",
+        file=PLACE + "schema.py",
+        snippet="    if found != schema:\n",
+        sabotage="    if False:\n",
+        test=ALONE + "test_sqlite_schema.py::test_a_new_schema_is_noticed_within_the_transaction",
+    ),
+    Guard(
+        name="sqlite-rolled-back-by-itself",
+        why="SQLite may have ended the transaction; the writer would die of a second end, and everybody would wait.",
+        file=PLACE + "writer.py",
+        snippet="        if self._connection.in_transaction:\n            with suppress(apsw.Error):\n",
+        sabotage="        if True:\n            if True:\n",
+        test=ALONE + "test_sqlite_writer.py::test_sqlite_may_have_ended_the_transaction_itself",
+    ),
+    Guard(
+        name="sqlite-records-sealed",
+        why="A bit that flipped on the disk would become part of a run.",
+        file=PLACE + "seals.py",
+        snippet='    if crc32(body, crc32(place)).to_bytes(SEAL_BYTES, "little") != sealed[:SEAL_BYTES]:\n',
+        sabotage="    if False:\n",
+        test=FAULTS + "test_flipped_bits.py::test_a_bit_of_every_record",
+    ),
+    Guard(
+        name="sqlite-counters-sealed",
+        why="A counter that fell back would give out a fence token twice, and let a stale worker in.",
+        file=PLACE + "writer.py",
+        snippet="            if found != seal_of(counters):\n",
+        sabotage="            if False:\n",
+        test=FAULTS + "test_flipped_bits.py::test_a_counter_never_falls_back[tokens]",
+    ),
+    Guard(
+        name="sqlite-no-longer-than-asked",
+        why="A clock that was set back would let a worker sleep for as long as it was set back by.",
+        file=PLACE + "store.py",
+        snippet="min(left, request.wait_ms, ROLL_CALL_MS)",
+        sabotage="left",
+        test=FAULTS + "test_clock_jumps.py::test_the_clock_is_set_back_and_put_right[3600000]",
+    ),
+    Guard(
+        name="sqlite-look-before-touching",
+        why="The database of another program would be changed before it is refused.",
+        file=PLACE + "schema.py",
+        snippet='        look(connection, path)\n        connection.execute("PRAGMA journal_mode',
+        sabotage='        connection.execute("PRAGMA journal_mode',
+        test=FAULTS + "test_bad_input.py::test_a_file_that_cannot_be_a_store[another program's]",
+    ),
+    Guard(
+        name="sqlite-lock-given-up",
+        why="The number of a transaction that came to nothing comes again, and its lock would be taken by ourselves.",
+        file=PLACE + "store.py",
+        snippet="                except BaseException:\n                    give_up()\n",
+        sabotage="                except BaseException:\n",
+        test=ALONE + "test_sqlite_holders.py::test_a_process_that_could_not_become_known_tries_again",
+    ),
+    Guard(
+        name="sqlite-pressing-log-left-alone",
+        why="A log that is moved again and again beside the commits is never begun anew, and grows without bound.",
+        file=PLACE + "wal.py",
+        snippet="self._pages < PAGES_PRESSING and ",
+        sabotage="",
+        test=ALONE + "test_sqlite_writer.py::test_a_log_that_presses_is_left_to_the_commits",
+    ),
+)
