@@ -30,8 +30,8 @@ from tidemill.handlers.waiting import WAITING
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
-from tidemill.stores.sqlite.file import connect
 from tidemill.stores.migrate import Step
+from tidemill.stores.sqlite.file import connect
 from tidemill.stores.sqlite.schema import steps
 from tidemill.stores.sqlite.store import SqliteStore
 
@@ -112,10 +112,12 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
     if host or len(path) < 2 or path.endswith("/"):
         raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
     file = Path(unquote(path[1:]))
-    durability = options.pop("durability", "full")
-    if durability not in ("full", "relaxed"):
-        message = f"durability is full or relaxed, not {durability!r}"
-        raise rejected("store_option_unknown", message, path="/durability")
+    match options.pop("durability", "full"):
+        case ("full" | "relaxed") as durability:
+            pass
+        case other:
+            message = f"durability is full or relaxed, not {other!r}"
+            raise rejected("store_option_unknown", message, path="/durability")
     blobs = options.pop("blobs", None)
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
@@ -169,9 +171,9 @@ def engine_at(
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
-    `only` names a run that alone is worked on, with its children.
-
-    Runs that ended `retention_days` ago go to the `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with its process and something that no other has.
+    `only` names a run that alone is worked on, with its children. Runs that ended `retention_days` ago go to the
+    `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with
+    its process and something that no other has.
     """
     ambient, shelf = RealAmbient(), shelf_at(url)
     host, pid = socket.gethostname(), os.getpid()

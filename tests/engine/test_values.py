@@ -138,8 +138,7 @@ async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_
     assert other.status == "COMPLETED", "other work goes on"
     await asyncio.sleep(20)
     assert [record.getMessage() for record in caplog.records if place[1] in record.getMessage()] == [
-        f"blob {place[1]} is missing; put the same bytes back, or restore it from a backup;"
-        " what needs it waits until then"
+        f"blob {place[1]} is missing; put the same bytes back, or restore it from a backup; what needs it waits until then"
     ]
     mill.blobs._held[place] = body
     assert (await worker.end(run_id)).outputs == {"a": 70_000}

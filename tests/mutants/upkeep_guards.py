@@ -95,8 +95,8 @@ UPKEEP: tuple[Guard, ...] = (
         name="runs-known-for-a-while",
         why="A process would fold the events of a new run into the state of an old one of the same name.",
         file=RUNS,
-        snippet="abs(self._store.now_ms() - entry.seen_ms) > KNOWN_FOR_MS",
-        sabotage="False",
+        snippet="if abs(now_ms - entry.seen_ms) <= KNOWN_FOR_MS:",
+        sabotage="if True:",
         test=RETENTION + "test_a_process_that_slept_does_not_take_a_new_run_for_the_one_it_knew",
     ),
     Guard(

@@ -24,23 +24,25 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two common terms that never meet: pages come back short, each with a cursor, and end."""
-    monkeypatch.setattr(rows, "WALKED_PER_PAGE_MAX", 100)
+    monkeypatch.setattr(rows, "WALKED_AT_ONCE", 50)
     monkeypatch.setattr(rows, "RARE", 20)
     written = tuple(row(f"r{n:04}", n, "even" if n % 2 == 0 else "odd", "all") for n in range(1_000))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
-    walked = []
-    monkeypatch.setattr(rows, "_walk", lambda *given, walk=rows._walk: walked.append(len(walk(*given))) or walk(*given))
+    steps: list[int] = []
+    monkeypatch.setattr(rows, "_step", lambda *given, step=rows._step: steps.append(1) or step(*given))
     pages, after = 0, None
     while True:
-        before = sum(walked)
+        before = len(steps)
         page = await store.find("acme", "run", ["even", "odd"], after=after)
         assert not page.rows
-        assert sum(walked) - before <= 100
+        assert len(steps) - before <= rows.STEPS_PER_PAGE_MAX
         pages += 1
         if page.after is None:
             break
         after = page.after
-    assert pages >= 5
+    assert pages == 6, "500 entries at 100 a page, and a last look"
+    assert await store.count("acme", "run", ["even", "odd"]) == 0
+    assert await store.count("acme", "run", ["even", "all"]) == 500
 
 
 async def test_terms_that_share_a_number_do_not_share_rows(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

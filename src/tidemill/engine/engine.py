@@ -104,9 +104,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 turns=turns,
                 errands=errands,
                 ambient=ambient,
-                sampling=Sampler(
-                    tenant=tenant, store=store, auditor=Auditor(store, blobs, catalog), ambient=ambient
-                ),
+                sampling=Sampler(tenant=tenant, store=store, auditor=Auditor(store, blobs, catalog), ambient=ambient),
                 every_ms=audit_every_ms,
             )
             if archive is not None:
@@ -213,6 +211,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
         async with asyncio.timeout(timeout_s):
             # What this process knows of a run may be old, but never too new to follow it from there.
+            self.runs.forget_unseen()
             entry = self.runs.get(self._stream(run_id)) or await self._entry(run_id)
             if entry.state.busy:
                 async with aclosing(self._events(run_id, entry.state.seq)) as events:

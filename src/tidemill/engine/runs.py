@@ -77,12 +77,17 @@ class Runs:
         """Runs that cannot be read: damaged, or written by a newer version."""
 
     def get(self, stream: Stream) -> Entry | None:
-        """The run as this process last knew it, unless that was long ago."""
-        entry = self._entries.get(stream)
-        if entry is not None and abs(self._store.now_ms() - entry.seen_ms) > KNOWN_FOR_MS:
+        """The run as this process last knew it."""
+        return self._entries.get(stream)
+
+    def forget_unseen(self) -> None:
+        """Let go of what nobody here has looked at for long; asked for before a batch of work begins."""
+        now_ms = self._store.now_ms()
+        while self._entries:
+            stream, entry = next(iter(self._entries.items()))
+            if abs(now_ms - entry.seen_ms) <= KNOWN_FOR_MS:
+                return
             del self._entries[stream]
-            return None
-        return entry
 
     def damage(self, stream: Stream) -> TidemillError | None:
         """Why a run could not be read when that was last tried."""
@@ -106,6 +111,7 @@ class Runs:
 
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
+        self.forget_unseen()
         # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
         known = {stream: self.get(stream) for stream in streams}
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
@@ -133,8 +139,9 @@ class Runs:
             raise rejected("event_unreadable", message, hint="restore the store from a backup")
         if tail.version == 0:
             return entry
-        if entry is not None:
+        if entry is not None and tail.stream in self._entries:
             entry.seen_ms = self._store.now_ms()
+            self._entries.move_to_end(tail.stream)
         if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
             state = State() if tail.snapshot is None else decode_state(tail.snapshot)
             _fold(state, tail)

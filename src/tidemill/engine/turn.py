@@ -224,6 +224,7 @@ class Turns:
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
+        self._runs.forget_unseen()
         # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
         known = {stream: self._runs.get(stream) for stream in batch}
         for stream, asks in batch.items():

@@ -188,6 +188,7 @@ class Worker:
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
         hands = [self._hold(lease) for lease in leases]
+        self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
         unseen = (hand.lease for hand in hands if not seen_by(known[hand.lease.stream], hand.task, hand.lease))
         stale = dict.fromkeys(lease.stream for lease in unseen)

@@ -169,8 +169,8 @@ def _add_edges(draft: Draft, place: Place, raw: Json) -> None:
     if not isinstance(raw, list):
         wrong_type(place, "edges", raw, "a list of {from, to}")
         return
-    for number, edge in enumerate(raw):
-        here = Place(draft.found, f"/edges/{number}", f"edge {number}")
+    for step, edge in enumerate(raw):
+        here = Place(draft.found, f"/edges/{step}", f"edge {step}")
         if not isinstance(edge, dict):
             wrong_type(here, "", edge, "a mapping {from, to}")
             continue

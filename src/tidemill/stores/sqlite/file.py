@@ -27,8 +27,10 @@ CACHE_KIB = 16_384
 BUSY_MS = 10_000
 
 NETWORK = frozenset(
-    "9p afs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs gfs2 glusterfs lustre ncpfs nfs nfs4"
-    " ocfs2 smb3 smbfs".split()
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
+        *("gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs"),
+    )
 )
 """File systems whose locks and shared memory do not hold between machines, so that a WAL on them gets damaged."""
 
@@ -63,7 +65,8 @@ def _patience(busy_ms: int) -> Callable[[int], bool] | None:
 
 def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
     """The row of a statement that has at most one. A statement that is not read to its end stays open, and an open
-    one keeps the log from being begun anew."""
+    one keeps the log from being begun anew.
+    """
     rows = cursor.fetchall()
     return rows[0] if rows else None
 

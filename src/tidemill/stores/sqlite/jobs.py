@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ SQL = statements("sqlite")
 _ADD_JOB, _REMOVE_JOB, _LEASE = SQL["add_job"], SQL["remove_job"], SQL["lease"]
 
 LATER, READY, HELD = 0, 1, 2
+NO_TOKENS: Mapping[str, int] = {}
 
 CAPS = ("caps",)
 """What those wait for whom a cap has kept from a job."""
@@ -70,7 +71,7 @@ class Jobs:
     def __init__(self) -> None:
         self.holder = 0
         """Under which number this process holds leases."""
-        self.numbers: dict[Lane, int] = {}
+        self.numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
         self._lanes: dict[int, Lane] = {}
 
     # In a commit
@@ -88,28 +89,33 @@ class Jobs:
 
     def insert(self, tx: Transaction, number: int, commit: Commit) -> tuple[Lease, ...]:
         """Add the jobs whose key is free, and lease those of them that the committer keeps, in its order."""
-        tenant, until = commit.stream.tenant, tx.now_ms + commit.keep_lease_ms
-        order = {key: place for place, key in enumerate(dict.fromkeys(commit.keep))}
-        kept: list[tuple[int, Lease]] = []
-        tokens = {key: tx.next(TOKENS) for key in order}
+        now, stream = tx.now_ms, commit.stream
+        until = now + commit.keep_lease_ms
+        tokens = {key: tx.next(TOKENS) for key in dict.fromkeys(commit.keep)} if commit.keep else NO_TOKENS
+        kept: list[Lease] = []
         for job in commit.jobs:
-            ready_at = max(job.ready_at_ms, tx.now_ms)
-            token = tokens.get(job.key, 0) if ready_at <= tx.now_ms else 0
-            if token:
-                state, due, holder, owner = HELD, until, self.holder, commit.keep_owner
+            key, ready_at, token = job.key, job.ready_at_ms, 0
+            if ready_at > now:
+                state, due, holder, owner = LATER, ready_at, 0, ""
             else:
-                state, due, holder, owner = LATER if ready_at > tx.now_ms else READY, ready_at, 0, ""
-            lane = self.lane(tx, Lane(job.queue, tenant, job.caps, job.priority))
-            place, body = tx.next(PLACES), seal(job.body, within(commit.stream, job.key))
-            tx.execute(_ADD_JOB, (number, job.key, lane, ready_at, place, state, due, token, holder, owner, body))
+                ready_at, token = now, tokens.get(key, 0)
+                mine = (HELD, until, self.holder, commit.keep_owner)
+                state, due, holder, owner = mine if token else (READY, now, 0, "")
+            # A tuple like a lane is found like one.
+            named = (job.queue, stream.tenant, job.caps, job.priority)
+            lane = self.numbers.get(named) or self.lane(tx, Lane(*named))
+            body = seal(job.body, within(stream, key))
+            tx.execute(_ADD_JOB, (number, key, lane, ready_at, tx.next(PLACES), state, due, token, holder, owner, body))
             if not tx.connection.changes():
                 continue
             if token:
-                kept.append((order[job.key], _lease(commit.stream, job, token, until, ready_at)))
+                kept.append(_lease(stream, job, token, until, ready_at))
             else:
                 tx.rings.add(job.queue)
                 tx.rings.add(EVERY_QUEUE)
-        return tuple(lease for _, lease in sorted(kept, key=lambda each: each[0]))
+        if len(kept) > 1:
+            kept.sort(key=_by_token)
+        return tuple(kept)
 
     def lane(self, tx: Transaction, lane: Lane) -> int:
         """The number of a lane, given out when it is new."""
@@ -343,6 +349,10 @@ def _queue_up(
             turns,
             (served.get(lane.tenant, 0), lane.tenant, -lane.priority, head.ready_at_ms, head.place, number),
         )
+
+
+def _by_token(lease: Lease) -> int:
+    return lease.token
 
 
 def _lease(stream: Stream, job: Job, token: int, until: int, ready_at_ms: int) -> Lease:

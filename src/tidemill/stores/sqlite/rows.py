@@ -28,8 +28,12 @@ SQL = statements("sqlite")
 _ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["set_row"], SQL["set_body"]
 _ADD_TERM, _REMOVE_TERM, _HAS_TERM = SQL["add_term"], SQL["remove_term"], SQL["has_term"]
 
-WALKED_PER_PAGE_MAX = 10_000
-"""Entries that one page looks at: where terms rarely meet, a page is shorter than it might be, not slow."""
+WALKED_AT_ONCE = 5_000
+"""Entries of a term that one statement looks at."""
+STEPS_PER_PAGE_MAX = 2
+"""Statements of one page: where terms rarely meet, a page is shorter than it might be, not slow."""
+TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
+"""Above every row."""
 RARE = 200
 """Up to so many entries of a term are counted to find the rarest."""
 
@@ -87,41 +91,50 @@ def _places(tenant: str, kind: str, key: str, sort: int, terms: Iterable[str]) -
 
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
     """One page of rows that have all terms."""
-    below = None if after is None else place_of(after)
+    below = TOP if after is None else place_of(after)
     limit = max(limit, 1)
     along, others = _rarest_first(execute, tenant, kind, terms)
     rows: list[Row] = []
-    walked = 0
-    while walked < WALKED_PER_PAGE_MAX:
-        step = min(max(limit + 1, RARE), WALKED_PER_PAGE_MAX - walked)
-        places = _walk(execute, along, below, step)
+    for _ in range(STEPS_PER_PAGE_MAX):
+        places, end = _step(execute, along, others, below, limit + 1)
         for place in places:
-            below = place
             row = _row_at(execute, tenant, kind, place, terms, others)
             if row is None:
                 continue
             if len(rows) == limit:
                 return Page(rows=tuple(rows), after=cursor_after(rows[-1]))
             rows.append(row)
-        walked += len(places)
-        if len(places) < step:
+        if end is None:
             return Page(rows=tuple(rows))
-    return Page(rows=tuple(rows), after=None if below is None else cursor_at(below))
+        below = end
+    return Page(rows=tuple(rows), after=cursor_at(below))
+
+
+def _step(
+    execute: Execute, along: int, others: Sequence[int], below: Place, wanted: int
+) -> tuple[list[Place], Place | None]:
+    """Some of the next places of a term which the first of the others has too, and where to go on; None at the end."""
+    if not others:
+        places: list[Place] = execute(SQL["walk"], (along, *below, wanted)).fetchall()
+        return places, places[-1] if len(places) == wanted else None
+    places = execute(SQL["walk_both"], (along, *below, WALKED_AT_ONCE, others[0], wanted)).fetchall()
+    if len(places) == wanted:
+        return places, places[-1]
+    return places, one(execute(SQL["walk_end"], (along, *below, WALKED_AT_ONCE - 1)))
 
 
 def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
     """How many rows have all terms; one term alone is counted without looking at rows."""
-    if len(terms) <= 1:
-        number = number_of(tenant, kind, terms[0] if terms else None)
-        return int(execute(SQL["count_term"], (number, at_most)).fetchall()[0][0])
     along, others = _rarest_first(execute, tenant, kind, terms)
-    counted, below = 0, None
+    if not others:
+        return int(execute(SQL["count_term"], (along, at_most)).fetchall()[0][0])
+    counted, below = 0, TOP
     while counted < at_most:
-        places = _walk(execute, along, below, WALKED_PER_PAGE_MAX)
-        counted += sum(1 for place in places if _has_all(execute, place, others))
-        if len(places) < WALKED_PER_PAGE_MAX:
+        places, end = _step(execute, along, others, below, WALKED_AT_ONCE)
+        counted += sum(1 for place in places if _has_all(execute, place, others[1:]))
+        if end is None:
             break
-        below = places[-1]
+        below = end
     return min(counted, at_most)
 
 
@@ -134,12 +147,6 @@ def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]
     return numbers[0], numbers[1:]
 
 
-def _walk(execute: Execute, term: int, below: Place | None, step: int) -> list[Place]:
-    named, values = ("walk_from_top", (term, step)) if below is None else ("walk", (term, *below, step))
-    places: list[Place] = execute(SQL[named], values).fetchall()
-    return places
-
-
 def _has_all(execute: Execute, place: Place, others: Sequence[int]) -> bool:
     return all(execute(_HAS_TERM, (term, *place)).fetchall() for term in others)
 
@@ -147,7 +154,7 @@ def _has_all(execute: Execute, place: Place, others: Sequence[int]) -> bool:
 def _row_at(
     execute: Execute, tenant: str, kind: str, place: Place, wanted: Sequence[str], others: Sequence[int]
 ) -> Row | None:
-    if not _has_all(execute, place, others):
+    if not _has_all(execute, place, others[1:]):
         return None
     found = one(execute(SQL["full_row"], (tenant, kind, place[1])))
     if found is None:

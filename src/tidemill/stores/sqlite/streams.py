@@ -94,8 +94,8 @@ class Streams:
             return ()
         lost: dict[str, None] = {}
         for key, token in commit.acks + commit.holds:
-            row = one(tx.execute(_TOKEN, (number, key)))
-            if row is None or row[0] != token or not token:
+            found = tx.execute(_TOKEN, (number, key)).fetchall()
+            if not token or not found or found[0][0] != token:
                 lost[key] = None
         return tuple(lost)
 

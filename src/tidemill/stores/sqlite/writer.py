@@ -117,6 +117,8 @@ class Writer:
         self._queue: list[Waiting] = []
         self._active = False
         self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+        """Whoever closes it waits for this."""
         self._sync_ms = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidemill-sync")
         self._synchronous = ""
@@ -140,8 +142,9 @@ class Writer:
     async def close(self) -> None:
         """Write what has gathered and let go of the connection."""
         self._closed = True
-        while self._active:
-            await asyncio.sleep(0.001)
+        if self._active:
+            self._idle = self._loop.create_future()
+            await self._idle
         self._pool.shutdown()
         self._connection.close()
 
@@ -165,7 +168,7 @@ class Writer:
         queue = [each for each in self._queue if not each.future.done()]
         batch, self._queue = queue[:GATHERED_MAX], queue[GATHERED_MAX:]
         if not batch:
-            self._active = False
+            self._rest()
             return
         try:
             self._begin(any(each.durable for each in batch))
@@ -201,7 +204,7 @@ class Writer:
             self._queue, stuck = [], self._queue
             self._fail(stuck, error)
             return
-        pause_ms = min(0.3 + waited_ms / 8, 5.0) * (0.5 + random.random())  # noqa: S311 - nothing depends on it
+        pause_ms = min(0.3 + waited_ms / 8, 5.0) * (0.5 + random.random())
         self._loop.call_later(pause_ms / 1000, self._start, waited_ms + pause_ms)
 
     def _write(self, batch: list[Waiting]) -> None:
@@ -314,4 +317,9 @@ class Writer:
         if self._queue:
             self._loop.call_soon(self._start)
         else:
-            self._active = False
+            self._rest()
+
+    def _rest(self) -> None:
+        self._active = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)

@@ -132,8 +132,14 @@ DELETE FROM terms WHERE term = ? AND sort = ? AND key = ?;
 SELECT count(*) FROM (SELECT 1 FROM terms WHERE term = ? LIMIT ?);
 -- name: walk
 SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?) ORDER BY sort DESC, key DESC LIMIT ?;
--- name: walk_from_top
-SELECT sort, key FROM terms WHERE term = ? ORDER BY sort DESC, key DESC LIMIT ?;
+-- name: walk_both
+SELECT t.sort, t.key
+    FROM (SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?) ORDER BY sort DESC, key DESC LIMIT ?) t
+    WHERE EXISTS (SELECT 1 FROM terms o WHERE o.term = ? AND o.sort = t.sort AND o.key = t.key)
+    ORDER BY t.sort DESC, t.key DESC LIMIT ?;
+-- name: walk_end
+SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?)
+    ORDER BY sort DESC, key DESC LIMIT 1 OFFSET ?;
 -- name: full_row
 SELECT sort, terms, body FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
 -- name: has_term
