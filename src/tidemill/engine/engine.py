@@ -36,7 +36,7 @@ from tidemill.engine.upkeep import RETENTION_DAYS, Upkeep
 from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected, Unavailable, rejected
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
@@ -214,11 +214,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
             self.runs.forget_unseen()
             entry = self.runs.get(self._stream(run_id)) or await self._entry(run_id)
             if entry.state.busy:
-                async with aclosing(self._events(run_id, entry.state.seq)) as events:
-                    async for seq, event in events:
-                        if type(event) in _ENDS and (over := await self._over(run_id, seq)) is not None:
-                            entry = over
-                            break
+                entry = await self._ended(run_id, entry.state.seq)
         return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
@@ -238,6 +234,17 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 yield plain(event, seq)
                 if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):
                     return
+
+    async def _ended(self, run_id: str, after: int) -> Entry:
+        """Wait for the end of a run, looking at nothing but that: many wait for many."""
+        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
+        async with aclosing(frames):
+            async for frame in frames:
+                if frame.version and type(decode_event(frame.body)) in _ENDS:
+                    over = await self._over(run_id, frame.version)
+                    if over is not None:
+                        return over
+        raise Unavailable("the store was closed before the run ended")
 
     async def _events(self, run_id: str, after: int) -> AsyncGenerator[tuple[int, AnyEvent], None]:
         """Committed events behind `after` with their numbers, without end."""

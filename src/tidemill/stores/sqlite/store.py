@@ -42,7 +42,7 @@ from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.schema import migrate, newest_known
 from tidemill.stores.sqlite.streams import SQL, Streams, streams_of, tail_of
-from tidemill.stores.sqlite.wal import Checkpoints
+from tidemill.stores.sqlite.wal import Checkpoints, prepare
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
 
 T = TypeVar("T")
@@ -208,6 +208,7 @@ class SqliteStore:
         def enter(tx: Transaction) -> int:
             # An operation may be done again, after a transaction that came to nothing.
             give_up()
+            prepare(self.path)
             name = f"{socket.gethostname()}/{os.getpid()}"
             number = int(tx.execute(SQL["add_holder"], (name, tx.now_ms)).fetchall()[0][0])
             self._holders.enter(number)

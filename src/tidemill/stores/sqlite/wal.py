@@ -1,9 +1,10 @@
-"""Moving what the write-ahead log holds into the file, in a thread, so that no commit has to wait for it."""
+"""The write-ahead log: made long beforehand, and moved into the file in a thread, so that commits need not wait."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 import apsw
@@ -14,6 +15,21 @@ PAGES_DUE = 2_000
 """Pages in the log (of 4 KiB) from which on it is moved; SQLite begins it anew when all of it is."""
 PAGES_PRESSING = 16_000
 """Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
+PREPARED_BYTES = 3_000 * (4_096 + 24)
+"""How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
+
+
+def prepare(path: Path) -> None:
+    """Make the log as long as it will become, to be called by whoever holds the write lock.
+
+    A sync of bytes that overwrite others costs half of one that also makes the file longer. What is written here is
+    nothing to SQLite: a frame counts only with the right checksum.
+    """
+    with contextlib.suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
+        size = log.seek(0, os.SEEK_END)
+        if size < PREPARED_BYTES:
+            log.write(bytes(PREPARED_BYTES - size))
+            os.fsync(log.fileno())
 
 
 class Checkpoints:
@@ -23,13 +39,20 @@ class Checkpoints:
         self._path = path
         self._pages = self._moved = 0
         """How long the log is, and how long it was when it was last moved."""
+        self._nearly = False
+        """All but the last few pages were moved a moment ago."""
         self._task: asyncio.Task[None] | None = None
         self.made = 0
 
     def note(self, connection: apsw.Connection, database: str, pages: int) -> int:
-        """Hear how long the log is after a commit."""
+        """Hear how long the log is after a commit.
+
+        Under steady load somebody always writes while the log is moved in the thread. So the rest, which is little, is
+        moved here, and the log is begun anew.
+        """
         self._pages, self._moved = pages, min(self._moved, pages)
-        if pages >= PAGES_PRESSING and self._task is None:
+        if (self._nearly or pages >= PAGES_PRESSING) and self._task is None:
+            self._nearly = False
             # What happens here is not the commit's: that is done, and must not look as if it had failed.
             with contextlib.suppress(apsw.Error):
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -37,8 +60,7 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        # Under steady load somebody always writes while the log is moved, so it is never begun anew by itself. Once it
-        # presses, nothing more is moved beside the commits: one of them must find it idle.
+        # Once it presses, nothing more is moved beside the commits: one of them must find it idle.
         return self._task is None and self._pages < PAGES_PRESSING and self._pages - self._moved >= PAGES_DUE
 
     def begin(self) -> None:
@@ -59,8 +81,7 @@ class Checkpoints:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled():
-            task.exception()
+        self._nearly = not task.cancelled() and task.exception() is None
 
     async def close(self) -> None:
         """Wait for what is under way."""

@@ -116,6 +116,8 @@ class Writer:
         self.thread = threading.get_ident()
         self._queue: list[Waiting] = []
         self._active = False
+        self._alone = True
+        """Nobody has begun a transaction in this turn of the loop."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
         """Whoever closes it waits for this."""
@@ -136,8 +138,18 @@ class Writer:
         self._queue.append(Waiting(operation, durable, future))
         if not self._active:
             self._active = True
-            self._loop.call_soon(self._start)
+            if self._alone:
+                # The first one in a turn of the loop need not wait for company; whoever comes after it in the same
+                # turn does, because there may be more of them.
+                self._alone = False
+                self._loop.call_soon(self._turn)
+                self._start()
+            else:
+                self._loop.call_soon(self._start)
         return await future
+
+    def _turn(self) -> None:
+        self._alone = True
 
     async def close(self) -> None:
         """Write what has gathered and let go of the connection."""
