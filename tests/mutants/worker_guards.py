@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 WORKER = "engine/worker.py"
-CLAIMING = "engine/claiming.py"
 RETURNS = "engine/returns.py"
 REGISTRY = "engine/registry.py"
 SCENE = "kernel/explain/scene.py"
@@ -15,12 +14,12 @@ IN_REGISTRY = "tests/engine/test_registry.py::"
 
 WORKERS: tuple[Guard, ...] = (
     Guard(
-        name="late-claim-is-given-back",
-        why="Jobs that a claim brought to a worker that had just stopped would wait until their leases end.",
-        file=CLAIMING,
-        snippet="            self._returns.give(claim.result())\n",
-        sabotage="            pass\n",
-        test=IN_RETURNS + "test_a_claim_that_is_under_way_when_the_drain_begins_leaves_nothing_behind",
+        name="cancelled-claim-gives-back",
+        why="What a claim brings when its worker is stopping would be locked up until its leases expire.",
+        file="stores/sqlite/store.py",
+        snippet="                claim.add_done_callback(self._unclaimed)\n",
+        sabotage="                pass\n",
+        test="tests/stores/test_sqlite_writer.py::test_who_has_gone_away_wants_nothing_any_more",
     ),
     Guard(
         name="late-hand-over-is-given-back",

@@ -29,12 +29,14 @@ async def elsewhere(path: Path, commit: Commit | None) -> None:
 
 
 def in_between(store: SqliteStore, happen: Callable[[], None]) -> list[str]:
-    """Let something happen once, after the first statement that looks for a stream."""
-    read, happened = store._read, list[str]()
+    """Let something happen once, after the first statement of a view that looks for a stream."""
+    read, happened, begun = store._read, list[str](), list[str]()
 
     def watched(statement: str, *values: Any) -> Any:
         rows = read(statement, *values).fetchall()
-        if "FROM streams" in statement and not happened:
+        if statement == "BEGIN":
+            begun.append(statement)
+        if "FROM streams" in statement and begun and not happened:
             happened.append(statement)
             thread = threading.Thread(target=happen)
             thread.start()

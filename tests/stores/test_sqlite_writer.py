@@ -50,7 +50,7 @@ async def test_one_that_fails_harms_nobody_else(store: SqliteStore) -> None:
         raise ZeroDivisionError
 
     asked = [store.commit([commit(f"r{number}")]) for number in range(5)]
-    trouble = writer_of(store).run(broken, durable=True)
+    trouble = writer_of(store).submit(broken, durable=True)
     *results, failed = await asyncio.gather(*asked, trouble, return_exceptions=True)
     assert isinstance(failed, ZeroDivisionError)
     assert all(isinstance(result, list) and isinstance(result[0], Committed) for result in results)
@@ -66,9 +66,9 @@ async def test_sqlite_may_have_ended_the_transaction_itself(store: SqliteStore) 
 
     async with asyncio.timeout(5):
         with pytest.raises(Unavailable, match="full"):
-            await writer_of(store).run(rolled_back, durable=True)
+            await writer_of(store).submit(rolled_back, durable=True)
         both = asyncio.gather(
-            writer_of(store).run(rolled_back, durable=True), store.commit([commit("a")]), return_exceptions=True
+            writer_of(store).submit(rolled_back, durable=True), store.commit([commit("a")]), return_exceptions=True
         )
         failed, fine = await both
     assert isinstance(failed, Unavailable)
@@ -78,10 +78,13 @@ async def test_sqlite_may_have_ended_the_transaction_itself(store: SqliteStore) 
 async def test_who_has_gone_away_wants_nothing_any_more(store: SqliteStore) -> None:
     await store.commit([Commit(stream=run("r"), expected=None, jobs=(job("a"),))])
     await store.claim(Claim(queues=("other",), limit=1, lease_ms=1_000, owner="w"))
+    first = asyncio.create_task(store.commit([commit("other")]))
     claim = asyncio.create_task(store.claim(Claim(queues=("q",), limit=1, lease_ms=60_000, owner="w")))
     await asyncio.sleep(0)
+    assert not claim.done(), "it waits for the next transaction"
     claim.cancel()
-    await asyncio.gather(claim, return_exceptions=True)
+    await asyncio.gather(first, claim, return_exceptions=True)
+    assert claim.cancelled()
     again = Claim(queues=("q",), limit=1, lease_ms=60_000, owner="w", wait_ms=2_000)
     assert len(await store.claim(again)) == 1
 

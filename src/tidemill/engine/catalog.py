@@ -44,6 +44,7 @@ from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 FLOWS_MAX = 256
 """Compiled workflows kept in memory."""
+HELD_MAX = 256
 RACES_MAX = 16
 NAMES_MAX = 1_000
 """Names that are looked through for the one somebody may have meant."""
@@ -101,6 +102,8 @@ class Catalog:
     def __init__(self, store: Store, blobs: Blobs, ambient: Ambient, types: Mapping[str, Sequence[NodeType]]) -> None:
         self._store, self._blobs, self._ambient, self._types = store, blobs, ambient, types
         self._flows: OrderedDict[tuple[str, str], Flow] = OrderedDict()
+        self._held: dict[Stream, History] = {}
+        """Histories as they were last read, for reading only."""
 
     # Publishing
 
@@ -275,7 +278,18 @@ class Catalog:
 
     async def resolve(self, tenant: str, reference: str) -> Version:
         """`name` and `name:latest` are the newest version, `name@3` that one, `name:stable` the one so tagged."""
-        history = await self._known(tenant, split_reference(reference)[0])
+        name = split_reference(reference)[0]
+        stream = Stream(tenant, WORKFLOW, name)
+        held = self._held.get(stream)
+        if held is not None:
+            # Asked at every start of a run: whether anything was published since is one look.
+            (tail,) = await self._store.load({stream: held.length})
+            if tail.version == held.length:
+                return held.meant_by(reference)
+        history = await self._known(tenant, name)
+        if len(self._held) >= HELD_MAX:
+            self._held.clear()
+        self._held[stream] = history
         return history.meant_by(reference)
 
     async def find(

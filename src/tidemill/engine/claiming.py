@@ -1,8 +1,7 @@
 """Asking the store for jobs, again and again, and stopping in a way that leaves none of them behind.
 
-A claim that is under way when a worker stops may have been given jobs already. Cut off there, their leases would
-have to run out before anybody else could begin. So the claim is a task of its own: it has a moment to answer, is
-cancelled only when it has nothing to say, and whatever it brings is given back.
+A claim that is under way when a worker stops is cancelled: a store promises that it then keeps nothing. Until the
+leases are in hand nothing is awaited that could be cut off in between.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.returns import Aside, Returns
+from tidemill.engine.returns import Aside
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Claim, Lease, Store
 
@@ -22,8 +21,6 @@ LOG = logging.getLogger(__name__)
 
 NOTHING_MS = 5
 """How long to rest after a claim that was given nothing, beside the wait that the store itself makes."""
-ANSWER_MS = 50
-"""How long a claim may still take to answer after the worker has stopped: longer than any but a waiting one does."""
 
 Wanted = Callable[[], Claim | None]
 """What to ask for next; None while there is no room for more."""
@@ -36,17 +33,15 @@ class Claiming:
         self,
         store: Store,
         ambient: Ambient,
-        returns: Returns,
         aside: Aside,
         wanted: Wanted,
         accept: Callable[[Sequence[Lease]], Awaitable[None]],
     ) -> None:
-        self._store, self._ambient, self._returns, self._aside = store, ambient, returns, aside
+        self._store, self._ambient, self._aside = store, ambient, aside
         self._wanted, self._accept = wanted, accept
         self.refusals = Refusals()
         self._room = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
-        self._under_way: asyncio.Task[list[Lease]] | None = None
 
     def open(self) -> None:
         """Begin to claim."""
@@ -58,18 +53,10 @@ class Claiming:
             self._loop.cancel()
 
     async def close(self) -> None:
-        """Stop, and give back what a claim that was under way still brings."""
+        """Stop. A claim that is under way is cancelled, and keeps nothing."""
         self.stop()
         if self._loop is not None:
             await asyncio.gather(self._loop, return_exceptions=True)
-        claim, self._under_way = self._under_way, None
-        if claim is None:
-            return
-        await asyncio.wait({claim}, timeout=ANSWER_MS / 1000)
-        claim.cancel()
-        await asyncio.wait({claim})
-        if not claim.cancelled() and claim.exception() is None and claim.result():
-            self._returns.give(claim.result())
 
     def wake(self) -> None:
         """There is room for more."""
@@ -108,11 +95,7 @@ class Claiming:
         wait_ms = self._aside.wait_ms(request.wait_ms)
         if wait_ms != request.wait_ms:
             request = msgspec.structs.replace(request, wait_ms=wait_ms)
-        claim = self._under_way = asyncio.create_task(self._store.claim(request), name="tidemill-claim")
-        # Waited for like this, it goes on when the loop is cancelled; `close` then sees what becomes of it.
-        await asyncio.wait({claim})
-        self._under_way = None
-        return claim.result()
+        return await self._store.claim(request)
 
 
 class Refusals:

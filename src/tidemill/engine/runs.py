@@ -73,6 +73,8 @@ class Runs:
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
         self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+        self._now_ms = store.now_ms()
+        """When a batch of work last began: near enough for what is forgotten after minutes."""
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version."""
 
@@ -82,7 +84,7 @@ class Runs:
 
     def forget_unseen(self) -> None:
         """Let go of what nobody here has looked at for long; asked for before a batch of work begins."""
-        now_ms = self._store.now_ms()
+        now_ms = self._now_ms = self._store.now_ms()
         while self._entries:
             stream, entry = next(iter(self._entries.items()))
             if abs(now_ms - entry.seen_ms) <= KNOWN_FOR_MS:
@@ -101,7 +103,7 @@ class Runs:
             self._entries.pop(stream, None)
 
     def _remember(self, stream: Stream, entry: Entry) -> None:
-        entry.seen_ms = self._store.now_ms()
+        entry.seen_ms = self._now_ms
         present = self._entries.get(stream)
         if present is None or present.state.seq < entry.state.seq:
             self._entries[stream] = entry

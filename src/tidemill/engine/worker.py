@@ -99,7 +99,7 @@ class Worker:
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[Place, Hand] = {}
         self._aside, self._returns = Aside(store.now_ms), Returns(store)
-        self._claiming = Claiming(store, ambient, self._returns, self._aside, self._wanted, self._accept)
+        self._claiming = Claiming(store, ambient, self._aside, self._wanted, self._accept)
         self.refusals = self._claiming.refusals
         self.draining = False
         self._hurried = False

@@ -61,10 +61,10 @@ def write_row(tx: Transaction, tenant: str, row: Row) -> None:
         return
     before = set() if old is None else _places_before(tenant, row.kind, row.key, *old)
     after = set() if row.deleted else _places(tenant, row.kind, row.key, row.sort, row.terms)
-    for place in before - after:
-        execute(_REMOVE_TERM, place)
-    for place in after - before:
-        execute(_ADD_TERM, place)
+    if gone := before - after:
+        tx.execute_many(_REMOVE_TERM, gone)
+    if new := after - before:
+        tx.execute_many(_ADD_TERM, new)
     if row.deleted:
         execute(SQL["remove_row"], (tenant, row.kind, row.key))
     else:

@@ -41,7 +41,7 @@ from tidemill.stores.sqlite.file import check_place, connect, errors_of, one
 from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.schema import migrate, newest_known
-from tidemill.stores.sqlite.streams import SQL, Streams, streams_of, tail_of
+from tidemill.stores.sqlite.streams import SQL, Streams, quiet_tail, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints, prepare
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
 
@@ -124,7 +124,7 @@ class SqliteStore:
         if self._jobs.holder:
             holder, self._jobs.holder = self._jobs.holder, 0
             with suppress(TidemillError):
-                await writer.run(lambda tx: self._let_go(tx, holder), durable=False)
+                await writer.submit(lambda tx: self._let_go(tx, holder), durable=False)
             self._holders.leave(holder)
         await writer.close()
         await self._checkpoints.close()
@@ -170,7 +170,7 @@ class SqliteStore:
         if writer is None:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
-            return await writer.run(operation, durable=durable)
+            return await writer.submit(operation, durable=durable)
         result, tx = self._aside.write(operation)
         self._ring(tx)
         return result
@@ -247,11 +247,11 @@ class SqliteStore:
             await self._enter()
         until = self._clock() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
-        while self._writer is not None:
+        while (writer := self._writer) is not None:
             with self._bells_lock:
                 bell = self._bells.hang(topics)
             try:
-                leases = await self._taken(request)
+                leases = await self._taken(writer, request)
                 now = self._clock()
                 if leases or now >= until or request.limit <= 0:
                     return leases
@@ -266,14 +266,16 @@ class SqliteStore:
                     self._bells.take_down(bell, topics)
         return []
 
-    async def _taken(self, request: Claim) -> list[Lease]:
+    async def _taken(self, writer: Writer, request: Claim) -> list[Lease]:
         """Claim, and give back at once what comes when nobody waits for it any more."""
-        claim = asyncio.ensure_future(self._write(lambda tx: self._take(tx, request), durable=False))
-        try:
-            return await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            claim.add_done_callback(self._unclaimed)
-            raise
+        claim = writer.submit(lambda tx: self._take(tx, request), durable=False)
+        if not claim.done():
+            try:
+                await asyncio.shield(claim)
+            except asyncio.CancelledError:
+                claim.add_done_callback(self._unclaimed)
+                raise
+        return claim.result()
 
     def _unclaimed(self, claim: asyncio.Future[list[Lease]]) -> None:
         if not claim.cancelled() and claim.exception() is None and claim.result() and self._writer is not None:
@@ -312,6 +314,14 @@ class SqliteStore:
     # Reading
 
     async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+        if self._writer is None:
+            raise Unavailable("the store is closed")
+        with errors_of(self.path):
+            looked = (quiet_tail(self._read, stream, version) for stream, version in after.items())
+            quiet = [tail for tail in looked if tail is not None]
+        if len(quiet) == len(after):
+            # Most who ask want to know whether there is something new, and mostly there is not.
+            return quiet
         with self._view() as execute:
             return [tail_of(execute, stream, version, snapshots) for stream, version in after.items()]
 

@@ -32,8 +32,9 @@ from tidemill.stores.statements import statements
 LOG = logging.getLogger(__name__)
 
 SQL = statements("sqlite")
-_STREAM, _VERSION, _ADVANCE, _ADD_STREAM = SQL["stream"], SQL["version"], SQL["advance"], SQL["add_stream"]
-_ADD_RECORDS, _SET_SNAPSHOT, _TOKEN = SQL["add_records"], SQL["set_snapshot"], SQL["token"]
+_STREAM, _VERSION, _ADD_STREAM = SQL["stream"], SQL["version"], SQL["add_stream"]
+_ADVANCE, _ADVANCE_HELD = SQL["advance"], SQL["advance_held"]
+_SET_SNAPSHOT, _TOKEN = SQL["set_snapshot"], SQL["token"]
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -66,23 +67,34 @@ class Streams:
         return self._write(tx, commit, found[0])
 
     def _write(self, tx: Transaction, commit: Commit, number: int) -> CommitResult:
-        lost = self._lost(tx, commit, number)
-        if lost:
-            return LeasesLost(keys=lost)
         expected, records = commit.expected, commit.records
         if records and expected is not None:
             version = expected + len(records)
-            tx.execute(_ADVANCE, (version, number, expected))
-            if not tx.connection.changes():
-                return VersionConflict(version=self._version(tx, number) or 0)
-            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(records), within(commit.stream, version))))
+            if not self._advance(tx, commit, number, version):
+                lost = self._lost(tx, commit, number)
+                return LeasesLost(keys=lost) if lost else VersionConflict(version=self._version(tx, number) or 0)
+            tx.records.append((number, version, seal(_pack(records), within(commit.stream, version))))
             tx.append(commit.stream, expected + 1, records)
         else:
+            lost = self._lost(tx, commit, number)
+            if lost:
+                return LeasesLost(keys=lost)
             found = self._version(tx, number)
             version = found or 0
             if found is None or (expected is not None and expected != found):
                 return VersionConflict(version=version)
         return self._follow_up(tx, commit, number, version)
+
+    def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
+        """Raise a stream's version, if it is the expected one and the leases are held; mostly there is one of these."""
+        place = (version, number, commit.expected)
+        if len(commit.acks) == 1 and not commit.holds and commit.acks[0][1]:
+            tx.execute(_ADVANCE_HELD, (*place, number, *commit.acks[0]))
+        elif self._lost(tx, commit, number):
+            return False
+        else:
+            tx.execute(_ADVANCE, place)
+        return bool(tx.connection.changes())
 
     def _version(self, tx: Transaction, number: int) -> int | None:
         row = one(tx.execute(_VERSION, (number,)))
@@ -113,7 +125,7 @@ class Streams:
         number = tx.learned[stream] = tx.next(STREAMS)
         tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
         if commit.records:
-            tx.execute(_ADD_RECORDS, (number, version, seal(_pack(commit.records), within(stream, version))))
+            tx.records.append((number, version, seal(_pack(commit.records), within(stream, version))))
             tx.append(stream, 1, commit.records)
         return self._follow_up(tx, commit, number, version)
 
@@ -133,6 +145,7 @@ class Streams:
 
     def forget(self, tx: Transaction, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:
         """Remove everything of a stream and write rows, unless it has moved on."""
+        tx.write_records()
         found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         number, version = found or (None, 0)
         if expected is not None and expected != version:
@@ -146,6 +159,18 @@ class Streams:
         for row in rows:
             write_row(tx, stream.tenant, row)
         return True
+
+
+def quiet_tail(execute: Execute, stream: Stream, after: int) -> Tail | None:
+    """The tail of a stream that has nothing new, by a single look; None when there is something to read."""
+    try:
+        found = execute(_STREAM, (stream.kind, stream.tenant, stream.key)).fetchall()
+    except apsw.CorruptError:
+        return None
+    version = found[0][1] if found else 0
+    if not isinstance(version, int) or version > after:
+        return None
+    return Tail(stream=stream, version=version, after=after, records=())
 
 
 def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Tail:

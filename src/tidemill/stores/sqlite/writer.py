@@ -28,7 +28,7 @@ from tidemill.stores.sqlite.seals import seal_of
 from tidemill.stores.statements import statements
 
 SQL = statements("sqlite")
-_COUNTERS, _SET_COUNTERS = SQL["counters"], SQL["set_counters"]
+_COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
 
 STREAMS, PLACES, TOKENS = range(3)
 """The counters, in the order of their columns."""
@@ -47,14 +47,28 @@ GATHERED_MAX = 64
 class Transaction:
     """What an operation works with; what it learns and whom it must wake counts only once it is committed."""
 
-    __slots__ = ("_counters", "_dirty", "connection", "execute", "learned", "now_ms", "rings", "touched")
+    __slots__ = (
+        "_counters",
+        "_dirty",
+        "connection",
+        "execute",
+        "execute_many",
+        "learned",
+        "now_ms",
+        "records",
+        "rings",
+        "touched",
+    )
 
     def __init__(self, connection: apsw.Connection, execute: Callable[..., Any], now_ms: int) -> None:
         self.connection, self.execute, self.now_ms = connection, execute, now_ms
+        self.execute_many: Callable[..., Any] = connection.executemany
         self._counters: list[int] | None = None
         self._dirty = False
         self.learned: dict[Any, int] = {}
         """Numbers of streams and lanes by name, which this transaction looked up or gave out."""
+        self.records: list[tuple[int, int, bytes]] = []
+        """What is appended to streams; nobody reads it in this transaction, so it is written at its end in one go."""
         self.rings: set[Any] = set()
         """Bells to ring once it is durable."""
         self.touched: dict[Stream, tuple[int, tuple[bytes, ...]]] = {}
@@ -77,8 +91,15 @@ class Transaction:
         earlier = self.touched.get(stream)
         self.touched[stream] = (first, records) if earlier is None else (earlier[0], earlier[1] + records)
 
+    def write_records(self) -> None:
+        """Append to the streams what has gathered."""
+        if self.records:
+            self.execute_many(_ADD_RECORDS, self.records)
+            self.records = []
+
     def finish(self) -> None:
-        """Write the counters back."""
+        """Write what has gathered, and the counters."""
+        self.write_records()
         if self._dirty and self._counters is not None:
             self.execute(_SET_COUNTERS, (*self._counters, seal_of(self._counters)))
 
@@ -130,8 +151,8 @@ class Writer:
         self._seen = 0
         self.transactions = self.threaded = self.busy = 0
 
-    async def run(self, operation: Operation[T], *, durable: bool) -> T:
-        """Have an operation written. `durable`: the answer waits for the disk."""
+    def submit(self, operation: Operation[T], *, durable: bool) -> asyncio.Future[T]:
+        """Have an operation written. `durable`: the answer waits for the disk. It may be there at once."""
         if self._closed:
             raise Unavailable("the store is closed")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -146,7 +167,7 @@ class Writer:
                 self._start()
             else:
                 self._loop.call_soon(self._start)
-        return await future
+        return future
 
     def _turn(self) -> None:
         self._alone = True

@@ -13,6 +13,9 @@ SELECT version FROM streams WHERE id = ?;
 INSERT INTO streams (id, kind, tenant, key, version) VALUES (?, ?, ?, ?, ?);
 -- name: advance
 UPDATE streams SET version = ? WHERE id = ? AND version = ?;
+-- name: advance_held
+UPDATE streams SET version = ? WHERE id = ? AND version = ?
+    AND EXISTS (SELECT 1 FROM jobs WHERE stream = ? AND key = ? AND token = ?);
 -- name: add_records
 INSERT INTO records (stream, version, body) VALUES (?, ?, ?);
 -- name: records
