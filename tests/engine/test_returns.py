@@ -170,35 +170,6 @@ async def test_a_queue_full_of_unknown_types_starves_nobody(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_claim_that_is_under_way_when_the_drain_begins_leaves_nothing_behind(mill: Mill) -> None:
-    """The store has leased the jobs, and its answer is on its way."""
-    ledger = Ledger()
-    client = await mill.process("client", work=False)
-    run_id = await client.start(document(call("a")))
-    first = mill.build("w1", functions={"work": ledger.work})
-
-    async def slow_answer(call: Call) -> object:
-        answer = await call()
-        await asyncio.sleep(0.03)
-        return answer
-
-    first.door.next("claim", slow_answer)
-    await first.open()
-    await mill.until(lambda: first.door.fired["claim"] == 1, step_s=0.001)
-    await asyncio.sleep(0.01)
-    (view,) = await mill.jobs(run_id)
-    assert view.owner == "w1"
-    began = mill.loop.now
-    await first.stop()
-    assert mill.loop.now - began <= 0.1
-    (view,) = await mill.jobs(run_id)
-    assert (view.token, ledger.calls) == (0, [])
-    second = await mill.process("w2", functions={"work": ledger.work})
-    run = await second.end(run_id)
-    assert (run.status, run.nodes["a"]["attempts"], mill.loop.now - began <= 1) == ("COMPLETED", 1, True)
-
-
-@simulated
 async def test_nothing_is_claimed_from_the_moment_of_the_drain(mill: Mill) -> None:
     ledger = Ledger()
     client = await mill.process("client", work=False)
