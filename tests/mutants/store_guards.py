@@ -77,8 +77,8 @@ STORE: tuple[Guard, ...] = (
         name="store-batch-checked-first",
         why="A commit that no caller may build would stop a group half-way, with some of it written.",
         file=LOG,
-        snippet="for commit in commits:\n            _check(commit)",
-        sabotage="for commit in commits[:1]:\n            _check(commit)",
+        snippet="for commit in commits:\n            check(commit)",
+        sabotage="for commit in commits[:1]:\n            check(commit)",
         test=LAWS + "test_a_commit_nobody_may_build_is_loud_and_writes_nothing[wrong0]",
     ),
     Guard(

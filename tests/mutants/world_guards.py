@@ -733,16 +733,16 @@ WORLD: tuple[Guard, ...] = (
         name="follower-stays-for-the-rollback",
         why="Whoever follows a run would leave before it is undone.",
         file=ENGINE,
-        snippet="return not state.busy and seq >= state.ended_seq",
-        sabotage="return seq >= state.ended_seq",
+        snippet="return None if entry.state.busy or seq < entry.state.ended_seq else entry",
+        sabotage="return None if seq < entry.state.ended_seq else entry",
         test=IN_REOPENED + "test_a_run_that_is_being_rolled_back_is_not_over[by hand]",
     ),
     Guard(
         name="follower-stays-for-the-second-end",
         why="Whoever reads the log of a run that was retried would leave at its first end.",
         file=ENGINE,
-        snippet='ends = shown["type"] in _ENDS if last is None else frame.version == last',
-        sabotage='ends = shown["type"] in _ENDS or frame.version == last',
+        snippet="if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):",
+        sabotage="if seq == last or type(event) in _ENDS:",
         test=IN_GUARDS_OF_WORLD + "test_whoever_reads_a_log_from_the_start_reads_past_an_end_that_was_not_the_last",
     ),
     Guard(
@@ -845,7 +845,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="worker-looks-before-it-acts",
         why="A worker would settle a job as pointless because it has not heard yet of what called for it.",
-        file=WORKER,
+        file="engine/tasks.py",
         snippet="if entry is None or not task.seq or entry.state.seq < task.seq:",
         sabotage="if entry is None:",
         test=IN_LOOKING_FIRST + "test_a_checkpoint_reaches_a_worker_that_knew_the_run_before",
@@ -853,7 +853,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="outputs-of-the-run-as-it-is",
         why="A run would return outputs without what its last nodes came to.",
-        file=WORKER,
+        file="engine/tasks.py",
         snippet='return task.kind != "outputs"',
         sabotage="return True",
         test=IN_GUARDS_OF_WORLD + "test_outputs_are_those_of_the_graph_that_the_run_has_by_now",
