@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.stores.sqlite import wal
+
 IN_MEMORY = "/dev/shm"
 
 
@@ -18,3 +20,9 @@ def quick_path() -> Iterator[Path]:
     place = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def log_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the log is made long beforehand: its length would say nothing, and a full disk be noticed late."""
+    monkeypatch.setattr(wal, "PREPARED_BYTES", 0)

@@ -23,6 +23,7 @@ from tests.durability.kit import (
     wal_of,
 )
 from tidemill.stores.contract import Stream
+from tidemill.stores.sqlite import wal
 
 CARRIED_ON = 24
 """Cuts after which every run is carried to its end."""
@@ -102,3 +103,21 @@ async def test_every_story_can_be_carried_on_from_nothing(tmp_path: Path, docume
         (run,) = await begin(engine, [document])
         assert await finish(engine, [run]) == {run: ENDS[run]}
     assert len(await examined(tmp_path / "tidemill.db")) == 2
+
+
+async def test_a_log_that_was_made_long_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros behind the last frame, or the frames of an earlier round, are nothing to whoever reads the log."""
+    monkeypatch.setattr(wal, "PREPARED_BYTES", 1 << 22)
+    left, witness = await recorded(tmp_path)
+    assert wal_of(left).stat().st_size >= wal.PREPARED_BYTES
+    for name in left.parent.glob("*-shm"):
+        name.unlink()
+    store = Witness(left)
+    engine = await engine_on(store).open()
+    try:
+        for acked in witness.acked:
+            (tail,) = await store.load({acked.stream: 0}, snapshots=False)
+            assert (tail.damage, tail.version >= acked.version) == ("", True)
+        assert not (await engine.verify_log()).findings
+    finally:
+        await engine.close()

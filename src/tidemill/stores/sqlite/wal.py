@@ -17,19 +17,24 @@ PAGES_PRESSING = 16_000
 """Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
 PREPARED_BYTES = 3_000 * (4_096 + 24)
 """How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
+ROOM_TIMES = 20
+"""How many times as much must be free for that."""
 
 
 def prepare(path: Path) -> None:
     """Make the log as long as it will become, to be called by whoever holds the write lock.
 
     A sync of bytes that overwrite others costs half of one that also makes the file longer. What is written here is
-    nothing to SQLite: a frame counts only with the right checksum.
+    nothing to SQLite: a frame counts only with the right checksum. A disk with little room is left alone.
     """
     with contextlib.suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
-        size = log.seek(0, os.SEEK_END)
-        if size < PREPARED_BYTES:
-            log.write(bytes(PREPARED_BYTES - size))
-            os.fsync(log.fileno())
+        size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
+        if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
+            try:
+                log.write(bytes(PREPARED_BYTES - size))
+                os.fsync(log.fileno())
+            except OSError:
+                log.truncate(size)
 
 
 class Checkpoints:
