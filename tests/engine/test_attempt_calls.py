@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from collections.abc import Awaitable
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
+from tidemill.engine.calls import bounded, discard
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import NodeType
@@ -303,3 +306,23 @@ async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Mill) -> None:
     assert (run.nodes["a"]["attempts"], ledger.count("a")) == (1, 1)
     (completed,) = await mill.of(run_id, NodeCompleted)
     assert completed.token == started.token
+
+
+async def test_what_is_cancelled_before_its_first_step_leaves_no_coroutine_behind() -> None:
+    """Otherwise the interpreter complains on the standard error of a worker that stops."""
+
+    async def handler() -> int:
+        return 1
+
+    async def waits(pending: Awaitable[int]) -> int | BaseException:
+        return await bounded(pending, None)
+
+    task = asyncio.create_task(waits(pending := handler()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert inspect.getcoroutinestate(pending) == inspect.CORO_CLOSED
+    outer = waits(inner := handler())
+    discard(outer)
+    assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED

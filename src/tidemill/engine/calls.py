@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -27,11 +28,27 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None) -> T | BaseExce
             return TimedOut()
     except asyncio.CancelledError:
         handler.cancel()
+        handler.add_done_callback(lambda _: discard(pending))
         raise
     try:
         return handler.result()
     except BaseException as error:
         return error
+
+
+def given_to(work: object) -> tuple[object, ...]:
+    """What a coroutine that has not begun was called with."""
+    frame = getattr(work, "cr_frame", None)
+    return () if frame is None else tuple(frame.f_locals.values())
+
+
+def discard(*works: object) -> None:
+    """Close coroutines that were cancelled before their first step, and those they were to wait for: nobody will."""
+    for work in works:
+        if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            given = given_to(work)
+            work.close()
+            discard(*given)
 
 
 async def _guarded(pending: Awaitable[T]) -> T | BaseException:

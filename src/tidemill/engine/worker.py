@@ -17,6 +17,7 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempt import Attempt, Stale, Tools, failed_result
 from tidemill.engine.attempt_log import AttemptLog
+from tidemill.engine.calls import discard, given_to
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
 from tidemill.engine.hands import Hand, Place
@@ -292,9 +293,12 @@ class Worker:
     def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
 
+        given = given_to(work)
+
         def over(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is not None:
                 self._let_go(hand)
+                discard(*given)
 
         hand.running = asyncio.create_task(work)
         hand.running.add_done_callback(over)
