@@ -9,6 +9,7 @@ the same: load the tail, decide again. The handler is never called again for tha
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ from tidemill.stores.contract import (
     Stream,
     VersionConflict,
 )
+
+LOG = logging.getLogger(__name__)
 
 RACES_MAX = 64
 """How often a turn decides again before it gives up: every lost race means that somebody else made progress."""
@@ -390,6 +393,8 @@ def _asks_of(batch: Mapping[Stream, list[Ask]]) -> Iterator[Ask]:
 
 def _answer_all(asks: Iterable[Ask], error: Exception) -> None:
     shown = error if isinstance(error, TidemillError) else Unavailable(f"a turn failed: {error!r}")
-    shown.__cause__ = error if shown is not error else None
+    if shown is not error:
+        LOG.error("a turn failed", exc_info=error)
+        shown.__cause__ = error
     for ask in asks:
         ask.done(ask, Answer(error=shown))

@@ -292,7 +292,6 @@ class Worker:
 
     def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
-
         given = given_to(work)
 
         def over(task: asyncio.Task[None]) -> None:

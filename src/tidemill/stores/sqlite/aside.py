@@ -25,11 +25,12 @@ class Aside:
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
 
-    def write(self, operation: Operation[T]) -> tuple[T, Transaction]:
+    def write(self, operation: Operation[T], *, durable: bool) -> tuple[T, Transaction]:
         """Do an operation in a transaction of its own; answers its result, and whom it must wake."""
         with self._lock, errors_of(self._path):
             connection = self._connected()
             execute = connection.cursor().execute
+            execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             execute("BEGIN IMMEDIATE")
             try:
                 refuse_migrated(execute, self._path, self._schema)
@@ -54,5 +55,4 @@ class Aside:
     def _connected(self) -> apsw.Connection:
         if self._connection is None:
             self._connection = connect(self._path)
-            self._connection.execute("PRAGMA synchronous = FULL")
         return self._connection

@@ -64,8 +64,9 @@ def _patience(busy_ms: int) -> Callable[[int], bool] | None:
 
 
 def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
-    """The row of a statement that has at most one. A statement that is not read to its end stays open, and an open
-    one keeps the log from being begun anew.
+    """The row of a statement that has at most one.
+
+    A statement that is not read to its end stays open, and an open one keeps the log from being begun anew.
     """
     rows = cursor.fetchall()
     return rows[0] if rows else None

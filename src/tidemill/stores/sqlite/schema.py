@@ -74,8 +74,10 @@ def newest_known() -> int:
 def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
     """Apply what is pending, in one transaction; two processes at once apply it once."""
     with errors_of(path):
-        # A file that is refused is not touched: even the mode of its log is a part of it.
-        look(connection, path)
+        # A file that is refused is not touched: even the mode of its log is a part of it. And one that is up to date
+        # is not locked: whoever only reads must not wait for a writer that was stopped.
+        if not look(connection, path).pending and connection.pragma("journal_mode") == "wal":
+            return ()
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         try:

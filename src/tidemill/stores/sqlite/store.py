@@ -171,7 +171,7 @@ class SqliteStore:
             raise Unavailable("the store is closed")
         if threading.get_ident() == writer.thread:
             return await writer.submit(operation, durable=durable)
-        result, tx = self._aside.write(operation)
+        result, tx = self._aside.write(operation, durable=durable and self.durability == "full")
         self._ring(tx)
         return result
 
