@@ -16,6 +16,7 @@ import tidemill
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
+from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
@@ -300,3 +301,18 @@ async def test_files_go_to_the_archive_with_their_run_and_come_back(mill: Mill) 
         await keeper.archive_restore(run.run_id)
         assert (await keeper.show(run.run_id)).outputs == run.outputs
     assert mill.blobs._held == before
+
+
+async def test_a_file_that_is_gone_is_found_by_the_audit() -> None:
+    report = Blob(b"%PDF", "application/pdf", "r.pdf")
+    async with engine_at("memory://", functions={"report": lambda: report}) as engine:
+        await engine.publish(
+            {"name": "files", "nodes": [{"id": "a", "type": "python", "config": {"function": "report"}}]}
+        )
+        run = await engine.result(await engine.start("files"))
+        assert not (await engine.verify_log()).findings
+        digest = run.outputs["a"]["$blob"]
+        held: Any = engine._blobs
+        del held._held["default", digest]
+        (finding,) = (await engine.verify_log()).findings
+        assert (finding.code, digest in finding.message) == ("blob_missing", True)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import BlobMissing, Blobs
+from tidemill.engine.binaries import files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.indexing import Named, agrees, expected_run_row, row_like, rows_beside_run
 from tidemill.engine.keeper import compare
@@ -24,7 +25,7 @@ from tidemill.engine.runs import Entry
 from tidemill.engine.versions import Version, read_history
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.kernel.codec import DAMAGE, decode_event
-from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
+from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
@@ -87,24 +88,31 @@ class Auditor:
     async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> Found:
         """Audit a run. `listed` may know already that a row is there, which spares looking for it."""
         found = Found(stream.key)
+        try:
+            await self._run(stream, found, listed)
+        except Rejected as refusal:
+            # A damaged page of the store: what it holds of this run cannot be read, and others can.
+            found.problem("log_unreadable", f"the store cannot read it: {refusal}")
+        return found
+
+    async def _run(self, stream: Stream, found: Found, listed: Callable[[Row], bool] | None) -> None:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         events = await self._events(tail, found)
         if not events or found.findings:
-            return found
+            return
         flows = await self._flows(stream, events, found)
         if flows is None:
-            return found
+            return
         await self._laws(events, flows, found)
         folded = await self._folded(stream, events, found)
         if folded is None:
-            return found
+            return
         state, rows = folded
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
         await self._blobs_there(stream, events, found)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
         await self._beside(stream, Entry(state, flow), rows, found, listed)
-        return found
 
     async def workflow(self, stream: Stream) -> Found:
         """Audit a workflow: its records are readable, and every version's content is there."""
@@ -204,12 +212,13 @@ class Auditor:
         for seq, event in enumerate(events, 1):
             if not seq % EVENTS_AT_A_TIME:
                 await asyncio.sleep(0)
-            for ref in blobs_in(event):
-                if ref.digest in seen:
-                    continue
-                seen.add(ref.digest)
+            named = {ref.digest for ref in blobs_in(event)}
+            if isinstance(event, NodeCompleted) and isinstance(event.output, bytes):
+                named.update(files_in(event.output))
+            for digest in sorted(named - seen):
+                seen.add(digest)
                 try:
-                    await self._blobs.get(stream.tenant, ref.digest)
+                    await self._blobs.get(stream.tenant, digest)
                 except BlobMissing as error:
                     found.problem(
                         "blob_missing", f"{type(event).__name__} refers to a value that is not there: {error}", seq
