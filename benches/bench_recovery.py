@@ -110,6 +110,15 @@ def until(reached: Callable[[], object], what: str) -> float:
     return time.monotonic()
 
 
+def held_in_mid_work(process: subprocess.Popen[bytes], outside: Outside, count: int) -> bool:
+    """Whether a process has ended some runs and has others in hand; it is stopped so that it stays so."""
+    process.send_signal(signal.SIGSTOP)
+    if len(outside.live()) < count and outside.leased():
+        return True
+    process.send_signal(signal.SIGCONT)
+    return False
+
+
 def figures() -> Iterator[Figure | Note]:
     """Kill, start again, and measure."""
     count = (RUNS + SPARE) // CLIENTS * CLIENTS
@@ -118,7 +127,7 @@ def figures() -> Iterator[Figure | Note]:
         asyncio.run(start_runs(url, count))
         outside = Outside(place / "runs.db")
         with worker(url) as first:
-            until(lambda: len(outside.live()) < count and outside.leased(), "some runs end and others are in hand")
+            until(lambda: held_in_mid_work(first, outside, count), "some runs end and others are in hand")
             first.send_signal(signal.SIGKILL)
             first.wait()
         before, unfinished, leased = outside.versions(), outside.live(), outside.leased()
