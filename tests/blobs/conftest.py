@@ -1,7 +1,8 @@
-"""The local S3 server would leave a file of its own wherever the tests are run from."""
+"""The local S3 server records requests into a file: not into the folder that the tests are run from."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
-os.environ.setdefault("MOTO_RECORDER_FILEPATH", os.devnull)
+os.environ.setdefault("MOTO_RECORDER_FILEPATH", os.path.join(tempfile.mkdtemp(), "requests"))
