@@ -31,7 +31,7 @@ from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
 from tidemill.stores.migrate import Step
-from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite.file import connect, located
 from tidemill.stores.sqlite.schema import steps
 from tidemill.stores.sqlite.store import SqliteStore
 
@@ -77,9 +77,14 @@ def shelf_at(url: str) -> Shelf:
     """
     try:
         parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise _unknown(url) from None
+    _check_spelling(url)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        message = f"{url!r} has an option twice"
+        raise rejected("store_option_unknown", message, hint="name each option once")
     match parts.scheme:
         case "memory" if not options:
             name = parts.netloc + parts.path
@@ -94,8 +99,9 @@ def check_there(url: str) -> None:
     """Refuse the URL of a file that is not there, for whoever only wants to look at what others keep."""
     store = shelf_at(url).store
     if isinstance(store, SqliteStore) and not store.path.exists():
+        shown = _file_of(url)
         hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
-        raise rejected("store_missing", f"there is no store {store.path}", hint=hint)
+        raise rejected("store_missing", f"there is no store {shown}", hint=hint)
 
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
@@ -111,7 +117,6 @@ def _in_memory(store: Store) -> Shelf:
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
     if host or len(path) < 2 or path.endswith("/"):
         raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
-    file = Path(unquote(path[1:]))
     match options.pop("durability", "full"):
         case ("full" | "relaxed") as durability:
             pass
@@ -122,8 +127,8 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
-    store = SqliteStore(file, durability=durability)
-    return Shelf(store, DatabaseBlobs(file, connect) if blobs is None else blobs_at(blobs))
+    store = SqliteStore(_file_of(url), durability=durability)
+    return Shelf(store, DatabaseBlobs(store.path, connect) if blobs is None else blobs_at(blobs))
 
 
 def blobs_at(url: str) -> Blobs:
@@ -139,14 +144,32 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
     """
     location = location or os.environ.get(ARCHIVE_VARIABLE)
     if location is None:
-        parts = urlsplit(store_url)
-        if parts.scheme == "sqlite":
-            return DirectoryArchive(Path(unquote(parts.path[1:]) + "-archive"))
+        if urlsplit(store_url).scheme == "sqlite":
+            file = located(_file_of(store_url))
+            return DirectoryArchive(file.with_name(file.name + "-archive"))
         return None
     if location == "none":
         return None
     place = place_of(location) if "://" in location else Path(location)
     return DirectoryArchive(place) if isinstance(place, Path) else S3Archive(open_bucket(place))
+
+
+def _file_of(url: str) -> Path:
+    """The file that a URL names, as it names it."""
+    return Path(unquote(urlsplit(url).path[1:]))
+
+
+def _check_spelling(url: str) -> None:
+    """Refuse what would be read as the name of another file than the one that was meant."""
+    scheme, _, rest = url.partition(":")
+    if scheme.strip().lower() == "sqlite" and not rest.startswith("//"):
+        raise rejected("store_unknown", f"{url!r} lacks slashes", hint=f"write sqlite:///{rest}")
+    if "#" in url:
+        message = f"{url!r} has a #, which ends a URL"
+        raise rejected("store_unknown", message, hint="write %23 where it belongs to a name")
+    if any(character in url for character in "\t\r\n"):
+        message = f"{url!r} has a tab or the end of a line in it"
+        raise rejected("store_unknown", message, hint="write %09, %0A or %0D where it belongs to a name")
 
 
 def _unknown(url: str) -> Rejected:

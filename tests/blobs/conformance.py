@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from tidemill.blobs.contract import BlobInfo, BlobMissing, Blobs, digest_of
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, digest_of
 from tidemill.errors import Unavailable
 
 TENANT = "acme"
@@ -232,3 +233,31 @@ class BlobLaws:
         await blobs.close()
         await blobs.open()
         assert await blobs.get(TENANT, digest) == b"lasting"
+
+
+class RenewalLaws:
+    """For back ends that renew the date of a blob that is put again; each says how a date is set behind its back."""
+
+    async def age(self, blobs: Any, digest: str, since_ms: int) -> None:
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    async def test_what_is_put_again_counts_as_stored_now(self, blobs: Blobs, streamed: bool) -> None:
+        digest = await blobs.put(TENANT, b"again")
+        old_ms = long_ago_ms() - RENEW_MS
+        await self.age(blobs, digest, old_ms)
+        assert (await seen(blobs, digest)).since_ms == old_ms
+        if streamed:
+            await blobs.put_stream(TENANT, in_chunks(b"again"))
+        else:
+            await blobs.put(TENANT, b"again")
+        info = await seen(blobs, digest)
+        assert info.state == "active"
+        assert long_ago_ms() < info.since_ms < soon_ms()
+
+    async def test_a_date_that_is_young_is_left_alone(self, blobs: Blobs) -> None:
+        digest = await blobs.put(TENANT, b"often")
+        young_ms = long_ago_ms()
+        await self.age(blobs, digest, young_ms)
+        await blobs.put(TENANT, b"often")
+        assert (await seen(blobs, digest)).since_ms == young_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -108,6 +109,37 @@ async def test_a_half_written_file_has_no_name(tmp_path: Path, monkeypatch: pyte
     assert await archive.get("a/b") is None
     assert await archive.names() == []
     assert await archive.put("a/b", b"body")
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "overtaken"])
+async def test_a_name_that_is_there_is_synced_before_it_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """Whoever linked it may have died before its own sync, and the caller forgets the run after this answer."""
+    archive, synced, fsync = DirectoryArchive(tmp_path), set[str](), os.fsync
+    assert await archive.put("t/2026-01/a", b"body")
+
+    def watched(number: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    if not seen:
+        monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert not await archive.put("t/2026-01/a", b"body")
+    assert synced >= {str(tmp_path), str(tmp_path / "t"), str(tmp_path / "t/2026-01")}
+
+
+async def test_old_drafts_are_swept_and_young_ones_stay(tmp_path: Path) -> None:
+    archive = DirectoryArchive(tmp_path)
+    await archive.put("a", b"x")
+    old, young = tmp_path / ".drafts" / "old", tmp_path / ".drafts" / "young"
+    for draft in (old, young):
+        draft.write_bytes(b"half")
+    os.utime(old, (time.time() - 90_000, time.time() - 90_000))
+    await archive.put("b", b"x")
+    assert [path.name for path in (tmp_path / ".drafts").iterdir()] == ["young"]
+    assert await archive.names() == ["a", "b"]
 
 
 async def test_an_archive_is_opened_by_what_people_write(

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.blobs.conformance import TENANT, BlobLaws, everything, killed_after, soon_ms
+from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, killed_after, soon_ms
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.database import DatabaseBlobs
 from tidemill.errors import Unavailable
@@ -32,13 +32,18 @@ def connect(path: Path) -> apsw.Connection:
     return connection
 
 
-class TestDatabaseBlobs(BlobLaws):
+class TestDatabaseBlobs(BlobLaws, RenewalLaws):
     @pytest.fixture
     async def blobs(self, tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
         blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect)
         await blobs.open()
         yield blobs
         await blobs.close()
+
+    async def age(self, blobs: DatabaseBlobs, digest: str, since_ms: int) -> None:
+        look = connect(blobs._path)
+        look.execute("UPDATE blobs SET since_ms = ? WHERE digest = ?", (since_ms, digest))
+        look.close()
 
 
 @pytest.fixture

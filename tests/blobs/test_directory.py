@@ -11,19 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.blobs.conformance import TENANT, BlobLaws, everything, in_chunks, killed_after
+from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, in_chunks, killed_after
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.errors import Unavailable
 
 
-class TestDirectoryBlobs(BlobLaws):
+class TestDirectoryBlobs(BlobLaws, RenewalLaws):
     @pytest.fixture
     async def blobs(self, tmp_path: Path) -> AsyncIterator[DirectoryBlobs]:
         blobs = DirectoryBlobs(tmp_path / "blobs")
         await blobs.open()
         yield blobs
         await blobs.close()
+
+    async def age(self, blobs: DirectoryBlobs, digest: str, since_ms: int) -> None:
+        (path,) = [path for path in files(blobs.root) if path.name in digest]
+        os.utime(path, ns=(since_ms * 1_000_000, since_ms * 1_000_000))
 
 
 @pytest.fixture
@@ -62,11 +66,22 @@ async def test_old_leftovers_are_swept_and_young_ones_stay(blobs: DirectoryBlobs
     assert await blobs.tenants() == ()
 
 
-async def test_a_directory_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"in the way")
-    with pytest.raises(Unavailable, match=r"cannot be reached: Not a directory") as told:
-        await DirectoryBlobs(tmp_path / "file" / "blobs").open()
-    assert "\n" not in str(told.value)
+async def test_a_place_that_is_away_does_not_keep_an_engine_from_opening(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "place"
+    place.write_bytes(b"in the way")
+    blobs = DirectoryBlobs(place)
+    await blobs.open()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"the blobs in {place} cannot be reached: Not a directory" in line
+    for verb in (blobs.put(TENANT, b"body"), blobs.put_stream(TENANT, in_chunks(b"body")), blobs.tenants()):
+        with pytest.raises(Unavailable, match=r"cannot be reached: Not a directory") as told:
+            await verb
+        assert "\n" not in str(told.value)
+    place.unlink()
+    digest = await blobs.put(TENANT, b"body")
+    assert await blobs.get(TENANT, digest) == b"body"
 
 
 async def test_a_directory_that_vanished_is_told_in_one_line(blobs: DirectoryBlobs) -> None:

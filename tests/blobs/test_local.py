@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.blobs.conformance import TENANT, BlobLaws
+from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws
 from tidemill.blobs.local import MemoryBlobs
 from tidemill.errors import Unavailable
 
 
-class TestMemoryBlobs(BlobLaws):
+class TestMemoryBlobs(BlobLaws, RenewalLaws):
     @pytest.fixture
     def blobs(self) -> MemoryBlobs:
         return MemoryBlobs()
+
+    async def age(self, blobs: MemoryBlobs, digest: str, since_ms: int) -> None:
+        blobs._states[TENANT, digest] = ("active", since_ms)
 
 
 async def test_damaged_bytes_are_not_handed_out() -> None:

@@ -141,6 +141,23 @@ async def test_a_bucket_that_is_not_there_is_told_in_one_line(service: Service) 
     assert "\n" not in str(told.value)
 
 
+async def test_a_service_that_is_away_does_not_keep_an_engine_from_opening(caplog: pytest.LogCaptureFixture) -> None:
+    away = Service()
+    bucket = away.bucket()
+    away.stop()
+    blobs = await opened(away, bucket)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "tidemill.blobs.s3"]
+    assert "nobody answers" in line
+    with pytest.raises(Unavailable, match="nobody answers"):
+        await blobs.put(TENANT, b"body")
+    back = Service(away.port)
+    try:
+        await blobs.put(TENANT, b"body")
+        assert await blobs.get(TENANT, digest_of(b"body")) == b"body"
+    finally:
+        back.stop()
+
+
 async def test_a_bucket_that_vanished_is_told_in_one_line(service: Service) -> None:
     bucket = service.bucket()
     blobs = await opened(service, bucket)

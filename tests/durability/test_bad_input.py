@@ -89,6 +89,8 @@ CASES = {
     "another program's": Case(foreign, "store_foreign", "of another program"),
     "newer": Case(newer, "store_newer", "schema 9999"),
     "another checksum": Case(other_checksum, "store_schema_unknown", "migration 1"),
+    "a pipe": Case(os.mkfifo, "store_unusable", "a pipe"),
+    "a link to a device": Case(lambda path: path.symlink_to("/dev/null"), "store_unusable", "a device"),
     "a directory": Case(lambda path: path.mkdir(), "store_unusable", "is a directory"),
     "a damaged header": Case(bad_header, "store_damaged", "damaged"),
     "a damaged page": Case(bad_page, "store_damaged", "damaged"),
@@ -125,6 +127,29 @@ def test_a_file_that_cannot_be_a_store(tmp_path: Path, name: str) -> None:
     with pytest.raises(Rejected) as refusal, tidemill.open(f"sqlite:///{path}", work=False) as mill:
         mill.find()
     assert refusal.value.problems[0].code.startswith(case.code)
+
+
+URLS = {
+    "sqlite:tidemill.db": ("store_unknown", "sqlite:///tidemill.db"),
+    "sqlite:/abs/x.db": ("store_unknown", "sqlite:////abs/x.db"),
+    "sqlite:///a.db#1": ("store_unknown", "%23"),
+    "sqlite:///a\tb.db": ("store_unknown", "%09"),
+    "sqlite:///a.db?durability=relaxed&durability=full": ("store_option_unknown", "once"),
+    "sqlite:///a%00b.db": ("store_unusable", "name of a file"),
+    "sqlite:///" + "x" * 300: ("store_unusable", "name of a file"),
+    "sqlite:///:memory:": ("store_unusable", "memory://"),
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_that_would_name_another_file(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, words = URLS[url]
+    monkeypatch.chdir(tmp_path)
+    refused(process(*LOOKING, "--store", url), code, words)
+    with pytest.raises(Rejected) as refusal, tidemill.open(url):
+        pass
+    assert refusal.value.problems[0].code == code
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a text", "another program's", "newer", "another checksum"])

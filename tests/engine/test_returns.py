@@ -252,3 +252,18 @@ async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(
     await client.start(document(node("b", type="special")))
     await mill.until(lambda: worker.door.calls["release"] >= 3)
     assert worker.door.fired["release"] == 1
+
+
+@simulated
+async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill) -> None:
+    ledger = Ledger()
+    poor = await mill.process("poor")
+    run_id = await poor.start(document(call("a")))
+    rich = await mill.process("rich", functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    second = await poor.start(document(call("b"), name="second"))
+    assert (await rich.end(second)).status == "COMPLETED"
+    assert ledger.count("b") == 1
+    # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
+    alone = await poor.engine.show(run_id)
+    assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")

@@ -112,20 +112,16 @@ async def test_a_start_whose_reply_was_lost_starts_one_run(mill: Mill) -> None:
 
 
 @simulated
-async def test_a_long_outage_is_answered_and_the_job_is_given_back(mill: Mill) -> None:
+async def test_a_result_outlasts_a_long_outage(mill: Mill) -> None:
     ledger = Ledger()
     worker, run_id = await _worker_in_a_handler(mill, ledger, lease_ms=60_000)
     worker.door.always("commit", refuse)
-    await mill.until(lambda: worker.door.calls["release"] == 1)
-    assert worker.door.fired["commit"] == OUTAGES_MAX + 1
+    await mill.until(lambda: worker.door.fired["commit"] > 3 * OUTAGES_MAX)
     (view,) = await mill.jobs(run_id)
-    assert view.lease_expires_at_ms is None or view.token > 1
+    assert view.token, "the job is still in hand"
     worker.door.always("commit", None)
     run = await worker.end(run_id)
-    assert run.status == "COMPLETED"
-    # Nothing was recorded of the call whose result got lost, so it was no attempt.
-    assert run.nodes["a"]["attempts"] == 1
-    assert ledger.count("a") >= 2
+    assert (run.status, run.nodes["a"]["attempts"], ledger.count("a")) == ("COMPLETED", 1, 1)
     assert len(await mill.of(run_id, NodeStarted)) == 1
 
 

@@ -152,7 +152,7 @@ BLOBS: tuple[Guard, ...] = (
         name="bytes-before-the-fact",
         why="The log could point to bytes that were never stored.",
         file="engine/binaries.py",
-        snippet="digest, size = await blobs.put(tenant, body, keep=blob.keep), len(body)",
+        snippet="digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)",
         sabotage='digest, size = "sha256:" + __import__("hashlib").sha256(body).hexdigest(), len(body)',
         test="tests/engine/test_binaries.py::test_the_bytes_are_stored_before_the_fact",
     ),

@@ -69,8 +69,8 @@ SQLITE: tuple[Guard, ...] = (
         name="sqlite-look-before-touching",
         why="The database of another program would be changed before it is refused.",
         file=PLACE + "schema.py",
-        snippet='        look(connection, path)\n        connection.execute("PRAGMA journal_mode',
-        sabotage='        connection.execute("PRAGMA journal_mode',
+        snippet='        if not look(connection, path).pending and connection.pragma("journal_mode") == "wal":',
+        sabotage="        if False:",
         test=FAULTS + "test_bad_input.py::test_a_file_that_cannot_be_a_store[another program's]",
     ),
     Guard(

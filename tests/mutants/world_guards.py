@@ -570,9 +570,8 @@ WORLD: tuple[Guard, ...] = (
         name="cancelled-before-its-first-step",
         why="A job whose task is cancelled before its first step would be held for ever.",
         file=WORKER,
-        snippet="            if task.cancelled() or task.exception() is not None:\n"
-        "                self._let_go(hand)\n",
-        sabotage="            pass\n",
+        snippet="            if task.cancelled() or task.exception() is not None:\n",
+        sabotage="            if False:\n",
         test=IN_GUARDS_OF_WORLD + "test_a_job_whose_task_never_took_a_step_is_let_go",
     ),
     Guard(
@@ -765,7 +764,7 @@ WORLD: tuple[Guard, ...] = (
         name="interrupted-handler-is-cancelled",
         why="A handler would go on after its run was cancelled.",
         file=CALLS,
-        snippet="        handler.cancel()\n        raise",
+        snippet="        handler.cancel()\n        handler.add_done_callback(lambda _: discard(pending))\n        raise",
         sabotage="        raise",
         test=IN_GUARDS + "test_an_attempt_whose_run_was_cancelled_is_stopped",
     ),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +31,17 @@ async def main():
     print(len(leases), flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())
+"""
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from tidemill.stores.sqlite.holders import Holders
+holders = Holders(Path(sys.argv[1]))
+holders.enter(1)
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(60)
 """
 
 
@@ -87,6 +102,32 @@ def test_forgotten_locks_are_free(tmp_path: Path) -> None:
     mine.leave(1)
     assert others.is_dead(1)
     assert not (tmp_path / "a.db-live").exists()
+
+
+def test_a_fork_does_not_outlive_its_parent_as_a_holder(tmp_path: Path) -> None:
+    others = Holders(tmp_path / "a.db")
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "a.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            # The child has the locks of its parent until it has begun.
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline and has_open(child, ".lock"):
+                time.sleep(0.01)
+            assert not others.is_dead(1), "the child has let go for its parent"
+            parent.kill()
+            parent.wait()
+            os.kill(child, 0)
+            assert others.is_dead(1)
+        finally:
+            parent.kill()
+            os.kill(child, signal.SIGKILL)
+
+
+def has_open(pid: int, suffix: str) -> bool:
+    handles = Path(f"/proc/{pid}/fd")
+    return any(os.readlink(handle).endswith(suffix) for handle in handles.iterdir())
 
 
 async def test_a_process_that_could_not_become_known_tries_again(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from bisect import bisect_right, insort
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +21,11 @@ from tidemill.errors import Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
+DRAFTS = ".drafts"
+"""Names that begin with a dot are no names of an archive."""
+LEFTOVER_SECONDS = 24 * 3600
+"""A draft of this age belongs to nobody who still writes."""
 
 
 class Archive(Protocol):
@@ -61,7 +68,11 @@ class MemoryArchive:
 
 
 class DirectoryArchive:
-    """An archive in a directory. A file appears under its name only when all of it is on the disk."""
+    """An archive in a directory. A file appears under its name only when all of it is on the disk.
+
+    Drafts lie in a folder of their own. Those that killed processes left there are swept away a day later, by whoever
+    puts something.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -71,26 +82,40 @@ class DirectoryArchive:
 
     def _put(self, name: str, body: bytes) -> bool:
         target = self._root / name
-        if target.exists():
-            return False
         try:
-            _make_directories(target.parent)
-            handle, draft = mkstemp(dir=target.parent, prefix=".draft-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(body)
-                    file.flush()
-                    os.fsync(file.fileno())
-                # A link, unlike a rename, never replaces what somebody else has put there meanwhile.
-                os.link(draft, target)
-            finally:
-                os.unlink(draft)
-            _sync_directory(target.parent)
-        except FileExistsError:
-            return False
+            stored = not target.exists() and self._link(target, body)
+            # In either case: whoever linked a name that is there already may have died before it came to this.
+            self._sync_above(target)
         except OSError as error:
             raise Unavailable(f"the archive cannot be written: {error}") from error
+        return stored
+
+    def _link(self, target: Path, body: bytes) -> bool:
+        """Write a draft and give it its name; false when somebody else was faster."""
+        drafts = self._root / DRAFTS
+        _make_directories(drafts)
+        _make_directories(target.parent)
+        _sweep(drafts)
+        handle, draft = mkstemp(dir=drafts)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            # A link, unlike a rename, never replaces what somebody else has put there meanwhile.
+            os.link(draft, target)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(draft)
         return True
+
+    def _sync_above(self, target: Path) -> None:
+        """Make sure that a name, and those of the folders on the way to it, are on the disk."""
+        for folder in target.parents:
+            _sync_directory(folder)
+            if folder == self._root:
+                break
 
     async def get(self, name: str) -> bytes | None:
         return await asyncio.to_thread(self._get, name)
@@ -181,6 +206,15 @@ def _make_directories(path: Path) -> None:
     _make_directories(path.parent)
     path.mkdir(exist_ok=True)
     _sync_directory(path.parent)
+
+
+def _sweep(drafts: Path) -> None:
+    """Take away what killed processes left."""
+    for leftover in drafts.iterdir():
+        # Somebody else may sweep at the same time.
+        with suppress(FileNotFoundError):
+            if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
+                leftover.unlink()
 
 
 def _sync_directory(path: Path) -> None:

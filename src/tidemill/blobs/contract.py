@@ -25,6 +25,9 @@ ACTIVE: BlobState = "active"
 GRACE: BlobState = "grace"
 PIECE_BYTES = 1024 * 1024
 """How much of a blob is in memory at a time when it is streamed."""
+RENEW_MS = 10 * 60 * 1000
+"""A date that is older than this is renewed when the blob is put again. It is well below the age at which a collector
+begins to look at a blob, and saves a write for those that are put all the time."""
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ADDRESS = re.compile(rb"sha256:[0-9a-f]{64}")
@@ -106,7 +109,11 @@ class Blobs(Protocol):
     """Where blobs are kept. An environment that does not play along is `Unavailable`, in one line that says why."""
 
     async def open(self) -> None:
-        """Make ready; idempotent."""
+        """Make ready; idempotent.
+
+        A folder or bucket that cannot be reached right now is no reason to fail: most of what an engine does needs no
+        blob. The verbs that need the place say so, and work again once it is back.
+        """
         ...
 
     async def close(self) -> None:
@@ -114,7 +121,11 @@ class Blobs(Protocol):
         ...
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
-        """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good."""
+        """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good.
+
+        Bytes that are there already count as stored now (see `RENEW_MS`), so that a collector leaves them alone until
+        the fact that refers to them is written.
+        """
         ...
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
     PIECE_BYTES,
+    RENEW_MS,
     BlobInfo,
     Listing,
     digest_of,
@@ -43,6 +44,8 @@ _FIND = "SELECT id, size, state, since_ms, kept FROM blobs WHERE tenant = ? AND 
 _LIST = """SELECT digest, size, state, since_ms, kept FROM blobs
     WHERE tenant = ? AND digest > ? ORDER BY digest LIMIT ?"""
 _WAKE = "UPDATE blobs SET state = 0, since_ms = ? WHERE tenant = ? AND digest = ? AND state = 1"
+_RENEW = """UPDATE blobs SET state = 0, since_ms = ?
+    WHERE tenant = ? AND digest = ? AND (state = 1 OR since_ms < ?)"""
 _KEEP = "UPDATE blobs SET kept = 1 WHERE tenant = ? AND digest = ?"
 _ADD = "INSERT INTO blobs (tenant, digest, size, since_ms, kept) VALUES (?, ?, ?, ?, ?) RETURNING id"
 _ADD_PIECE = "INSERT INTO blob_pieces (blob, number, body) VALUES (?, ?, ?)"
@@ -165,12 +168,13 @@ class DatabaseBlobs:
 
     def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         with self._writing():
+            now_ms = self._clock()
             if self._row(_FIND, (tenant, digest)) is not None:
-                self._row(_WAKE, (self._clock(), tenant, digest))
+                self._row(_RENEW, (now_ms, tenant, digest, now_ms - RENEW_MS))
                 if keep:
                     self._row(_KEEP, (tenant, digest))
                 return
-            added = self._row(_ADD, (tenant, digest, size, self._clock(), int(keep)))
+            added = self._row(_ADD, (tenant, digest, size, now_ms, int(keep)))
             assert added is not None
             for number, piece in enumerate(pieces):
                 self._row(_ADD_PIECE, (added[0], number, piece))

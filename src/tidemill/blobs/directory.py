@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -25,6 +26,7 @@ from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
     PIECE_BYTES,
+    RENEW_MS,
     BlobInfo,
     BlobState,
     Listing,
@@ -35,6 +37,8 @@ from tidemill.blobs.contract import (
     whole,
 )
 from tidemill.errors import Unavailable
+
+LOG = logging.getLogger(__name__)
 
 KEEP = "keep"
 TEMPORARY = ".tmp"
@@ -76,11 +80,15 @@ class DirectoryBlobs:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._prepared = False
 
     # Verbs
 
     async def open(self) -> None:
-        await asyncio.to_thread(self._open)
+        try:
+            await asyncio.to_thread(self._prepare)
+        except Unavailable as error:
+            LOG.warning("%s; what needs a blob waits until it is back", error)
 
     async def close(self) -> None:
         """No file is held open between two verbs."""
@@ -139,7 +147,7 @@ class DirectoryBlobs:
     # Writing
 
     @_told
-    def _open(self) -> None:
+    def _prepare(self) -> None:
         """Make the folder for drafts, and sweep away what killed processes left in it."""
         drafts = self.root / TEMPORARY
         drafts.mkdir(parents=True, exist_ok=True)
@@ -147,6 +155,7 @@ class DirectoryBlobs:
             with suppress(FileNotFoundError):
                 if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
                     leftover.unlink()
+        self._prepared = True
 
     @_told
     def _put(self, tenant: str, digest: str, body: bytes, keep: bool) -> None:
@@ -162,6 +171,10 @@ class DirectoryBlobs:
     @_told
     def _draft(self) -> IO[bytes]:
         """A file that nobody knows yet."""
+        if not self._prepared:
+            # The folder could not be reached when it was opened. Later on its absence is never mended here: a disk that
+            # is no longer mounted must not be taken for an empty one.
+            self._prepare()
         return tempfile.NamedTemporaryFile(dir=self.root / TEMPORARY, delete=False)
 
     @_told
@@ -183,7 +196,7 @@ class DirectoryBlobs:
             marker.touch()
             _sync(marker.parent)
         path = self._path(tenant, ACTIVE, digits)
-        if path.exists():
+        if _renewed(path):
             # Whoever linked it may not have come to this yet.
             _sync(path.parent)
             return True
@@ -313,6 +326,16 @@ def _names(path: Path) -> Sequence[str]:
         return os.listdir(path.parent)
     except FileNotFoundError:
         return ()
+
+
+def _renewed(path: Path) -> bool:
+    """Whether a file is there; its date is renewed when it is an old one."""
+    try:
+        if _mtime_ms(path.stat()) < time.time_ns() // 1_000_000 - RENEW_MS:
+            os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _mtime_ms(known: os.stat_result) -> int:

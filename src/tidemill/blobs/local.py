@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 
-from tidemill.blobs.contract import ACTIVE, GRACE, BlobInfo, BlobState, Listing, damaged, digest_of, missing, whole
+from tidemill.blobs.contract import (
+    ACTIVE,
+    GRACE,
+    RENEW_MS,
+    BlobInfo,
+    BlobState,
+    Listing,
+    damaged,
+    digest_of,
+    missing,
+    whole,
+)
 
 Place = tuple[str, str]
 """A tenant and a digest."""
@@ -32,8 +43,10 @@ class MemoryBlobs:
         if keep:
             self._kept.add(place)
         self._held.setdefault(place, body)
-        if self._states.get(place, (GRACE, 0))[0] == GRACE:
-            self._states[place] = (ACTIVE, self._clock())
+        now_ms = self._clock()
+        state, since_ms = self._states.get(place, (GRACE, 0))
+        if state == GRACE or since_ms < now_ms - RENEW_MS:
+            self._states[place] = (ACTIVE, now_ms)
         return digest
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:

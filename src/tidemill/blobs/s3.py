@@ -4,10 +4,15 @@ Any service that speaks S3 and knows conditional puts will do. An object is crea
 that are there are not sent over by a second writer. Moving between the places is a copy and then a removal; what is
 left in both places when somebody dies in between is tidied up by the collector. Credentials come from the environment
 (`AWS_ACCESS_KEY_ID`, a profile of the machine, …).
+
+An object that is put again keeps its date, since only a copy of all its bytes would change it. So a collector may set
+it aside before the fact that refers to it is written. It can be read all the same, and the next collection brings it
+back, because nothing is deleted that has not been aside for the whole time of grace.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LOG = logging.getLogger(__name__)
+
 RETRY_SECONDS = 10
 CONNECT_SECONDS = 5
 REQUEST_SECONDS = 300
@@ -55,6 +62,8 @@ REASONS = {
     "SlowDown": "the service asks for fewer requests",
 }
 """What people can do about errors that a service reports, by a word that stands in them."""
+MISTAKES = (NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch")
+"""What a service says when it was reached and the configuration is wrong: waiting does not help."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +92,13 @@ class S3Blobs:
     async def open(self) -> None:
         """Look once whether the bucket answers, so that a wrong name is found before a run needs it."""
         self._known = open_bucket(self._bucket)
-        async for _ in self._objects("", None):
-            break
+        try:
+            async for _ in self._objects("", None):
+                break
+        except Unavailable as error:
+            if any(sign in str(error.__cause__) for sign in MISTAKES):
+                raise
+            LOG.warning("%s; what needs a blob waits until it is back", error)
 
     async def close(self) -> None:
         self._known = None

@@ -7,6 +7,7 @@ right after the handler and off the run's serial path; the kernel only checks th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
 from tidemill.engine.binaries import read_described, stored_value
-from tidemill.engine.calls import TimedOut, bounded
+from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Program
 from tidemill.engine.routes import Chosen, find_route
@@ -31,7 +32,7 @@ from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
-from tidemill.handlers.contract import Ended, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
@@ -40,9 +41,15 @@ from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import QUEUED_ITEM, Activation, peek_at
 from tidemill.stores.contract import Lease
 
+LOG = logging.getLogger(__name__)
+
 
 class Stale(Exception):
     """The attempt does not count any more, so its handler must not be called."""
+
+
+class Elsewhere(Exception):
+    """A worker cannot do it, and another one may."""
 
 
 NO_ITEMS = Expands(count=0, items=b"[]")
@@ -70,6 +77,8 @@ class Tools(msgspec.Struct, frozen=True):
     worker: str
     clock: Callable[[], int]
     """The store's: by it events are dated, and a worker's own may be wrong by a day."""
+    others: Callable[[], Awaitable[bool]]
+    """Whether other workers are alive."""
 
 
 class Attempt:
@@ -195,9 +204,18 @@ class Attempt:
                 return self._await(ended)
         except KeyboardInterrupt:
             raise
+        except Lacking as error:
+            return self._lacking(error)
         except BaseException as error:
             return self._result(failed_by(error))
         return self._ended(ended)
+
+    async def _lacking(self, error: Lacking) -> Result:
+        """Leave it to another worker, if there is one and the log does not say yet that this one has begun."""
+        if self._node.delivery != "at_most_once" and await self._tools.others():
+            LOG.warning("left to other workers: %s", error.message)
+            raise Elsewhere
+        return self._result(failed_by(error))
 
     def _context(self, config: Any) -> NodeContext:
         task, act = self.task, self._act
@@ -330,7 +348,8 @@ class Attempt:
         return self._result(Done(output=await self._store(text), size=len(text)), route)
 
     async def _store(self, text: bytes) -> BlobRef:
-        return BlobRef(await self._tools.blobs.put(self.lease.stream.tenant, text), len(text))
+        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
+        return BlobRef(digest, len(text))
 
     def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
         """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
@@ -338,6 +357,10 @@ class Attempt:
             return None
         scope = replace(self._scope(), has_output=True, output=decode_value(text))
         return find_route(self._node, self._flow.program(self._node), scope, chosen)
+
+    def fails(self, error: BaseException) -> Result:
+        """What the attempt comes to when it has called its handler and something else went wrong for good."""
+        return self._result(failed_by(error))
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
         ambient = self._tools.ambient

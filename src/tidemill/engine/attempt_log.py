@@ -9,7 +9,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.binaries import stored_value
-from tidemill.engine.turn import Turns
+from tidemill.engine.turn import Answer, Ask, Turns
 from tidemill.kernel.commands import Begin, Checkpoint
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
 
@@ -50,3 +50,7 @@ class AttemptLog:
             token=attempt.lease.token,
             worker=self._worker,
         )
+
+
+def unheard(ask: Ask, answer: Answer) -> None:
+    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""

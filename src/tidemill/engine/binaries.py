@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.blobs.contract import PIECE_BYTES, Blobs, is_digest
 from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.engine.calls import surely
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob, Fail
 
@@ -63,7 +64,7 @@ async def described(blobs: Blobs, tenant: str, blob: Blob) -> dict[str, Any]:
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
         body = bytes(blob.data)
-        digest, size = await blobs.put(tenant, body, keep=blob.keep), len(body)
+        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
     else:
         digest, size = await blobs.put_stream(tenant, _chunks(blob.data), keep=blob.keep)
     name = blob.name or (blob.data.name if isinstance(blob.data, Path) else "")

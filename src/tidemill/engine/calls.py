@@ -1,16 +1,26 @@
-"""Waiting for a handler, no longer than it may take, whatever it does with a cancellation."""
+"""Waiting for a handler, no longer than it may take, and for what it came to to be stored, as long as that takes."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import TypeVar
+
+from tidemill.errors import Unavailable
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 ABANDON_AFTER_MS = 1_000
 """How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
+
+
+STORE_AGAIN_MS = 200
+STORE_AGAIN_MS_MAX = 5_000
 
 
 class TimedOut(Exception):
@@ -34,6 +44,21 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None) -> T | BaseExce
         return handler.result()
     except BaseException as error:
         return error
+
+
+async def surely(store: Callable[[], Awaitable[T]]) -> T:
+    """Store what a handler came to, however long the place for it is out of reach: it will not be called again.
+
+    Whoever waits here holds a lease, and is cancelled when that is lost or the worker stops.
+    """
+    for times in count():
+        try:
+            return await store()
+        except Unavailable as error:
+            if times == 0:
+                LOG.warning("a result is kept until it can be stored: %s", error)
+            await asyncio.sleep(min(STORE_AGAIN_MS * 2 ** min(times, 6), STORE_AGAIN_MS_MAX) / 1000)
+    raise AssertionError("counting ends")
 
 
 def given_to(work: object) -> tuple[object, ...]:

@@ -88,6 +88,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 handlers={handler.type.key: handler for handler in handlers},
                 errands=errands,
                 options=worker,
+                others=self._others,
             )
             self.registry = Registry(
                 tenant=tenant,

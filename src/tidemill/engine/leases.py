@@ -30,6 +30,7 @@ class Heart:
     def __init__(self, store: Store, ambient: Ambient, held: Held, on_beat: OnBeat, lease_ms: int) -> None:
         self._store, self._ambient, self._held, self._on_beat = store, ambient, held, on_beat
         self._lease_ms = lease_ms
+        self._failing = False
 
     async def beat(self) -> Sequence[Lease]:
         """One beat; an unreachable store loses nothing yet, the next beat tries again."""
@@ -37,8 +38,13 @@ class Heart:
         if not leases:
             return ()
         try:
-            return await self._store.renew(leases, self._lease_ms)
-        except TidemillError:
+            lost = await self._store.renew(leases, self._lease_ms)
+            self._failing = False
+            return lost
+        except TidemillError as error:
+            if not self._failing:
+                LOG.warning("leases cannot be renewed and will be tried again: %s", error)
+            self._failing = True
             return ()
         except Exception:
             # A heart that stops would cost every lease; a bug must be heard of all the same.

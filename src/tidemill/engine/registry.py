@@ -119,6 +119,11 @@ class Registry:
         """Whether the worker is one to be counted on."""
         return self._loop is not None
 
+    @property
+    def serves_one_run(self) -> bool:
+        """Whether the worker is there for one run alone; nobody else has what that needs."""
+        return bool(self._options.only)
+
     def announce(self) -> None:
         """Write the row now: something about it has changed that others want to know."""
         if self._rest is not None:

@@ -49,6 +49,13 @@ class Roster(Desk):
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
+    async def _others(self) -> bool:
+        """Whether there are workers beside the one of this process, as far as it serves more than one run."""
+        if self.registry is None or self.registry.serves_one_run:
+            return False
+        now, mine = self._store.now_ms(), self.registry.row().name
+        return any(row.state(now) == "alive" and row.name != mine for row in await self._registered())
+
     async def _workers(self) -> Workers:
         """What those can do between them who take on work now."""
         now = self._store.now_ms()

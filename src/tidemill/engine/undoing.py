@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempt import Tools
 from tidemill.engine.binaries import read_described, stored_value
-from tidemill.engine.calls import TimedOut, bounded
+from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import Upstream, blobs_of, scope_of
@@ -134,7 +134,7 @@ class Undoing:
             text = found
         if len(text) <= INLINE_BYTES_MAX:
             return self._undone(Done(output=text, size=len(text)))
-        digest = await self._tools.blobs.put(self.lease.stream.tenant, text)
+        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
 
     def _undone(self, outcome: Done | Failed) -> Undone:

@@ -15,8 +15,8 @@ from typing import Any
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempt import Attempt, Stale, Tools, failed_result
-from tidemill.engine.attempt_log import AttemptLog
+from tidemill.engine.attempt import Attempt, Elsewhere, Stale, Tools, failed_result
+from tidemill.engine.attempt_log import AttemptLog, unheard
 from tidemill.engine.calls import discard, given_to
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
@@ -91,11 +91,12 @@ class Worker:
         handlers: Mapping[str, Handler],
         errands: Errands,
         options: WorkerOptions,
+        others: Callable[[], Awaitable[bool]],
     ) -> None:
         self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms)
+        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, others)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[Place, Hand] = {}
@@ -168,8 +169,6 @@ class Worker:
 
     def _leases(self) -> Sequence[Lease]:
         return [hand.lease for hand in list(self._hands.values())]
-
-    # Claim and hand-over
 
     def _wanted(self) -> Claim | None:
         """What to ask the queue for; None while the hands are full."""
@@ -244,8 +243,6 @@ class Worker:
             self.finished += 1
             self._claiming.wake()
 
-    # One job
-
     def _begin(self, hand: Hand, entry: Entry | None, known: bool) -> None:
         """Do what a job asks for. `known`: the cached state was found to call for it just now."""
         task = hand.task
@@ -306,18 +303,22 @@ class Worker:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
         try:
             result = await pending
-        except Unavailable:
-            self._give_back(hand)
-            return
+        except Unavailable as error:
+            if hand.attempt is None or not hand.attempt.called:
+                self._give_back(hand)
+                return
+            result = hand.attempt.fails(error)
         except Stale:
             self._settle(hand, shelved(hand.task))
+            return
+        except Elsewhere:
+            self._put_aside(hand)
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
         self._settle(hand, result)
 
     async def _rendered(self, hand: Hand, entry: Entry) -> AnyCommand:
-        """Render the run's outputs."""
         return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
 
     def _begin_undo(self, hand: Hand, entry: Entry) -> None:
@@ -359,9 +360,17 @@ class Worker:
 
     def _settled(self, ask: Ask, answer: Answer) -> None:
         hand: Hand = ask.about
+        if isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
+            # The store is out of reach: what a handler came to is kept, or it would be called again for nothing.
+            self._in_task(hand, self._hand_in_again(hand, ask.command))
+            return
         self._let_go(hand)
         if answer is not DURABLE:
             self._give_back(hand)
+
+    async def _hand_in_again(self, hand: Hand, result: Result) -> None:
+        await self._ambient.sleep(GIVE_BACK_MS)
+        self._settle(hand, result)
 
     def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
         self._let_go(hand)
@@ -370,8 +379,6 @@ class Worker:
     def _put_aside(self, hand: Hand) -> None:
         """Leave a job that this worker cannot run to one that can."""
         self._give_back(hand, self._aside.rest_ms(hand.place))
-
-    # While an attempt runs
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
         hand = self._hands.get((attempt.lease.stream, attempt.lease.key))
@@ -389,8 +396,4 @@ class Worker:
             attempt = hand.attempt
             if hand.beats > 1 and not hand.begun and attempt is not None and attempt.called:
                 hand.begun = True
-                self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), _ignore, hold=hand.lease))
-
-
-def _ignore(ask: Ask, answer: Answer) -> None:
-    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
+                self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), unheard, hold=hand.lease))

@@ -110,6 +110,13 @@ class Fail(Exception):
         self.hint = hint
 
 
+class Lacking(Fail):
+    """A process does not have what the node needs, and another one may.
+
+    The job is left to other workers as long as there are some; where there are none, it is a failure like any other.
+    """
+
+
 Ended = Return | Pause | Skip
 
 Checkpointer = Callable[[Any], Awaitable[None]]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.model import NodeType
 
 PYTHON = NodeType(
@@ -125,7 +125,7 @@ def _wants_context(function: Function) -> bool:
 def _imported(name: str) -> Function:
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise Fail(
+        raise Lacking(
             "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
         )
     try:
@@ -133,7 +133,7 @@ def _imported(name: str) -> Function:
         for part in attribute.split("."):
             target = getattr(target, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise Fail("function_unknown", f"{name} cannot be imported: {error}") from error
+        raise Lacking("function_unknown", f"{name} cannot be imported: {error}") from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
     found: Function = target

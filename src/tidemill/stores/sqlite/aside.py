@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import apsw
 
-from tidemill.stores.sqlite.file import connect, errors_of
+from tidemill.stores.sqlite.file import Presence, connect, errors_of
 from tidemill.stores.sqlite.schema import refuse_migrated
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
@@ -20,14 +20,15 @@ T = TypeVar("T")
 class Aside:
     """A connection of its own, made when it is first needed; threads use it one after the other."""
 
-    def __init__(self, path: Path, clock: Callable[[], int], schema: int) -> None:
-        self._path, self._clock, self._schema = path, clock, schema
+    def __init__(self, path: Path, clock: Callable[[], int], schema: int, presence: Presence) -> None:
+        self._path, self._clock, self._schema, self._presence = path, clock, schema, presence
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
 
     def write(self, operation: Operation[T], *, durable: bool) -> tuple[T, Transaction]:
         """Do an operation in a transaction of its own; answers its result, and whom it must wake."""
         with self._lock, errors_of(self._path):
+            self._presence.check()
             connection = self._connected()
             execute = connection.cursor().execute
             execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -54,5 +55,5 @@ class Aside:
 
     def _connected(self) -> apsw.Connection:
         if self._connection is None:
-            self._connection = connect(self._path)
+            self._connection = connect(self._path, create=False)
         return self._connection

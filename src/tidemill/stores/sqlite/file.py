@@ -25,6 +25,8 @@ MAGIC = b"SQLite format 3\0"
 CACHED_STATEMENTS = 128
 CACHE_KIB = 16_384
 BUSY_MS = 10_000
+PRESENCE_MS = 1_000.0
+"""How often a writer looks whether its file is still there."""
 
 NETWORK = frozenset(
     (
@@ -35,9 +37,11 @@ NETWORK = frozenset(
 """File systems whose locks and shared memory do not hold between machines, so that a WAL on them gets damaged."""
 
 
-def connect(path: Path, *, read_only: bool = False, busy_ms: int = BUSY_MS) -> apsw.Connection:
+def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms: int = BUSY_MS) -> apsw.Connection:
     """A connection with the settings of every connection; the caller sets how durable its commits are."""
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    if create and not read_only:
+        flags |= apsw.SQLITE_OPEN_CREATE
     with errors_of(path):
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=CACHED_STATEMENTS)
         connection.set_busy_handler(_patience(busy_ms))
@@ -72,10 +76,27 @@ def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
     return rows[0] if rows else None
 
 
+def located(path: str | Path) -> Path:
+    """The one name of a file, whatever links lead to it and wherever this process goes; refuses what names none."""
+    if Path(path).name == ":memory:":
+        raise rejected("store_unusable", f"{path} is not a file", hint="a store in memory is memory://")
+    try:
+        found = Path(path).resolve()
+        found.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        shown = str(path)[:200].replace("\0", "\\0")
+        message = f"{shown} cannot be the name of a file: {why}"
+        raise rejected("store_unusable", message, hint="name another file") from error
+    return found
+
+
 def check_place(path: Path, mounts: str | None = None) -> None:
     """Refuse a place where a store cannot be kept safely, or at all."""
     if path.is_dir():
         raise rejected("store_unusable", f"{path} is a directory", hint="name a file in it")
+    if path.exists() and not path.is_file():
+        raise rejected("store_unusable", f"{path} is a device, a pipe or a socket", hint="name a file on a local disk")
     if not path.parent.is_dir():
         raise rejected("store_unusable", f"there is no directory {path.parent}", hint="create it first")
     kind = file_system(path.parent.resolve(), mounts if mounts is not None else _mounts())
@@ -109,6 +130,43 @@ def _mounts() -> str:
         return ""
 
 
+class Presence:
+    """Whether the file and its log are still those that were opened.
+
+    SQLite goes on writing to a file that was removed, and what it acknowledges then is lost. To look costs little, but
+    not nothing, so it is done every now and then.
+    """
+
+    def __init__(self, path: Path, every_ms: float = PRESENCE_MS) -> None:
+        self._path, self._every_ms = path, every_ms
+        self._opened = self._found()
+        self._looked_at = time.monotonic()
+
+    def check(self) -> None:
+        """Refuse to go on with a file that is gone."""
+        now = time.monotonic()
+        if (now - self._looked_at) * 1000 < self._every_ms:
+            return
+        if self._found() != self._opened:
+            raise rejected(
+                "store_gone",
+                f"{self._path} or its log was removed or replaced while in use",
+                hint="restart what uses it, after putting the file back",
+            )
+        self._looked_at = now
+
+    def _found(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_identity(f"{self._path}{suffix}") for suffix in ("", "-wal"))
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @contextmanager
 def errors_of(path: Path | str) -> Iterator[None]:
     """Say in Tidemill's words what SQLite has against the file."""
@@ -133,9 +191,9 @@ def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> Tidemil
                 "`tidemill verify-log` tells what can still be read",
             )
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return rejected(
-                "store_read_only", f"{path} cannot be written to", hint="see its permissions and those of its directory"
-            )
+            mounted = _mounted_read_only(Path(path).parent)
+            hint = _why_not(Path(path)) if mounted else "see its permissions and those of its directory"
+            return rejected("store_read_only", f"{path} cannot be written to", hint=hint)
         case apsw.CantOpenError():
             return rejected("store_unusable", f"{path} cannot be opened: {_line(error)}", hint=_why_not(Path(path)))
         case apsw.FullError():
@@ -163,11 +221,20 @@ def _begins_like_one(path: Path) -> bool:
 
 
 def _why_not(path: Path) -> str:
+    if _mounted_read_only(path.parent):
+        return f"the file system of {path.parent} is mounted read-only"
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         return "see its permissions"
     if not os.access(path.parent, os.W_OK):
         return f"nothing can be created in {path.parent}"
     return "see that it is a file on a local disk"
+
+
+def _mounted_read_only(folder: Path) -> bool:
+    try:
+        return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _disk_words(path: Path | str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from tidemill.errors import Unavailable
 
@@ -27,6 +28,7 @@ class Holders:
     def __init__(self, path: Path) -> None:
         self._folder = path.with_name(path.name + "-live")
         self._mine: dict[int, int] = {}
+        _ALL.add(self)
 
     def enter(self, holder: int) -> None:
         """Take the lock of a new holder. To be called before anybody else can read of it."""
@@ -53,13 +55,17 @@ class Holders:
             os.close(handle)
 
     def is_dead(self, holder: int) -> bool:
-        """Whether the process behind a holder is gone: its lock is free, or was never there."""
+        """Whether the process behind a holder is gone: its lock is free, or was never there.
+
+        Where not even the locks of this process are to be seen, somebody has moved or removed the folder, and then
+        a lock that is missing proves nothing.
+        """
         if not HAS_LOCKS or holder in self._mine:
             return False
         try:
             handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return True
+            return all(self._file(mine).exists() for mine in self._mine)
         except OSError:
             return False
         try:
@@ -80,5 +86,23 @@ class Holders:
             self._file(holder).unlink()
             self._folder.rmdir()
 
+    def forked(self) -> None:
+        """Let go, in a child, of locks that are its parent's: it would hold them beyond the parent's death."""
+        while self._mine:
+            os.close(self._mine.popitem()[1])
+
     def _file(self, holder: int) -> Path:
         return self._folder / f"{holder}.lock"
+
+
+_ALL: WeakSet[Holders] = WeakSet()
+"""Those of this process, since the system tells a process of a fork and not an object."""
+
+
+def _forked() -> None:
+    for holders in list(_ALL):
+        holders.forked()
+
+
+if HAS_LOCKS:
+    os.register_at_fork(after_in_child=_forked)

@@ -141,7 +141,19 @@ class Jobs:
                 raise Damaged(f"there is no lane {number}")
             queue, tenant, caps, priority = row
             whole = _caps(unseal(caps, _named(queue, tenant, priority), f"lane {number}"))
-            lane = self._lanes[number] = Lane(queue, tenant, whole, priority)
+            return Lane(queue, tenant, whole, priority)
+        return lane
+
+    def learn(self, lane: Lane, number: int) -> None:
+        """Remember a lane that is in the file for good; the number of one that was rolled back is given out again."""
+        self.numbers[lane] = number
+        self._lanes[number] = lane
+
+    def _looked_up(self, tx: Transaction, number: int) -> Lane:
+        """The lane behind a number, to be remembered once the transaction is committed."""
+        lane = self.called(tx.execute, number)
+        if number not in self._lanes:
+            tx.learned[lane] = number
         return lane
 
     # Claiming
@@ -177,7 +189,7 @@ class Jobs:
             return []
         served = dict(execute(SQL["served"]).fetchall())
         lines = {number: self._line(execute, number, request) for number in lanes}
-        alive = self._alive(execute, now) if request.caps else Counter[str]()
+        alive = self._alive(tx) if request.caps else Counter[str]()
         leases: list[Lease] = []
         turns: list[tuple[int, str, int, int, int, int]] = []
         for number, lane in lanes.items():
@@ -207,7 +219,7 @@ class Jobs:
         lanes: dict[int, Lane] = {}
         for (number,) in tx.execute(SQL["lanes_in_line"]).fetchall():
             try:
-                lane = self.called(tx.execute, number)
+                lane = self._looked_up(tx, number)
             except (Damaged, TypeError, ValueError):
                 self.numbers = {named: known for named, known in self.numbers.items() if known != number}
                 self._drop(tx, "drop_jobs_in_line", (number,))
@@ -232,12 +244,12 @@ class Jobs:
             rows = execute(SQL["line"], (number, request.limit))
         return [Head(*row) for row in rows.fetchall()][::-1]
 
-    def _alive(self, execute: Execute, now: int) -> Counter[str]:
+    def _alive(self, tx: Transaction) -> Counter[str]:
         """How many live leases there are under each cap."""
         alive: Counter[str] = Counter()
-        for number, count in execute(SQL["leases_alive"], (now,)).fetchall():
+        for number, count in tx.execute(SQL["leases_alive"], (tx.now_ms,)).fetchall():
             with suppress(Damaged, TypeError, ValueError):
-                for cap in self.called(execute, number).caps:
+                for cap in self._looked_up(tx, number).caps:
                     alive[cap] += count
         return alive
 

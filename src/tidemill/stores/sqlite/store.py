@@ -37,7 +37,7 @@ from tidemill.stores.contract import (
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.aside import Aside
 from tidemill.stores.sqlite.feeds import Feeds
-from tidemill.stores.sqlite.file import check_place, connect, errors_of, one
+from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, connect, errors_of, located, one
 from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.schema import migrate, newest_known
@@ -67,8 +67,9 @@ class SqliteStore:
         *,
         durability: Durability = "full",
         clock: Callable[[], int] | None = None,
+        presence_ms: float = PRESENCE_MS,
     ) -> None:
-        self.path, self.durability = Path(path), durability
+        self.path, self.durability, self._presence_ms = located(path), durability, presence_ms
         self._clock = clock or _real_now_ms
         self._bells = Bells()
         self._bells_lock = threading.Lock()
@@ -76,13 +77,11 @@ class SqliteStore:
         self._streams = Streams(self._jobs)
         self._holders = Holders(self.path)
         self._entering = asyncio.Lock()
-        self._rolled_at = 0.0
         self._feeds = Feeds()
         self._returning: set[asyncio.Future[None]] = set()
-        self._waiting = 0
+        self._rolled_at, self._waiting = 0.0, 0
         self._lookout: asyncio.TimerHandle | None = None
         self._writer: Writer | None = None
-        self._opened = 0
 
     # Life
 
@@ -104,11 +103,12 @@ class SqliteStore:
         connection.set_busy_handler(None)
         self._checkpoints = Checkpoints(self.path)
         connection.set_wal_hook(self._checkpoints.note)
-        schema = newest_known()
-        self._aside = Aside(self.path, self._clock, schema)
+        schema, presence = newest_known(), Presence(self.path, self._presence_ms)
+        self._aside = Aside(self.path, self._clock, schema, presence)
         self._writer = Writer(
             connection,
             str(self.path),
+            presence=presence,
             durability=self.durability,
             schema=schema,
             clock=self._clock,
@@ -179,7 +179,7 @@ class SqliteStore:
         """Learn what a transaction found out, and wake whom it concerns."""
         for name, number in tx.learned.items():
             if isinstance(name, Lane):
-                self._jobs.numbers[name] = number
+                self._jobs.learn(name, number)
             else:
                 self._streams.ids[name] = number
         if len(self._streams.ids) > KNOWN_STREAMS_MAX:

@@ -75,7 +75,7 @@ class Checkpoints:
         self._task.add_done_callback(self._over)
 
     def _move(self) -> None:
-        connection = connect(self._path)
+        connection = connect(self._path, create=False)
         try:
             with contextlib.suppress(apsw.Error):
                 connection.execute("PRAGMA synchronous = NORMAL")

@@ -22,7 +22,7 @@ import apsw
 
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
-from tidemill.stores.sqlite.file import meaning
+from tidemill.stores.sqlite.file import Presence, meaning
 from tidemill.stores.sqlite.schema import refuse_migrated
 from tidemill.stores.sqlite.seals import seal_of
 from tidemill.stores.statements import statements
@@ -125,6 +125,7 @@ class Writer:
         connection: apsw.Connection,
         path: str,
         *,
+        presence: Presence,
         durability: str,
         schema: int,
         clock: Callable[[], int],
@@ -132,7 +133,7 @@ class Writer:
     ) -> None:
         self._connection, self._path, self._clock, self._done = connection, path, clock, done
         self._execute: Callable[..., Any] = connection.cursor().execute
-        self._durability = durability
+        self._durability, self._presence = durability, presence
         self._loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self._queue: list[Waiting] = []
@@ -213,6 +214,7 @@ class Writer:
             self._write(batch)
 
     def _begin(self, durable: bool) -> None:
+        self._presence.check()
         wanted = "FULL" if durable and self._durability == "full" else "NORMAL"
         if wanted != self._synchronous:
             self._execute(f"PRAGMA synchronous = {wanted}")
