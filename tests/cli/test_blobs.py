@@ -195,3 +195,21 @@ def test_sizes_are_readable(count: int, words: str) -> None:
 )
 def test_descriptions_are_readable_whatever_they_hold(described: dict[str, Any], words: str) -> None:
     assert file_words(described) == words
+
+
+def test_what_needs_no_blob_works_while_their_place_is_away(url: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    store = f"{url}?blobs=dir:///{place}"
+    with tidemill.open(store) as mill:
+        run = mill.run({"name": "small", "nodes": [{"id": "x", "type": "value", "config": 1}]})
+    place.rename(tmp_path / "away")
+    place.write_bytes(b"in the way")
+    for command in (["runs", "list"], ["runs", "events", run.run_id]):
+        ended = process(*command, "--store", store)
+        assert (ended.code, ended.err.count("\n")) == (exits.OK, 1)
+        assert "small" in ended.out
+        assert "cannot be reached: Not a directory" in ended.err
+    assert process("blobs", "list", "--store", store).code == exits.FAILED
+    place.unlink()
+    (tmp_path / "away").rename(place)
+    assert process("runs", "show", run.run_id, "--store", store).code == exits.OK

@@ -111,8 +111,8 @@ class Blobs(Protocol):
     async def open(self) -> None:
         """Make ready; idempotent.
 
-        A folder or bucket that cannot be reached right now is no reason to fail: most of what an engine does needs no
-        blob. The verbs that need the place say so, and work again once it is back.
+        A folder or bucket that cannot be reached right now is no reason to fail: lists and logs can be read without
+        it. The verbs that need the place say so, and work again once it is back.
         """
         ...
 
