@@ -40,8 +40,8 @@ BLOBS: tuple[Guard, ...] = (
         name="put-brings-back",
         why="A blob that was put again while it was on its way out would be deleted under the run that needs it.",
         file=MEMORY,
-        snippet="if self._states.get(place, (GRACE, 0))[0] == GRACE:\n            self._states",
-        sabotage="if place not in self._states:\n            self._states",
+        snippet="if state == GRACE or since_ms < now_ms - RENEW_MS:",
+        sabotage="if place not in self._states:",
         test=TESTS + "test_a_put_at_any_moment_of_a_collection_is_safe[memory-grace]",
     ),
     Guard(
