@@ -269,7 +269,8 @@ ENGINE: tuple[Guard, ...] = (
         name="missing-blob-is-no-failure",
         why="An outage of the blob store would fail runs that have done nothing wrong.",
         file=WORKER,
-        snippet="                self._give_back(hand)\n                return\n            result = hand.attempt.fails(error)",
+        snippet="                self._give_back(hand)\n                return\n"
+        "            result = hand.attempt.fails(error)",
         sabotage="                raise\n            result = hand.attempt.fails(error)",
         test=TESTS + "test_a_blob_that_cannot_be_read_now_fails_nothing",
     ),

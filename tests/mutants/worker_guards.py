@@ -23,7 +23,7 @@ WORKERS: tuple[Guard, ...] = (
     ),
     Guard(
         name="result-kept-while-the-store-is-away",
-        why="A handler would be called again, without a trace in the log, each time the store is out of reach for long.",
+        why="A handler would be called again, without a trace in the log, whenever the store is out of reach for long.",
         file=WORKER,
         snippet="if isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:",
         sabotage="if False:",

@@ -764,7 +764,8 @@ WORLD: tuple[Guard, ...] = (
         name="interrupted-handler-is-cancelled",
         why="A handler would go on after its run was cancelled.",
         file=CALLS,
-        snippet="        handler.cancel()\n        handler.add_done_callback(lambda _: discard(pending))\n        raise",
+        snippet="        handler.cancel()\n"
+        "        handler.add_done_callback(lambda _: discard(pending))\n        raise",
         sabotage="        raise",
         test=IN_GUARDS + "test_an_attempt_whose_run_was_cancelled_is_stopped",
     ),
