@@ -126,8 +126,15 @@ def test_a_fork_does_not_outlive_its_parent_as_a_holder(tmp_path: Path) -> None:
 
 
 def has_open(pid: int, suffix: str) -> bool:
-    handles = Path(f"/proc/{pid}/fd")
-    return any(os.readlink(handle).endswith(suffix) for handle in handles.iterdir())
+    return any(target.endswith(suffix) for target in map(target_of, Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def target_of(handle: Path) -> str:
+    try:
+        return os.readlink(handle)
+    except FileNotFoundError:
+        # It was closed after it was listed.
+        return ""
 
 
 async def test_a_process_that_could_not_become_known_tries_again(tmp_path: Path) -> None:
