@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tidemill.expressions.conditions import Condition, Verdict, decide
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
 OUTPUT: Json = {
@@ -69,3 +70,14 @@ def is_plain(value: Any) -> bool:
     if kind is str:
         return value.encode("utf-8", "replace").decode() == value
     return kind in (int, bool) or value is None
+
+
+def evaluate(condition: Condition, scope: Scope) -> Verdict:
+    """Decide a condition that needs nobody else for it."""
+    steps = decide(condition, scope)
+    try:
+        errand = next(steps)
+    except StopIteration as ended:
+        verdict: Verdict = ended.value
+        return verdict
+    raise AssertionError(f"not decided here: {errand}")

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, Watched
-from tidemill.expressions.cel import Program, evaluate_cel, parse_cel
+from tidemill.errors import Problem
+from tidemill.expressions.cel import Cel, parse_cel
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Scope, Seen
 
 
-def program(expression: str) -> Program:
-    found, problems = parse_cel(expression, "")
+def program(expression: str) -> Cel:
+    problems: list[Problem] = []
+    found = parse_cel(expression, "", problems)
     assert found is not None, problems
     return found
 
@@ -84,7 +86,7 @@ def test_the_keys_that_are_read(expression: str, tree: object) -> None:
 
 def test_only_the_nodes_that_are_named_are_asked_for() -> None:
     nodes = Watched(AFTER.nodes)
-    assert evaluate_cel(program("ctx.enrich.output.score == 87"), replace(AFTER, nodes=nodes))
+    assert decided(program("ctx.enrich.output.score == 87"), replace(AFTER, nodes=nodes))
     assert nodes.asked == {"enrich"}
 
 
@@ -117,7 +119,8 @@ EXPRESSIONS = st.recursive(
 
 @given(EXPRESSIONS, JSON, JSON, st.booleans())
 def test_cutting_the_values_down_changes_no_decision(expression: str, first: Any, second: Any, absent: bool) -> None:
-    found, problems = parse_cel(expression, "")
+    problems: list[Problem] = []
+    found = parse_cel(expression, "", problems)
     if found is None:
         assert problems
         return
@@ -128,14 +131,14 @@ def test_cutting_the_values_down_changes_no_decision(expression: str, first: Any
     assert decided(found, scope) == answered(found, whole)
 
 
-def decided(found: Program, scope: Scope) -> bool | None:
+def decided(found: Cel, scope: Scope) -> bool | None:
     try:
-        return evaluate_cel(found, scope)
+        return found.holds(found.bind(scope), scope)
     except ExpressionError:
         return None
 
 
-def answered(found: Program, whole: dict[str, Any]) -> bool | None:
+def answered(found: Cel, whole: dict[str, Any]) -> bool | None:
     """Ask the library itself, which answers some errors with a value and raises others."""
     try:
         answer = found.native.eval(data=whole).value()

@@ -62,7 +62,8 @@ from tidemill.kernel.events import (
 
 ERROR = Error("boom", "it broke", "ValueError", True, "try again", ("KeyError: x",), "Traceback …", 4)
 BLOB = BlobRef("sha256:00ff", 70_000, "text/plain", "big")
-ROUTE = Route(False, ("b", "c"), 1, "output.x > 3")
+READS = (("output", "sha256:" + "0" * 64),)
+ROUTE = Route(False, ("b", "c"), 1, "output.x > 3", "output.y is false", READS)
 
 FACT: dict[str, Any] = {"at_ms": 1_760_000_000_123, "cause": 7, "actor": "user:ann", "command": "cmd-1"}
 AT: dict[str, Any] = {**FACT, "node": "a", "visit": 2, "index": 3}
@@ -134,7 +135,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         output=b'{"error":{}}',
         lost=True,
     ),
-    NodeSkipped(**END, reason="when", token=99),
+    NodeSkipped(**END, reason="when", token=99, reads=READS),
     NodeCancelled(**END, reason="the run was cancelled", unknown=True),
     LoopContinued(**FACT, node="d", entry="a", iteration=2, body=("a", "b", "d"), hop=6),
     ResultDiscarded(**AT, attempt=2, token=99, outcome="Done", reason="stale", worker="w1"),

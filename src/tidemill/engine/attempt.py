@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,13 +24,14 @@ from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.programs import Program
-from tidemill.engine.routes import Chosen, find_route
+from tidemill.engine.readings import readings_of
+from tidemill.engine.routes import Chosen, find_admission, find_route
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import NOTHING_FETCHED, Upstream, blobs_of, scope_of
 from tidemill.engine.values import Fetched, Values, text_of
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import evaluate
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.isolation import Isolation, settled
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
@@ -79,6 +82,12 @@ class Tools(msgspec.Struct, frozen=True):
     """The store's: by it events are dated, and a worker's own may be wrong by a day."""
     others: Callable[[], Awaitable[bool]]
     """Whether other workers are alive."""
+    isolation: Isolation
+    """Who decides the conditions that could hurt this process."""
+
+
+_T = TypeVar("_T")
+Coming = Result | Awaitable[Result]
 
 
 class Attempt:
@@ -100,7 +109,7 @@ class Attempt:
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
 
-    def start(self) -> Result | Awaitable[Result]:
+    def start(self) -> Coming:
         """Run as far as possible without waiting."""
         if self._state.blobs:
             needed = dict.fromkeys(ref.digest for ref in self._references())
@@ -126,16 +135,22 @@ class Attempt:
 
     async def _fetch(self, needed: Iterable[str]) -> Result:
         self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
-        result = self._go()
-        return result if isinstance(result, Result) else await result
+        return await _resolved(self._go())
 
-    def _go(self) -> Result | Awaitable[Result]:
+    async def _later(self, pending: Awaitable[_T], then: Callable[[_T], Coming]) -> Result:
+        """Go on once something is known that had to be waited for."""
+        try:
+            return await _resolved(then(await pending))
+        except ExpressionError as error:
+            return self._result(failed_by(error))
+
+    def _go(self) -> Coming:
         try:
             match self.phase:
                 case "call":
-                    return self._call()
+                    return self._admitted(self._flow.program(self._node), self._call)
                 case "expand":
-                    return self._expand()
+                    return self._admitted(self._flow.program(self._node), self._expand)
                 case "assemble":
                     return self._finish(self._assembled())
                 case "route":
@@ -149,15 +164,20 @@ class Attempt:
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
-    def _admitted(self, program: Program) -> bool:
-        """Whether `when` lets the visit happen; asked once per visit, before its first attempt.
+    def _admitted(self, program: Program, then: Callable[[Program], Coming]) -> Coming:
+        """Go on if `when` lets the visit happen; it is asked once per visit, before its first attempt.
 
         A worker that was lost may never have asked, so it counts as one that did not.
         """
         act = self._act
         if program.when is None or self.task.index != NOT_AN_ITEM or act.failures or act.running or act.recall:
-            return True
-        return evaluate(program.when, self._scope()).value
+            return then(program)
+        scope, inputs = self._scope(), self._state.inputs
+        steps = find_admission(program.when, scope, partial(readings_of, scope=scope, inputs=inputs))
+        skips = settled(steps, self._tools.isolation)
+        if isawaitable(skips):
+            return self._later(skips, lambda known: then(program) if known is None else self._result(known))
+        return then(program) if skips is None else self._result(skips)
 
     def _render(self, template: Template) -> Any:
         scope = self._scope()
@@ -179,10 +199,7 @@ class Attempt:
 
     # Call
 
-    def _call(self) -> Result | Awaitable[Result]:
-        program = self._flow.program(self._node)
-        if not self._admitted(program):
-            return self._result(Skips())
+    def _call(self, program: Program) -> Coming:
         config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
@@ -193,10 +210,9 @@ class Attempt:
         """Let the log know before the handler does anything; a stale attempt does nothing at all."""
         if not await self._tools.recorder.record_start(self):
             raise Stale
-        result = self._run(context)
-        return result if isinstance(result, Result) else await result
+        return await _resolved(self._run(context))
 
-    def _run(self, context: NodeContext) -> Result | Awaitable[Result]:
+    def _run(self, context: NodeContext) -> Coming:
         self.called = True
         try:
             ended = self._handler.call(context)
@@ -250,10 +266,9 @@ class Attempt:
             return self._result(timed_out(self._node.timeout_ms or 0))
         if isinstance(ended, BaseException):
             return self._result(failed_by(ended))
-        result = self._ended(ended)
-        return result if isinstance(result, Result) else await result
+        return await _resolved(self._ended(ended))
 
-    def _ended(self, ended: Ended) -> Result | Awaitable[Result]:
+    def _ended(self, ended: Ended) -> Coming:
         match ended:
             case Return(value, chosen):
                 try:
@@ -276,10 +291,9 @@ class Attempt:
         if isinstance(text, BaseException):
             late = isinstance(text, TimedOut)
             return self._result(timed_out(self._node.timeout_ms or 0) if late else failed_by(text))
-        result = self._finish(text, chosen)
-        return result if isinstance(result, Result) else await result
+        return await _resolved(self._finish(text, chosen))
 
-    def _asked(self, ended: Pause | Skip) -> Result | Awaitable[Result]:
+    def _asked(self, ended: Pause | Skip) -> Coming:
         """The handler waits or skips; what it asks of a child is kept like any other value."""
         task = self.task
         outcome, ask = asked_for(ended, child_id(self.lease.stream.key, task.node, task.visit, task.index))
@@ -294,10 +308,7 @@ class Attempt:
 
     # Maps
 
-    def _expand(self) -> Result | Awaitable[Result]:
-        program = self._flow.program(self._node)
-        if not self._admitted(program):
-            return self._result(Skips())
+    def _expand(self, program: Program) -> Coming:
         assert program.over is not None
         items = program.over.render(self._scope())
         if not isinstance(items, list):
@@ -307,8 +318,7 @@ class Attempt:
                 hint="refer to a list with a single {{ expression }}",
             )
         if not items:
-            route = self._route(b"[]", None)
-            return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
+            return self._routed(b"[]", None, lambda route: self._result(NO_ITEMS, route))
         text = encode_value(items)
         if len(text) <= INLINE_BYTES_MAX:
             return self._result(Expands(count=len(items), items=text))
@@ -323,7 +333,7 @@ class Attempt:
 
     # Route and pack
 
-    def _finish(self, text: bytes, chosen: Chosen = None) -> Result | Awaitable[Result]:
+    def _finish(self, text: bytes, chosen: Chosen = None) -> Coming:
         """The visit has its output: find the way it goes on, and keep a long value by content."""
         if self._node.routed and self.task.index == NOT_AN_ITEM and self._entry.state.blobs:
             # Other nodes may have ended while the handler ran, with values too large to be at hand.
@@ -333,16 +343,12 @@ class Attempt:
     async def _finish_looking_again(self, text: bytes, chosen: Chosen) -> Result:
         needed = dict.fromkeys(ref.digest for ref in self._references())
         self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
-        result = self._finish_known(text, chosen)
-        return result if isinstance(result, Result) else await result
+        return await _resolved(self._finish_known(text, chosen))
 
-    def _finish_known(self, text: bytes, chosen: Chosen) -> Result | Awaitable[Result]:
-        route = self._route(text, chosen)
-        if isinstance(route, Failed):
-            return self._result(route)
-        if len(text) <= INLINE_BYTES_MAX:
-            return self._result(Done(output=text, size=len(text)), route)
-        return self._finish_stored(text, route)
+    def _finish_known(self, text: bytes, chosen: Chosen) -> Coming:
+        if len(text) > INLINE_BYTES_MAX:
+            return self._routed(text, chosen, lambda route: self._finish_stored(text, route))
+        return self._routed(text, chosen, lambda route: self._result(Done(output=text, size=len(text)), route))
 
     async def _finish_stored(self, text: bytes, route: Route | None) -> Result:
         return self._result(Done(output=await self._store(text), size=len(text)), route)
@@ -351,12 +357,17 @@ class Attempt:
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return BlobRef(digest, len(text))
 
-    def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
+    def _routed(self, text: bytes, chosen: Chosen, then: Callable[[Route | None], Coming]) -> Coming:
         """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
-            return None
-        scope = replace(self._scope(), has_output=True, output=decode_value(text))
-        return find_route(self._node, self._flow.program(self._node), scope, chosen)
+            return then(None)
+        scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
+        program = self._flow.program(self._node)
+        reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
+        route = settled(find_route(self._node, program, scope, chosen, reads), self._tools.isolation)
+        if isinstance(route, (Route, Failed)):
+            return self._result(route) if isinstance(route, Failed) else then(route)
+        return self._later(route, lambda known: self._result(known) if isinstance(known, Failed) else then(known))
 
     def fails(self, error: BaseException) -> Result:
         """What the attempt comes to when it has called its handler and something else went wrong for good."""
@@ -381,15 +392,5 @@ class Attempt:
         )
 
 
-def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
-    """The result of an attempt that could not even begin. Trying again would find the same values."""
-    failed = failed_by(error)
-    return Result(
-        node=task.node,
-        visit=task.visit,
-        index=task.index,
-        token=lease.token,
-        outcome=msgspec.structs.replace(failed, error=msgspec.structs.replace(failed.error, retryable=False)),
-        called=False,
-        worker=worker,
-    )
+async def _resolved(result: Coming) -> Result:
+    return result if isinstance(result, Result) else await result

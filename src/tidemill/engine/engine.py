@@ -37,6 +37,7 @@ from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.expressions.isolation import Isolation, Nowhere
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
@@ -61,8 +62,10 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
         audit_every_ms: int = 10_000,
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
+        isolation: Isolation | None = None,
     ) -> None:
         self._user, self._archive, self._retention_days = user, archive, retention_days
+        self._isolation = isolation or Nowhere()
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -89,6 +92,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 errands=errands,
                 options=worker,
                 others=self._others,
+                isolation=self._isolation,
             )
             self.registry = Registry(
                 tenant=tenant,
@@ -142,6 +146,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
             await self.sweeper.close()
         if self.worker is not None:
             await self.worker.close()
+        await self._isolation.close()
         if self.registry is not None:
             await self.registry.close()
         await self.turns.close()

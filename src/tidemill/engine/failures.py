@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import traceback
 
+import msgspec
+
 from tidemill.blobs.payloads import NotJson
 from tidemill.expressions.failure import ExpressionError
 from tidemill.handlers.contract import Fail
-from tidemill.kernel.commands import Failed
+from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
+from tidemill.kernel.jobs import Task
+from tidemill.stores.contract import Lease
 
 CODE_MAX = 100
 MESSAGE_MAX = 2_000
@@ -44,6 +48,20 @@ def _failed_by(error: BaseException) -> Failed:
             causes=_causes(error),
             traceback=_traceback(error),
         )
+    )
+
+
+def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
+    """The result of an attempt that could not even begin. Trying again would find the same values."""
+    failed = failed_by(error)
+    return Result(
+        node=task.node,
+        visit=task.visit,
+        index=task.index,
+        token=lease.token,
+        outcome=msgspec.structs.replace(failed, error=msgspec.structs.replace(failed.error, retryable=False)),
+        called=False,
+        worker=worker,
     )
 
 

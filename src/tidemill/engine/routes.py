@@ -1,19 +1,25 @@
-"""Evaluating a node's loop and branch over its output: the last thing an attempt does.
+"""Deciding a node's conditions: `when` before its visit, loop and branch over its output.
 
-It happens in the worker, once, right after the handler; the outcome is recorded and never evaluated again.
+It happens in the worker, once; the outcome is recorded with what it was made over, and never made again. Each
+is a computation that stops where a condition has to be decided in another process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from tidemill.engine.failures import clipped
 from tidemill.engine.programs import Program
-from tidemill.expressions.conditions import evaluate
+from tidemill.expressions.conditions import Condition, Verdict, decide
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.leaf import Steps
+from tidemill.expressions.references import References
 from tidemill.expressions.scope import Scope
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.events import Error, Route
+from tidemill.kernel.commands import Failed, Skips
+from tidemill.kernel.events import Error, Reading, Route
 from tidemill.kernel.model import Branch, Node
 
 NAMED_MAX = 5
@@ -23,39 +29,56 @@ Chosen = tuple[str, ...] | None
 """What a handler itself chose to go on with, where an agent-driven branch lets it."""
 
 
-def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen) -> Route | Failed:
+Reads = Callable[[Sequence[References]], tuple[Reading, ...]]
+"""How to tell the digests of what conditions referred to."""
+
+
+def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Skips | None]:
+    """Whether a visit happens: None, or why it is skipped."""
+    verdict = yield from decide(when, scope)
+    if verdict.value:
+        return None
+    return Skips(reason=f"when: {verdict.reason}", reads=reads([when.references]))
+
+
+def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads: Reads) -> Steps[Route | Failed]:
     """Which way a visit goes; `scope` holds its output. An error in a condition fails the visit."""
+    asked: list[References] = []
     try:
-        again = None if program.again is None else evaluate(program.again, scope).value
+        again, why = None, ""
+        if program.again is not None:
+            verdict = yield from _ask(program.again, scope, asked)
+            again, why = verdict.value, verdict.reason
         if again or node.branch is None:
-            return Route(again)
+            return Route(again, again_reason=why, reads=reads(asked))
         if node.branch.kind == "agent_driven":
-            return _by_agent(node.branch, again, scope.output, chosen)
-        return _by_rules(node.branch, again, program, scope)
+            return _by_agent(node.branch, Route(again, again_reason=why, reads=reads(asked)), scope.output, chosen)
+        for number, rule in enumerate(program.rules):
+            verdict = yield from _ask(rule, scope, asked)
+            if verdict.value:
+                return Route(again, node.branch.rules[number].next_nodes, number, verdict.reason, why, reads(asked))
+        return Route(again, node.branch.default, -1, "no rule matched", why, reads(asked))
     except ExpressionError as error:
         return Failed(error=Error("condition_failed", error.message, hint=error.hint))
 
 
-def _by_rules(branch: Branch, again: bool | None, program: Program, scope: Scope) -> Route:
-    for number, rule in enumerate(program.rules):
-        verdict = evaluate(rule, scope)
-        if verdict.value:
-            return Route(again, branch.rules[number].next_nodes, number, verdict.reason)
-    return Route(again, branch.default, -1, "no rule matched")
+def _ask(condition: Condition, scope: Scope, asked: list[References]) -> Steps[Verdict]:
+    asked.append(condition.references)
+    return (yield from decide(condition, scope))
 
 
-def _by_agent(branch: Branch, again: bool | None, output: Any, chosen: Chosen) -> Route | Failed:
+def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Route | Failed:
     names: Any = chosen
     if names is None and isinstance(output, dict):
         names = output.get("next_nodes")
     if isinstance(names, str):
         names = [names]
     if not names:
-        return Route(again, branch.default, -1, "nothing was chosen")
+        return replace(route, branch=branch.default, reason="nothing was chosen")
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids"))
     strange = [name for name in names if name not in branch.available and name not in branch.default]
     if strange:
         said = clipped(", ".join(strange[:NAMED_MAX]), 500)
         return Failed(error=Error("route_not_allowed", f"{said} is not among the nodes it may choose"))
-    return Route(again, tuple(names), -1, "chosen by the node")
+    return replace(route, branch=tuple(names), reason="chosen by the node")

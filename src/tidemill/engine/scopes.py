@@ -23,11 +23,13 @@ RUN_READER = Node(id="", type="")
 class SeenNodes(Mapping[str, Seen | Absent]):
     """The nodes as one reader sees them."""
 
-    __slots__ = ("_ancestors", "_fetched", "_known", "_reader", "_state", "_workflow")
+    __slots__ = ("_ancestors", "_fetched", "_known", "_reader", "_state", "_workflow", "looked_at")
 
     def __init__(self, workflow: Workflow, state: State, reader: Node, fetched: Fetched) -> None:
         self._workflow, self._state, self._reader, self._fetched = workflow, state, reader, fetched
         self._known: dict[str, Seen | Absent] = {}
+        self.looked_at: dict[str, Payload] = {}
+        """The outputs that somebody has asked for."""
         self._ancestors: set[str] | None = None
 
     def __getitem__(self, name: str) -> Seen | Absent:
@@ -49,6 +51,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
         if not fetched_before(seen.payload, self._fetched):
             return Absent("has not ended")
         cell = self._state.peek(name)
+        self.looked_at[name] = seen.payload
         meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
         return Seen(shared_value(seen.payload, self._fetched), meta)
 

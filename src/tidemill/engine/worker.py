@@ -15,11 +15,12 @@ from typing import Any
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempt import Attempt, Elsewhere, Stale, Tools, failed_result
+from tidemill.engine.attempt import Attempt, Elsewhere, Stale, Tools
 from tidemill.engine.attempt_log import AttemptLog, unheard
 from tidemill.engine.calls import discard, given_to
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
+from tidemill.engine.failures import failed_result
 from tidemill.engine.hands import Hand, Place
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
@@ -30,14 +31,9 @@ from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
 from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
+from tidemill.expressions.isolation import Isolation
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.commands import (
-    AnyCommand,
-    Lost,
-    Rendered,
-    Result,
-    UndoLost,
-)
+from tidemill.kernel.commands import AnyCommand, Lost, Rendered, Result, UndoLost
 from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put
 from tidemill.kernel.standing import standing
 from tidemill.kernel.undoing import current as current_undo
@@ -92,11 +88,12 @@ class Worker:
         errands: Errands,
         options: WorkerOptions,
         others: Callable[[], Awaitable[bool]],
+        isolation: Isolation,
     ) -> None:
         self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, others)
+        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, others, isolation)
         self._handlers, self._options = handlers, options
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[Place, Hand] = {}

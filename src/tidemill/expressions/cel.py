@@ -1,8 +1,7 @@
 """Conditions in CEL: compiled once, given only what they read, and true or false or an error.
 
 The native library converts a whole variable at every evaluation, so each expression gets its roots cut down
-to the keys that it names. Evaluation happens in this process; inputs that are too large for that (lists of
-more than 1,000 items, over which CEL is quadratic) are the business of a later layer.
+to the keys that it names.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from tidemill.expressions.cel_faults import Fault, compile_faults, reading_fault
 from tidemill.expressions.cel_native import NativeExpression, NativeValue, native_env
 from tidemill.expressions.cel_syntax import Chain, chains
 from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.leaf import DEADLINE_MS
 from tidemill.expressions.paths import READERS, is_nothing
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
@@ -31,30 +31,48 @@ Tree = dict[str, "Tree | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled expression, and what it reads."""
+class Cel:
+    """An expression in CEL, compiled, and what it reads."""
 
     expression: str
     native: NativeExpression
     chains: tuple[Chain, ...]
     tree: Tree
     references: References
+    light: bool = True
+    deadline_ms: int = DEADLINE_MS
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        return {"type": "cel", "expression": self.expression}
+
+    def bind(self, scope: Scope) -> dict[str, Json]:
+        """Give each root, cut down to what is read of it."""
+        return bound(self, scope)
+
+    def holds(self, data: Json, scope: Scope) -> bool:
+        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
+        return evaluate_cel(self, data, scope)
+
+    def told(self) -> str:
+        """Name it in a sentence."""
+        return shorten(self.expression)
 
 
-def parse_cel(expression: str, path: str) -> tuple[Program | None, list[Problem]]:
+def parse_cel(expression: str, path: str, problems: list[Problem]) -> Cel | None:
     """Compile an expression, or report every problem with it; nothing is evaluated."""
     compiled = _compiled(expression) if len(expression) <= EXPRESSION_MAX else _TOO_LONG
-    if isinstance(compiled, Program):
-        return compiled, []
-    return None, [Problem(code=each.code, message=each.message, path=path, hint=each.hint) for each in compiled]
+    if isinstance(compiled, Cel):
+        return compiled
+    problems += [Problem(code=each.code, message=each.message, path=path, hint=each.hint) for each in compiled]
+    return None
 
 
 _TOO_LONG = (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
 
 
-def evaluate_cel(program: Program, scope: Scope) -> bool:
-    """Decide; raise `ExpressionError` if there is no strict boolean answer."""
-    data = _bound(program, scope)
+def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
+    """Decide over what was bound; the scope is only for the words of a failure."""
     try:
         answer = program.native.eval(data=data)
     except Exception as error:
@@ -82,7 +100,7 @@ def _content(answer: NativeValue) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(expression: str) -> Program | tuple[Fault, ...]:
+def _compiled(expression: str) -> Cel | tuple[Fault, ...]:
     env = native_env(tuple(sorted(ROOTS)))
     try:
         native = env.compile(expression)
@@ -94,7 +112,7 @@ def _compiled(expression: str) -> Program | tuple[Fault, ...]:
         native = env.compile(expression, disable_check=True)
     found = tuple(chains(native.serialize(), ROOTS))
     faults = reading_faults(found, native.return_type().name())
-    return faults or Program(expression, native, found, _tree(found), _references(found))
+    return faults or Cel(expression, native, found, _tree(found), _references(found))
 
 
 def _references(found: tuple[Chain, ...]) -> References:
@@ -124,7 +142,7 @@ def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
         level[last] = None
 
 
-def _bound(program: Program, scope: Scope) -> dict[str, Json]:
+def bound(program: Cel, scope: Scope) -> dict[str, Json]:
     """Give each root, cut down to what is read of it."""
     data: dict[str, Json] = {}
     for root, tree in program.tree.items():
@@ -179,6 +197,6 @@ def _cut(value: Json, tree: Tree | None) -> Json:
     return [] if isinstance(value, list) else value
 
 
-def _failed(program: Program, scope: Scope, said: str) -> ExpressionError:
+def _failed(program: Cel, scope: Scope, said: str) -> ExpressionError:
     reason, hint = run_time_words(said, program.chains, scope)
     return condition_failed(f"{reason} (in `{shorten(program.expression)}`)", hint)

@@ -1,9 +1,8 @@
-"""Conditions: the closed union of their kinds, and the only door through which they are evaluated.
+"""Conditions: the closed union of their kinds, and the only door through which they are decided.
 
 A condition is an object with a `type`, or a plain string, which is CEL. It is stored in its normal form, and
-the engine asks for the compiled one by that form, so that nothing compiled travels with a document. Kinds to
-come (`jsonpath`, `schema_validation`, `cross_node_comparison`, `python_sandbox`) are added to the union, to
-`_PARSERS`, `normal` and `evaluate`; the type checker names the places that were forgotten.
+the engine asks for the compiled one by that form, so that nothing compiled travels with a document. A kind is a
+module of its own that keeps the promises of `leaf`; it is added to the union and to `_PARSERS` here.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, assert_never, cast, get_args
+from typing import Literal, cast, get_args
 
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.cel import Program, evaluate_cel, parse_cel
+from tidemill.expressions.cel import Cel, parse_cel
 from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.leaf import Steps, decide_leaf
 from tidemill.expressions.references import References, merged
 from tidemill.expressions.scope import Json, Scope
-from tidemill.expressions.wording import kind_of, listing, meant, pointer, shorten
+from tidemill.expressions.shapes import Raw, no_other_keys, shape
+from tidemill.expressions.wording import kind_of, listing, pointer, shorten
 
 NESTING_MAX = 20
 PARTS_MAX = 500
@@ -29,20 +30,8 @@ Operator = Literal["AND", "OR", "NOT"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cel:
-    """An expression in CEL."""
-
-    program: Program
-
-    @property
-    def references(self) -> References:
-        """What the expression refers to."""
-        return self.program.references
-
-
-@dataclass(frozen=True, slots=True)
 class Composite:
-    """Conditions joined by a logical operator and evaluated in order, only as far as needed."""
+    """Conditions joined by a logical operator and decided in order, only as far as needed."""
 
     operator: Operator
     parts: tuple[Condition, ...]
@@ -52,7 +41,10 @@ class Composite:
         object.__setattr__(self, "references", merged(part.references for part in self.parts))
 
 
-Condition = Cel | Composite
+Single = Cel
+"""The kinds that are not made of others."""
+
+Condition = Single | Composite
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +53,8 @@ class Verdict:
 
     value: bool
     reason: str
+    parts: tuple[Verdict, ...] = ()
+    """Of a composite: the parts that were asked, in order."""
 
 
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:
@@ -83,38 +77,36 @@ def compiled(raw: Json) -> Condition:
 
 def normal(condition: Condition) -> Json:
     """Write a condition in the one form in which it is stored."""
-    match condition:
-        case Cel(program):
-            return {"type": "cel", "expression": program.expression}
-        case Composite(operator, parts):
-            return {"type": "composite", "operator": operator, "conditions": [normal(part) for part in parts]}
-        case _:
-            assert_never(condition)
+    if isinstance(condition, Composite):
+        parts = [normal(part) for part in condition.parts]
+        return {"type": "composite", "operator": condition.operator, "conditions": parts}
+    return condition.normal()
 
 
-def evaluate(condition: Condition, scope: Scope) -> Verdict:
-    """Decide a condition; raise `ExpressionError` if it is neither true nor false."""
-    match condition:
-        case Cel(program):
-            value = evaluate_cel(program, scope)
-            return Verdict(value, f"{shorten(program.expression)} is {'true' if value else 'false'}")
-        case Composite("NOT", parts):
-            inner = evaluate(parts[0], scope)
-            return Verdict(not inner.value, f"NOT: {inner.reason}")
-        case Composite(operator, parts):
-            return _joined(operator, parts, scope)
-        case _:
-            assert_never(condition)
+def decide(condition: Condition, scope: Scope) -> Steps[Verdict]:
+    """Decide a condition, stopping at what must be decided elsewhere.
+
+    Raises `ExpressionError` if it is neither true nor false.
+    """
+    if isinstance(condition, Composite):
+        return (yield from _decide_parts(condition, scope))
+    value = yield from decide_leaf(condition, scope)
+    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}")
 
 
-def _joined(operator: Operator, parts: tuple[Condition, ...], scope: Scope) -> Verdict:
-    """Evaluate until one part decides: a true one for OR, a false one for AND."""
-    deciding = operator == "OR"
+def _decide_parts(composite: Composite, scope: Scope) -> Steps[Verdict]:
+    """Ask the parts until one decides: a true one for OR, a false one for AND, the only one for NOT."""
+    operator, parts, deciding = composite.operator, composite.parts, composite.operator == "OR"
+    asked: list[Verdict] = []
     for number, part in enumerate(parts, start=1):
-        verdict = evaluate(part, scope)
+        verdict = yield from decide(part, scope)
+        asked.append(verdict)
+        if operator == "NOT":
+            return Verdict(not verdict.value, f"NOT: {verdict.reason}", tuple(asked))
         if verdict.value is deciding:
-            return Verdict(deciding, f"{operator}, part {number} of {len(parts)}: {verdict.reason}")
-    return Verdict(not deciding, f"{operator}: all {len(parts)} parts are {'false' if deciding else 'true'}")
+            return Verdict(deciding, f"{operator}, part {number} of {len(parts)}: {verdict.reason}", tuple(asked))
+    every = f"{operator}: all {len(parts)} parts are {'false' if deciding else 'true'}"
+    return Verdict(not deciding, every, tuple(asked))
 
 
 @lru_cache(maxsize=4096)
@@ -137,13 +129,13 @@ def _sound(raw: Json) -> Condition:
 
 def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condition | None:
     if isinstance(raw, str):
-        return _cel(raw, path, problems)
+        return parse_cel(raw, path, problems)
     if not isinstance(raw, dict):
         hint = "write a CEL expression, or an object with a type"
-        problems.append(_shape(f"a condition is a string or an object, and this is {kind_of(raw)}", path, hint))
+        problems.append(shape(f"a condition is a string or an object, and this is {kind_of(raw)}", path, hint))
         return None
     if "type" not in raw:
-        problems.append(_shape("a condition needs a type", path, f"one of: {listing(_PARSERS)}"))
+        problems.append(shape("a condition needs a type", path, f"one of: {listing(_PARSERS)}"))
         return None
     kind = raw["type"]
     parser = _PARSERS.get(kind) if isinstance(kind, str) else None
@@ -155,37 +147,31 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
     return parser(raw, path, problems, depth)
 
 
-def _parsed_cel(raw: dict[str, Json], path: str, problems: list[Problem], depth: int) -> Condition | None:
-    _no_other_keys(raw, ("type", "expression"), path, problems)
+def _parsed_cel(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    no_other_keys(raw, ("type", "expression"), path, problems)
     expression = raw.get("expression")
     if not isinstance(expression, str):
         what = "needs an expression" if "expression" not in raw else f"is a string, not {kind_of(expression)}"
         subject = "a cel condition" if "expression" not in raw else "the expression"
-        problems.append(_shape(f"{subject} {what}", path, 'such as {"type": "cel", "expression": "output.score > 80"}'))
+        problems.append(shape(f"{subject} {what}", path, 'such as {"type": "cel", "expression": "output.score > 80"}'))
         return None
-    return _cel(expression, f"{path}/expression", problems)
+    return parse_cel(expression, f"{path}/expression", problems)
 
 
-def _cel(expression: str, path: str, problems: list[Problem]) -> Condition | None:
-    program, found = parse_cel(expression, path)
-    problems.extend(found)
-    return Cel(program) if program is not None else None
-
-
-def _parsed_composite(raw: dict[str, Json], path: str, problems: list[Problem], depth: int) -> Condition | None:
-    _no_other_keys(raw, ("type", "operator", "conditions"), path, problems)
+def _parsed_composite(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    no_other_keys(raw, ("type", "operator", "conditions"), path, problems)
     operator = _operator(raw.get("operator"), path, problems)
     conditions = raw.get("conditions")
     if not isinstance(conditions, list) or not conditions:
-        problems.append(_shape("conditions is a list with at least one condition", f"{path}/conditions"))
+        problems.append(shape("conditions is a list with at least one condition", f"{path}/conditions"))
         return None
     if len(conditions) > PARTS_MAX or depth >= NESTING_MAX:
         limits = f"at most {PARTS_MAX} conditions, nested at most {NESTING_MAX} levels deep"
-        problems.append(_shape(f"a composite condition has {limits}", f"{path}/conditions"))
+        problems.append(shape(f"a composite condition has {limits}", f"{path}/conditions"))
         return None
     if operator == "NOT" and len(conditions) != 1:
         problems.append(
-            _shape("NOT takes exactly one condition", f"{path}/conditions", "join them with AND or OR inside")
+            shape("NOT takes exactly one condition", f"{path}/conditions", "join them with AND or OR inside")
         )
     parts = [
         _parsed(each, pointer(f"{path}/conditions", number), problems, depth + 1)
@@ -199,20 +185,9 @@ def _operator(given: Json, path: str, problems: list[Problem]) -> Operator | Non
     for operator in get_args(Operator):
         if given == operator:
             return cast(Operator, operator)
-    problems.append(_shape("operator is AND, OR or NOT", f"{path}/operator"))
+    problems.append(shape("operator is AND, OR or NOT", f"{path}/operator"))
     return None
 
 
-_Parser = Callable[[dict[str, Json], str, list[Problem], int], Condition | None]
+_Parser = Callable[[Raw, str, list[Problem], int], Condition | None]
 _PARSERS: Mapping[str, _Parser] = {"cel": _parsed_cel, "composite": _parsed_composite}
-
-
-def _no_other_keys(raw: dict[str, Json], known: tuple[str, ...], path: str, problems: list[Problem]) -> None:
-    for key in raw:
-        if key not in known:
-            hint = meant(str(key), known) or f"known keys: {listing(known)}"
-            problems.append(_shape(f'there is no key "{shorten(str(key), 60)}" here', pointer(path, key), hint))
-
-
-def _shape(message: str, path: str, hint: str = "") -> Problem:
-    return Problem(code="condition_shape", message=message, path=path, hint=hint)

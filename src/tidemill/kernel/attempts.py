@@ -65,7 +65,7 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             # The list has an entry for every item, also for one that was not needed.
             complete_item(pen, node, result.index, b"null", 4, facts, undoable=False)
         case Skips() as skips:
-            skip_visit(pen, node, skips.reason, facts)
+            skip_visit(pen, node, skips.reason, facts, skips.reads)
         case Expands() as expands:
             _expands(pen, node, result, expands, facts)
 

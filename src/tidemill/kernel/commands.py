@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, Error, Payload, Route
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, Error, Payload, Reading, Route
 from tidemill.kernel.model import Workflow
 
 OnTimeout = Literal["approve", "reject", "escalate", "fail"]
@@ -132,6 +132,7 @@ class Skips(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`when` was false, or the handler chose to skip its visit."""
 
     reason: str = "when"
+    reads: tuple[Reading, ...] = ()
 
 
 class Expands(msgspec.Struct, frozen=True, gc=False, kw_only=True):

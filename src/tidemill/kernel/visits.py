@@ -21,6 +21,7 @@ from tidemill.kernel.events import (
     NodeSkipped,
     NodeWaiting,
     Payload,
+    Reading,
     Route,
 )
 from tidemill.kernel.jobs import run_job, system_job
@@ -270,7 +271,7 @@ def _continue_loop(pen: Pen, node: Node, output: Payload, route: Route, facts: F
     make_ready(pen, pen.flow.by_id[loop.back_to], pen.state.peek(loop.back_to))
 
 
-def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts) -> None:
+def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts, reads: tuple[Reading, ...] = ()) -> None:
     """The visit does not happen: all its edges are dead."""
     cell = pen.state.peek(node.id)
     end = balance(pen, node, cell, ())
@@ -288,6 +289,7 @@ def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts) -> None:
             renders=end.renders,
             reason=reason,
             token=facts.token,
+            reads=reads,
         )
     )
     follow(pen, node, end)

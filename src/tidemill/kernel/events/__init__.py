@@ -59,6 +59,7 @@ from tidemill.kernel.events.values import (
     Event,
     NodeEvent,
     Payload,
+    Reading,
     Route,
 )
 from tidemill.kernel.events.waits import (
@@ -87,7 +88,7 @@ __all__ = [
     "CompensationFailed", "CompensationScheduled", "DeadLetterClosed", "DeadLettered", "Ending", "Error", "Event",
     "Join", "LoopContinued", "NodeCancelled", "NodeCheckpointed", "NodeCompleted", "NodeEvent", "NodeEvents",
     "NodeExpanded", "NodeFailed", "NodeOverridden", "NodeScheduled", "NodeSkipped", "NodeStarted", "NodeWaiting",
-    "Payload", "Reopened", "ResultDiscarded", "RollbackFinished", "RollbackStarted", "Route", "RunCancelled",
+    "Payload", "Reading", "Reopened", "ResultDiscarded", "RollbackFinished", "RollbackStarted", "Route", "RunCancelled",
     "RunCompleted", "RunCreated", "RunEvents", "RunFailed", "RunForked", "RunLabelled", "RunPatched", "RunPaused",
     "RunRepaired", "RunResumed", "RunRetried", "RunRewound", "SignalReceived", "WaitEvents",
 ]  # fmt: skip

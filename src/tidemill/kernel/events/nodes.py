@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.kernel.events.values import NOT_AN_ITEM, Ending, Error, Event, NodeEvent, Payload, Route
+from tidemill.kernel.events.values import NOT_AN_ITEM, Ending, Error, Event, NodeEvent, Payload, Reading, Route
 
 
 class NodeScheduled(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeScheduled"):
@@ -96,6 +96,8 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):
     reason: str = ""
     token: int = 0
+    reads: tuple[Reading, ...] = ()
+    """What `when` was decided over."""
 
 
 class NodeCancelled(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCancelled"):

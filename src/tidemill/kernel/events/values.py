@@ -41,6 +41,10 @@ class Error(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The failing item, when a map failed because of one."""
 
 
+Reading = tuple[str, str]
+"""A value that a decision was made over: its name, and the digest of its text."""
+
+
 class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a worker found when it evaluated a node's conditions; recorded, never evaluated again."""
 
@@ -51,6 +55,10 @@ class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
     rule: int = -1
     """Which rule of the branch matched; -1 is the default."""
     reason: str = ""
+    """Why the branch went this way."""
+    again_reason: str = ""
+    """Why the loop goes on or ends."""
+    reads: tuple[Reading, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):

@@ -1,0 +1,58 @@
+"""Where conditions are decided that must not be decided in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.leaf import Errand, Steps
+
+_T = TypeVar("_T")
+
+
+class Isolation(Protocol):
+    """Somebody who carries out errands in processes that can be killed."""
+
+    async def holds(self, errand: Errand) -> bool:
+        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
+        ...
+
+    async def close(self) -> None:
+        """End every process; what is under way has no answer."""
+        ...
+
+
+class Nowhere:
+    """For an engine without processes to spare: what is too much for its own is refused."""
+
+    async def holds(self, errand: Errand) -> bool:
+        """Refuse."""
+        raise condition_failed(f"{errand.leaf.told()} cannot be decided without another process")
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def settled(steps: Steps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
+    """Run a computation to its end: at once if it has no errands, otherwise as something to wait for."""
+    try:
+        errand = next(steps)
+    except StopIteration as ended:
+        value: _T = ended.value
+        return value
+    return _carried_out(steps, errand, isolation)
+
+
+async def _carried_out(steps: Steps[_T], errand: Errand, isolation: Isolation) -> _T:
+    try:
+        while True:
+            try:
+                answer = await isolation.holds(errand)
+            except ExpressionError as failure:
+                errand = steps.throw(failure)
+            else:
+                errand = steps.send(answer)
+    except StopIteration as ended:
+        value: _T = ended.value
+        return value
