@@ -23,14 +23,16 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_row
 from tidemill.engine.views import RunView
 from tidemill.engine.worker import WorkerOptions
+from tidemill.expressions.isolation import Isolation
 from tidemill.handlers.contract import Handler
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.jobs import UNLISTED
 from tidemill.kernel.laws import check_log
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.kernel.state import Activation, State, decode_state, encode_state
+from tidemill.kernel.state import State, decode_state, encode_state
 from tidemill.stores.contract import Commit, Job, JobView, Stream
 from tidemill.stores.memory import MemoryStore
 
@@ -142,6 +144,7 @@ class Mill:
         more: Sequence[Handler] = (),
         work: bool = True,
         audit_every_ms: int = 10_000,
+        isolation: Isolation | None = None,
         **options: Any,
     ) -> Process:
         """A process that has not been started yet."""
@@ -153,6 +156,7 @@ class Mill:
             handlers=(*(built_in_handlers(functions) if handlers is None else handlers), *more),
             worker=WorkerOptions(name=name, heart_thread=False, **options) if work else None,
             audit_every_ms=audit_every_ms,
+            isolation=isolation,
         )
         process = self.processes[name] = Process(self, name, door, ambient, engine)
         self.buried.discard(name)
@@ -265,7 +269,7 @@ class Mill:
 
 
 def _activations(state: State) -> list[Activation]:
-    items = [item for cell in state.cells.values() if cell.map is not None for item in cell.map.at.values()]
+    items = [item for cell in state.cells.values() if cell.map is not None for _, item in cell.map.known()]
     return [*state.cells.values(), *items]
 
 

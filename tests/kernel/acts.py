@@ -15,6 +15,7 @@ from tests.kernel.laws import _check_held, slots_in_use
 from tests.kernel.tables import Run, error
 from tests.kernel.wording import Rows
 from tidemill.kernel import events as ev
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import (
     CloseLetter,
     Done,
@@ -33,7 +34,7 @@ from tidemill.kernel.commands import (
 from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
-from tidemill.kernel.state import ENDED, State
+from tidemill.kernel.state import State
 
 Key = tuple[str, int, int]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import AnyEvent, RunPatched
 from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
-from tidemill.kernel.state import DISPATCHED, ENDED, State, peek_at
+from tidemill.kernel.state import State, peek_at
 
 
 class Laws:

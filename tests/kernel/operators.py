@@ -19,6 +19,7 @@ from tests.oracle.documents import random_document, translate
 from tests.oracle.reference import Activation, Outcome
 from tests.oracle.walks import Script
 from tidemill.errors import Problem
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import (
     AnyCommand,
     Cancel,
@@ -39,7 +40,6 @@ from tidemill.kernel.commands import (
 from tidemill.kernel.events import Error
 from tidemill.kernel.model import Compensator, Workflow
 from tidemill.kernel.model import Retry as RetryPolicy
-from tidemill.kernel.state import ENDED
 
 Act = Callable[["Meddled"], AnyCommand | None]
 

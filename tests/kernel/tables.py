@@ -23,6 +23,7 @@ from tidemill.handlers.plain import FAIL, SLEEP, VALUE
 from tidemill.handlers.python import PYTHON
 from tidemill.handlers.waiting import HUMAN, SIGNAL, WAIT_UNTIL, WORKFLOW
 from tidemill.kernel import events as ev
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.approval import Approval
 from tidemill.kernel.commands import (
     AnyCommand,
@@ -56,7 +57,7 @@ from tidemill.kernel.decide import decide_all
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import Activation, Cell, encode_state, peek_at
+from tidemill.kernel.state import Cell, encode_state, peek_at
 
 Json = Any
 

@@ -17,12 +17,13 @@ from tests.kernel.reasons import EVERYTHING, facts
 from tests.kernel.tables import Run
 from tests.kernel.walker import Walk, random_flow, where
 from tests.oracle import reference as ref
+from tidemill.kernel.activation import ENDED, Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, Waits
 from tidemill.kernel.explain import Bounds, Explanation, Workers, explain
 from tidemill.kernel.explain.blockers import Edge, Join, Lease
 from tidemill.kernel.jobs import Put
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import ENDED, Activation, Cell, State, encode_state
+from tidemill.kernel.state import Cell, State, encode_state
 
 FOLLOWING = {"edge", "join", "loop"}
 
@@ -155,7 +156,7 @@ class Asked(Walk):
 def waits_of(state: State) -> Any:
     """Activations that wait for something other than their loop."""
     for name, cell in state.cells.items():
-        acts = [(-1, cell), *(cell.map.at.items() if cell.map is not None else ())]
+        acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]
         for index, act in acts:
             if act.status == "WAITING" and act.wait is not None and act.wait.on != "loop":
                 yield name, index, act

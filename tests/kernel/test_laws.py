@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.walker import Walk, prefixes, random_flow
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
@@ -33,7 +34,7 @@ from tidemill.kernel.events import (
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
-from tidemill.kernel.state import Activation, State, decode_state, encode_state
+from tidemill.kernel.state import State, decode_state, encode_state
 
 TERMINAL = (RunCompleted, RunFailed, RunCancelled)
 UPSTREAM = "upstream_failed"
@@ -187,7 +188,11 @@ def timeless(state: State) -> bytes:
     state.started_ms = state.ended_ms = None
     state.letters = {key: msgspec.structs.replace(letter, at_ms=0) for key, letter in state.letters.items()}
     for cell in state.cells.values():
-        activations: list[Activation] = [cell, *(cell.map.at.values() if cell.map is not None else ())]
+        items = cell.map
+        activations: list[Activation] = [
+            cell,
+            *([items.edit(index) for index in items.at] if items is not None else []),
+        ]
         for activation in activations:
             activation.since_ms = 0
             if activation.wait is not None:

@@ -334,8 +334,8 @@ ENGINE: tuple[Guard, ...] = (
         name="large-values-by-reference",
         why="Large outputs would travel in the log with every load of the run.",
         file=ATTEMPT,
-        snippet="if len(text) <= INLINE_BYTES_MAX:\n            return self._result(Done(",
-        sabotage="if True:\n            return self._result(Done(",
+        snippet="if len(text) > INLINE_BYTES_MAX:\n            return self._routed(",
+        sabotage="if False:\n            return self._routed(",
         test=TESTS + "test_a_large_output_is_not_written_into_the_log",
     ),
     Guard(

@@ -174,7 +174,7 @@ PATH: tuple[Guard, ...] = (
     Guard(
         name="map-window",
         why="All items of a map would run at once, whatever its `max_parallel`.",
-        file="kernel/state.py",
+        file="kernel/items.py",
         snippet="min(self.count - self.next, self.window - self.flying)",
         sabotage="self.count - self.next",
         test="tests/kernel/test_maps.py::test_a_window_slides_with_every_item_that_ends",

@@ -68,9 +68,9 @@ KEPT: tuple[Guard, ...] = (
     Guard(
         name="queued-item-never-written",
         why="What happens to one item would be seen as the state of every queued item of every run.",
-        file=STATE,
-        snippet="own = _twin(items.at.get(index) or QUEUED_ITEM)",
-        sabotage="own = items.at.get(index) or QUEUED_ITEM",
+        file="kernel/items.py",
+        snippet="own = (self.get(index) or QUEUED_ITEM).__copy__()",
+        sabotage="own = self.get(index) or QUEUED_ITEM",
         test="tests/mutants/test_kernel_guards.py::test_what_is_shared_is_never_written",
     ),
     Guard(
@@ -88,6 +88,14 @@ KEPT: tuple[Guard, ...] = (
         snippet="cell.map.at = merged(cell.map.at)",
         sabotage="pass",
         test="tests/kernel/test_maps.py::test_a_list_is_expanded_run_and_assembled_in_the_freed_slot",
+    ),
+    Guard(
+        name="items-with-a-story-are-kept-whole",
+        why="An item that failed before it completed would forget how often, and what was discarded of it.",
+        file="kernel/items.py",
+        snippet="if item != _plain(facts, item.output):",
+        sabotage="if False:",
+        test="tests/kernel/test_items.py::test_an_item_with_a_story_is_kept_whole[{'failures': 1}]",
     ),
     Guard(
         name="result-remembers-its-token",

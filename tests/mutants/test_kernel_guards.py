@@ -14,7 +14,8 @@ from tidemill.kernel.events import RunCreated, RunPaused
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.laws import check_log
 from tidemill.kernel.sight import Output, visible
-from tidemill.kernel.state import QUEUED_ITEM, UNTOUCHED, Activation, Cell, encode_state
+from tidemill.kernel.activation import QUEUED_ITEM, Activation
+from tidemill.kernel.state import UNTOUCHED, Cell, encode_state
 
 SCRATCHED = {
     "b": {"on_error": {"route": ["h"]}},

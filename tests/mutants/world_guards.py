@@ -225,7 +225,7 @@ WORLD: tuple[Guard, ...] = (
         name="items-children-looked-after",
         why="A lost report about the child of an item would never be noticed.",
         file=ERRANDS,
-        snippet="acts = [(-1, cell), *(cell.map.at.items() if cell.map is not None else ())]",
+        snippet="acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]",
         sabotage="acts = [(-1, cell)]",
         test=IN_CHILDREN_LOST + "test_a_lost_report_about_an_item_is_noticed_too",
     ),

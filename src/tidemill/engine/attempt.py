@@ -36,12 +36,13 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, Lacking, NodeContext, Pause, Return, Skip
+from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.standing import phase_of
-from tidemill.kernel.state import QUEUED_ITEM, Activation, peek_at
+from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Lease
 
 LOG = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Attempt:
         assert items is not None
         if self.phase == "call":
             return [] if (self.task.node, self.task.visit) in self._lists else [items.items]
-        return [out for i in range(items.count) if (out := items.at.get(i, QUEUED_ITEM).output) is not None]
+        return [out for i in range(items.count) if (out := (items.get(i) or QUEUED_ITEM).output) is not None]
 
     async def _fetch(self, needed: Iterable[str]) -> Result:
         self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)

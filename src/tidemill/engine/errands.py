@@ -19,6 +19,7 @@ from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import (
     AnyCommand,
     Cancel,
@@ -33,7 +34,7 @@ from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.messages import AGAIN, served
-from tidemill.kernel.state import Activation, State, Wait, peek_at
+from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
 
 DEPTH_MAX = 32
@@ -243,7 +244,7 @@ def _children(state: State) -> list[tuple[str, int, int, Wait]]:
     """Every wait for a child that is known to exist."""
     found: list[tuple[str, int, int, Wait]] = []
     for name, cell in state.cells.items():
-        acts = [(-1, cell), *(cell.map.at.items() if cell.map is not None else ())]
+        acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]
         for index, act in acts:
             if act.wait is not None and act.wait.on == "child" and act.wait.started:
                 found.append((name, cell.visit, index, act.wait))

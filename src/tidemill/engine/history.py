@@ -11,12 +11,13 @@ from tidemill.engine.answers import child_id
 from tidemill.engine.roster import Roster
 from tidemill.engine.runs import Entry
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import rejected
+from tidemill.errors import offered, rejected
 from tidemill.kernel.codec import plain
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain import Explanation, JobFact, explain
+from tidemill.kernel.explain.account import Account, account_for
 from tidemill.kernel.messages import CHILD_FAILED
-from tidemill.kernel.sight import path, tokens
+from tidemill.kernel.sight import Step, path, tokens
 from tidemill.stores.contract import JobView
 
 
@@ -62,9 +63,7 @@ class History(Roster):
         """The way the run went: every visit in the order in which they ended, each with the edges it took."""
         await self._at(run_id, at)
         steps = path((await self._log(run_id))[:at])
-        return [
-            {"node": step.node, "visit": step.visit, "status": step.status, "went": list(step.went)} for step in steps
-        ]
+        return [_step_view(step) for step in steps]
 
     async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """What is in flight: the tokens that the run's counter counts."""
@@ -81,6 +80,16 @@ class History(Roster):
         facts = [_fact(job) for job in jobs]
         found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=await self._workers())
         return await self._of_a_child(run_id, found)
+
+    async def why_node(self, run_id: str, node: str) -> Account:
+        """How the visits of a node ended and what decided that, or what it waits for."""
+        entry = await self._entry(run_id)
+        known = entry.flow.workflow.by_id.get(node)
+        if known is None:
+            hint = offered(str(node), entry.flow.workflow.by_id)
+            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
+        found = await self.why(run_id)
+        return account_for(entry.state, await self._log(run_id), known, found.blockers)
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
         """Lead on to the child that a run has failed with, where it ever began."""
@@ -119,6 +128,10 @@ def _fact(view: JobView) -> JobFact:
         owner=view.owner,
         lease_expires_at_ms=view.lease_expires_at_ms,
     )
+
+
+def _step_view(step: Step) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(step), "went": list(step.went)}
 
 
 def _beside(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads
         for number, rule in enumerate(program.rules):
             verdict = yield from _ask(rule, scope, asked)
             if verdict.value:
-                return Route(again, node.branch.rules[number].next_nodes, number, verdict.reason, why, reads(asked))
+                reason = f"rule {number + 1} of {len(program.rules)} matched: {verdict.reason}"
+                return Route(again, node.branch.rules[number].next_nodes, number, reason, why, reads(asked))
         return Route(again, node.branch.default, -1, "no rule matched", why, reads(asked))
     except ExpressionError as error:
         return Failed(error=Error("condition_failed", error.message, hint=error.hint))

@@ -8,11 +8,12 @@ from typing import Any
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.values import Fetched, shared_value, text_of
 from tidemill.expressions.scope import Absent, Scope, Seen
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.events import BlobRef, Payload
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.routing import ancestors
 from tidemill.kernel.sight import Output, iteration, upstream, visible
-from tidemill.kernel.state import ENDED, Cell, State
+from tidemill.kernel.state import Cell, State
 
 NOTHING_FETCHED: Fetched = {}
 

@@ -83,7 +83,7 @@ class Undoing:
         items = cell.map
         if self.task.index == NOT_AN_ITEM or items is None:
             return cell.output if cell.output is not None else b"null", None
-        item = items.at.get(self.task.index)
+        item = items.get(self.task.index)
         return item.output if item is not None and item.output is not None else b"null", items.items
 
     def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:

@@ -7,12 +7,13 @@ from typing import Any
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.programs import Flow
+from tidemill.kernel.activation import Wait
 from tidemill.kernel.approval import Approval, Vote
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import Cell, State, Wait, key_at
+from tidemill.kernel.state import Cell, State, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
@@ -207,7 +208,7 @@ def _wait_of_items(cell: Cell) -> Wait | None:
     if items is None or not items.flying:
         return None
     latest = range(items.next - 1, max(-1, items.next - 1 - ITEMS_LOOKED_AT_MAX), -1)
-    acts = (items.at.get(index) for index in latest)
+    acts = (items.get(index) for index in latest)
     return next((act.wait for act in acts if act is not None and act.wait is not None), None)
 
 

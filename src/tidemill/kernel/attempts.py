@@ -7,6 +7,7 @@ what is already written.
 
 from __future__ import annotations
 
+from tidemill.kernel.activation import DISPATCHED, Activation
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
 from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import (
@@ -24,7 +25,7 @@ from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
 from tidemill.kernel.routing import route_problem
 from tidemill.kernel.standing import fits, phase_of, standing
-from tidemill.kernel.state import DISCARDS_MAX, DISPATCHED, Activation, peek_at
+from tidemill.kernel.state import DISCARDS_MAX, peek_at
 from tidemill.kernel.visits import complete_visit, fail_visit, skip_visit
 from tidemill.kernel.waits import begin_wait
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tidemill.kernel import deciding
+from tidemill.kernel.activation import DISPATCHED
 from tidemill.kernel.attempts import take_lost
 from tidemill.kernel.commands import Expire, Lost, Shelve, Wake
 from tidemill.kernel.jobs import DISPATCHING, Put, expected_jobs, key_of, run_job, system_job, wait_jobs
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import owns_job
 from tidemill.kernel.standing import standing
-from tidemill.kernel.state import DISPATCHED, peek_at
+from tidemill.kernel.state import peek_at
 from tidemill.kernel.waits import wait_expired, wait_over
 
 NULL = b"null"

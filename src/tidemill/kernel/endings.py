@@ -6,6 +6,7 @@ parked ones included. Whoever waits for the run's end (a parent, a rollback) is 
 
 from __future__ import annotations
 
+from tidemill.kernel.activation import DISPATCHED, ENDED, Activation
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     Error,
@@ -20,7 +21,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import descendants, owns_job
 from tidemill.kernel.standing import phase_of
-from tidemill.kernel.state import DISPATCHED, ENDED, Activation, Cell, peek_at
+from tidemill.kernel.state import Cell, peek_at
 from tidemill.kernel.undoing import start_rollback
 
 UPSTREAM_FAILED = "upstream_failed"

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.approval import closed
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
@@ -28,7 +29,7 @@ from tidemill.kernel.events import (
 from tidemill.kernel.fold_visits import hold, over, pass_over_ended, undoable, unhold
 from tidemill.kernel.fold_waits import SIGNAL_ID
 from tidemill.kernel.layers import everything
-from tidemill.kernel.state import Activation, Cell, State, edit_at, key_at, notes
+from tidemill.kernel.state import Cell, State, edit_at, key_at, notes
 
 # Beginning again
 
@@ -57,7 +58,7 @@ def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
     """Whether an activation whose outcome was unknown is to be made again, or is known not to have happened."""
     node, visit, index = key.rsplit("/", 2)
     cell = state.peek(node)
-    act = cell if index == "-1" or cell.map is None else cell.map.at.get(int(index))
+    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
     return cell.visit == int(visit) and act is not None and (act.status == "PENDING" or node in sure)
 
 
@@ -75,11 +76,12 @@ def _reopen_items(state: State, cell: Cell) -> None:
     items.at = dict(everything(items.at))
     state.items -= items.next
     items.next = items.flying = items.done = items.failed = 0
-    for index, item in items.at.items():
+    for index, item in list(items.known()):
         if item.status == "COMPLETED" or (item.status == "FAILED" and item.output is not None):
             items.done += 1
             items.failed += item.status == "FAILED"
         else:
+            # Copied, because a state that this one was drawn from may hold the same item.
             own = items.at[index] = item.__copy__()  # type: ignore[attr-defined]
             _reset(own)
     pass_over_ended(state, items)
@@ -231,9 +233,11 @@ def run_forked(state: State, event: RunForked) -> None:
         _detach(state, cell, cell)
         cell.reported_before = cell.discarded_before = 0
         if cell.map is not None:
-            cell.map.at = {index: item.__copy__() for index, item in everything(cell.map.at).items()}  # type: ignore[attr-defined]
-            for item in cell.map.at.values():
-                _detach(state, cell, item)
+            items = cell.map
+            items.at = {index: item.__copy__() for index, item in items.known()}  # type: ignore[attr-defined]
+            for index in items.at:
+                _detach(state, cell, items.edit(index))
+                items.settle(index)
 
 
 def _detach(state: State, cell: Cell, act: Activation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, NodeStatus, Wait
 from tidemill.kernel.approval import closed
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
@@ -22,22 +23,8 @@ from tidemill.kernel.events import (
     ResultDiscarded,
 )
 from tidemill.kernel.fold_waits import signal_awaited
-from tidemill.kernel.state import (
-    DISPATCHED,
-    ENDED,
-    Activation,
-    Cell,
-    Letter,
-    MapState,
-    NodeStatus,
-    Past,
-    State,
-    Undo,
-    Wait,
-    edit_at,
-    key_at,
-    notes,
-)
+from tidemill.kernel.items import MapState
+from tidemill.kernel.state import Cell, Letter, Past, State, Undo, edit_at, key_at, notes
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 """The error of an attempt that may or may not have happened."""
@@ -88,7 +75,7 @@ def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
         # The map goes on after a retry: some of these items have a history.
         cell.status = "RUNNING"
     for index in range(event.index, event.until):
-        if items.at.get(index) is not None:
+        if items.get(index) is not None:
             edit_at(cell, index).status = "QUEUED"
     pass_over_ended(state, items)
     if not items.room and cell.held:
@@ -98,7 +85,7 @@ def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
 def pass_over_ended(state: State, items: MapState) -> None:
     """Move on to the next item that is still to be queued; before a retry that is always the very next one."""
     first = items.next
-    while items.next < items.count and (known := items.at.get(items.next)) is not None and known.status in ENDED:
+    while items.next < items.count and (known := items.get(items.next)) is not None and known.status in ENDED:
         items.next += 1
     state.items += items.next - first
 
@@ -198,6 +185,8 @@ def node_completed(state: State, event: NodeCompleted) -> None:
     elif act is cell and act.approval is not None:
         cell.aside = act.approval.decision in ("reject", "changes")
     over(state, cell, act, event, "COMPLETED")
+    if act is not cell and cell.map is not None:
+        cell.map.settle(event.index)
 
 
 def undoable(state: State, event: NodeEvent) -> None:

@@ -75,7 +75,7 @@ def _shares(state: State, key: str) -> bool:
     """Whether a fork would go on with the result of this visit or item."""
     node, visit, index = key.rsplit("/", 2)
     cell = state.peek(node)
-    act = cell if index == "-1" or cell.map is None else cell.map.at.get(int(index))
+    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
     return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
 
 

@@ -13,10 +13,11 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.kernel.activation import DISPATCHED, QUEUED_ITEM, Activation
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.routing import owns_job
-from tidemill.kernel.state import DISPATCHED, QUEUED_ITEM, Activation, Cell, State, Undo
+from tidemill.kernel.state import Cell, State, Undo
 
 JOB_FORMAT = 1
 
@@ -130,7 +131,7 @@ def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:
         yield from _jobs_at(node, cell.visit, NOT_AN_ITEM, cell, paused)
     if cell.map is not None:
         for index in range(cell.map.next):
-            yield from _jobs_at(node, cell.visit, index, cell.map.at.get(index) or QUEUED_ITEM, paused)
+            yield from _jobs_at(node, cell.visit, index, cell.map.get(index) or QUEUED_ITEM, paused)
 
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[Put]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.errors import Problem
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Signal
 from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import NOT_AN_ITEM, ChildFinished, ChildStarted, Error, Payload, SignalReceived
@@ -13,7 +14,7 @@ from tidemill.kernel.jobs import close_job
 from tidemill.kernel.outcomes import fail_for_good
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reports import Facts
-from tidemill.kernel.state import Activation, peek_at
+from tidemill.kernel.state import peek_at
 from tidemill.kernel.waits import leave_wait, wait_over
 
 SIGNALS_MAX = 1_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import Override
 from tidemill.kernel.endings import drop_wait
 from tidemill.kernel.events import NOT_AN_ITEM, NodeOverridden, Route
@@ -17,7 +18,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reopening import refuse_reopening, reopen, schedule, stays
 from tidemill.kernel.routing import in_flight, on_completion
-from tidemill.kernel.state import Activation, Cell, peek_at
+from tidemill.kernel.state import Cell, peek_at
 from tidemill.kernel.visits import balance, follow, item_over
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Patch
 from tidemill.kernel.events import Join, RunPatched
 from tidemill.kernel.jobs import key_of, system_job
-from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.reopening import refuse_reopening, reopen
-from tidemill.kernel.state import ENDED, Cell, State
+from tidemill.kernel.state import Cell, State
 
 _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
 """Fields of a node that follow from the rest of the graph."""
@@ -159,8 +159,8 @@ def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: 
 
 def _items_begun(cell: Cell) -> bool:
     """Whether any item of a map was tried or settled, so that its effect key is used up."""
-    items = {} if cell.map is None else everything(cell.map.at)
-    return any(item.attempt > 0 or item.status == "COMPLETED" for item in items.values())
+    items = () if cell.map is None else cell.map.known()
+    return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
 
 
 def _is_live(cell: Cell) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.errors import Problem
+from tidemill.kernel.activation import ENDED, Activation
 from tidemill.kernel.commands import CloseLetter, Retry, Rewind
 from tidemill.kernel.endings import end_visit
 from tidemill.kernel.events import (
@@ -23,7 +24,7 @@ from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 from tidemill.kernel.routing import descendants, in_flight
-from tidemill.kernel.state import ENDED, Activation, Cell, State, key_at, peek_at
+from tidemill.kernel.state import Cell, State, key_at, peek_at
 from tidemill.kernel.visits import make_ready
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
@@ -62,7 +63,7 @@ def _unsure(node: Node | None, cell: Cell) -> bool:
         return True
     if node.delivery != "at_most_once" or cell.status not in REOPENABLE:
         return False
-    items = () if cell.map is None else everything(cell.map.at).values()
+    items = () if cell.map is None else [item for _, item in cell.map.known()]
     return any(_abandoned(act) for act in (cell, *items))
 
 
@@ -213,7 +214,7 @@ def refuse_rewind(pen: Pen, command: Rewind) -> Problem | None:
 
 def _announced(cell: Cell) -> bool:
     """Whether an attempt at a visit or an item has begun and not ended."""
-    items = () if cell.map is None else everything(cell.map.at).values()
+    items = () if cell.map is None else [item for _, item in cell.map.known()]
     return any(act.running for act in (cell, *items))
 
 

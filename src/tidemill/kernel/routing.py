@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
 from tidemill.kernel.model import Branch, Node, Workflow
-from tidemill.kernel.state import DISPATCHED, ENDED, Cell, State
+from tidemill.kernel.state import Cell, State
 
 Verdict = Literal["fire", "skip"]
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
+from tidemill.kernel.activation import ENDED
+from tidemill.kernel.decisions import reads_of, why_of
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     AnyEvent,
@@ -21,7 +25,7 @@ from tidemill.kernel.events import (
     Payload,
 )
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import ENDED, Cell, State
+from tidemill.kernel.state import Cell, State
 
 
 class Output(NamedTuple):
@@ -105,13 +109,16 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
             yield Token("", name, cell.visit, cell.hop)
 
 
-class Step(NamedTuple):
-    """A visit that ended: how, and over which edges it went on."""
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """A visit that ended: how, over which edges it went on, and why."""
 
     node: str
     visit: int
     status: str
     went: tuple[str, ...]
+    why: str = ""
+    reads: dict[str, str] = {}
+    """What was read to decide that, each name with the digest of its text."""
 
 
 def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
@@ -123,7 +130,7 @@ def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
         if isinstance(event, NodeOverridden):
             status = event.status if event.status != "QUEUED" else ""
         if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
-            yield Step(event.node, event.visit, status, event.taken)
+            yield Step(event.node, event.visit, status, event.taken, why_of(event), dict(reads_of(event)))
 
 
 _ENDS: dict[type, str] = {

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tidemill.kernel.activation import DISPATCHED
 from tidemill.kernel.commands import Done, Expands, Failed, Result, Skips, Waits
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node
 from tidemill.kernel.routing import owns_job
-from tidemill.kernel.state import DISPATCHED, Cell, State, peek_at
+from tidemill.kernel.state import Cell, State, peek_at
 
 Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
 

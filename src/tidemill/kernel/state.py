@@ -12,42 +12,20 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.approval import Approval
-from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Route
+from tidemill.kernel.activation import QUEUED_ITEM, Activation, NodeStatus
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
+from tidemill.kernel.items import MapState
 from tidemill.kernel.layers import Layer, merged
 
-NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
 RollbackStatus = Literal["none", "running", "done", "partial"]
 UndoStatus = Literal["", "scheduled", "done", "failed"]
-
-ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
-"""Statuses of a visit or item that is over."""
-DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
-"""Statuses that own a job in the store and count against `max_parallel`."""
 
 DISCARDS_MAX = 10
 """Discarded results recorded per visit; more are dropped without a trace."""
 
 COPIED_EDGES_MAX = 32
 """Joins up to this many decided edges are copied into a draft; larger ones get a layer."""
-
-
-class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a WAITING visit waits for, and since when."""
-
-    on: str
-    name: str
-    since_ms: int
-    until_ms: int | None = None
-    expires_ms: int | None = None
-    output: Payload | None = None
-    route: Route | None = None
-    recall: bool = False
-    ask: Payload | None = None
-    close: str = ""
-    started: bool = False
-    """For `child`: it is known to exist."""
 
 
 class Buffered(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,65 +72,6 @@ class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
     output: Payload | None
 
 
-class Activation(msgspec.Struct, array_like=True, gc=False):
-    """The attempts at one visit of a node, or at one item of a map."""
-
-    status: NodeStatus = "PENDING"
-    attempt: int = 0
-    """Attempts made so far, which is also the number of the running one."""
-    running: bool = False
-    """NodeStarted was recorded for the current attempt and its end was not."""
-    failures: int = 0
-    """Attempts that used up the retry policy; lost workers do not."""
-    lost: int = 0
-    """Lost workers in a row."""
-    token: int = 0
-    """Highest fence seen; a result with a lower one is stale."""
-    reported: int = 0
-    """The fence of the attempt whose end was recorded last; a result with the same one is a repetition."""
-    retry_at_ms: int | None = None
-    wait: Wait | None = None
-    output: Payload | None = None
-    error: Error | None = None
-    checkpoint: Payload | None = None
-    since_ms: int = 0
-    """When it got its present status."""
-    ended_seq: int = 0
-    duration_ms: int = 0
-    discarded: int = 0
-    resumed: Payload | None = None
-    """What a wait ended with, while conditions over it are still to be evaluated, or the handler to be called."""
-    recall: bool = False
-    """The handler is called again with `resumed`."""
-    approval: Approval | None = None
-
-
-class MapState(msgspec.Struct, array_like=True, gc=False):
-    """The items of a map in its present visit. Items from `next` on have not been queued yet.
-
-    After a retry, some of those are there already: they had ended before, and are passed over.
-    """
-
-    count: int
-    items: Payload
-    window: int
-    """How many items may be in flight at a time."""
-    next: int = 0
-    flying: int = 0
-    """Items that were queued and have not ended."""
-    done: int = 0
-    failed: int = 0
-    attempts: int = 0
-    """The largest number of attempts of any item."""
-    at: dict[int, Activation] = {}
-    """Items that something has happened to; an item below `next` that is not here is simply queued."""
-
-    @property
-    def room(self) -> int:
-        """How many more items the window admits now."""
-        return min(self.count - self.next, self.window - self.flying)
-
-
 class Cell(Activation, array_like=True, gc=False):
     """A node's latest visit."""
 
@@ -161,7 +80,7 @@ class Cell(Activation, array_like=True, gc=False):
     """The join fired or was skipped in this pass of the loop around it: later tokens are absorbed."""
     fired: bool = False
     """This visit was made ready (and counted)."""
-    edges: dict[str, bool] = {}
+    edges: dict[str, bool] = msgspec.field(default_factory=dict)
     """Inbound edges decided so far: taken or dead. The join's state is this set, never a bare number."""
     taken: int = 0
     dead: int = 0
@@ -193,9 +112,6 @@ class Cell(Activation, array_like=True, gc=False):
 
 UNTOUCHED = Cell()
 """The cell of a node that nothing has happened to. Shared: never written."""
-
-QUEUED_ITEM = Activation(status="QUEUED")
-"""An item that has been queued and nothing else. Shared: never written."""
 
 
 class State(msgspec.Struct, array_like=True, gc=False):
@@ -364,8 +280,7 @@ def peek_at(cell: Cell, index: int) -> Activation | None:
     items = cell.map
     if items is None or not 0 <= index < items.next:
         return None
-    known: Activation | None = items.at.get(index)
-    return known or QUEUED_ITEM
+    return items.get(index) or QUEUED_ITEM
 
 
 def edit_at(cell: Cell, index: int) -> Activation:
@@ -374,11 +289,7 @@ def edit_at(cell: Cell, index: int) -> Activation:
         return cell
     items = cell.map
     assert items is not None, "an item's event follows NodeExpanded"
-    if index in items.at:
-        return items.at[index]
-    own = _twin(items.at.get(index) or QUEUED_ITEM)
-    items.at[index] = own
-    return own
+    return items.edit(index)
 
 
 def key_at(node: str, visit: int, index: int) -> str:

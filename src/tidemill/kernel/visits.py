@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.endings import complete_run, fail_run
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
@@ -24,6 +25,7 @@ from tidemill.kernel.events import (
     Reading,
     Route,
 )
+from tidemill.kernel.items import MapState
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
@@ -36,7 +38,7 @@ from tidemill.kernel.routing import (
     on_exhaustion,
     on_tolerated_failure,
 )
-from tidemill.kernel.state import ENDED, Cell, MapState
+from tidemill.kernel.state import Cell
 
 
 def settle(pen: Pen) -> None:
@@ -150,7 +152,7 @@ def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
 
 def _end_of_stretch(items: MapState, first: int, last: int) -> int:
     for index in range(first, last):
-        known = items.at.get(index)
+        known = items.get(index)
         if known is not None and known.status in ENDED:
             return index
     return last

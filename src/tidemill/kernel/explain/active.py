@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tidemill.kernel.activation import Activation
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import (
     BrokenItem,
@@ -19,9 +20,7 @@ from tidemill.kernel.explain.blockers import (
 )
 from tidemill.kernel.explain.scene import JobFact, Scene, Workers, label
 from tidemill.kernel.explain.survey import Case, job_key
-from tidemill.kernel.layers import everything
 from tidemill.kernel.standing import phase_of
-from tidemill.kernel.state import Activation
 
 _DOES = {
     "call": "works on",
@@ -205,7 +204,7 @@ def items_of(scene: Scene, case: Case) -> Items:
     assert items is not None, "its kind was found by looking at its items"
     counts = dict.fromkeys(("QUEUED", "RUNNING", "WAITING"), 0)
     broken: list[tuple[int, Activation]] = []
-    for index, act in everything(items.at).items():
+    for index, act in items.known():
         if act.status in counts and index < items.next:
             counts[act.status] += 1
         elif act.status == "FAILED" and len(broken) < scene.bounds.names:

@@ -10,14 +10,16 @@ from operator import attrgetter
 
 import msgspec
 
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, Wait
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Kind
 from tidemill.kernel.explain.scene import JobFact, Scene
+from tidemill.kernel.items import MapState
 from tidemill.kernel.jobs import JobKind, key_of
 from tidemill.kernel.model import Node
 from tidemill.kernel.routing import owns_job
 from tidemill.kernel.standing import phase_of
-from tidemill.kernel.state import ENDED, QUEUED_ITEM, Activation, Cell, MapState, Wait
+from tidemill.kernel.state import Cell
 
 STARVED = frozenset({"no_worker", "no_queue", "no_type"})
 """Needs that do not pass by themselves: somebody has to start a worker."""
@@ -177,14 +179,14 @@ def _map(scene: Scene, node: Node, cell: Cell, items: MapState) -> Iterator[Case
     rank = _RANKS["items"] if items.flying else _RANKS["missing"]
     yield Case(rank, "items", node, cell, NOT_AN_ITEM, cell, None)
     for index in _some(items, scene.bounds.items):
-        yield _active(scene, node, cell, index, items.at.get(index) or QUEUED_ITEM)
+        yield _active(scene, node, cell, index, items.get(index) or QUEUED_ITEM)
 
 
 def _some(items: MapState, most: int) -> list[int]:
     """The first unfinished items: those that wait or failed before those that are merely queued or run."""
     stirred: list[int] = []
     plain: list[int] = []
-    left, get = items.flying, items.at.get
+    left, get = items.flying, items.get
     for index in range(items.next):
         if not left or len(stirred) >= most:
             break
