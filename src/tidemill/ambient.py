@@ -38,11 +38,16 @@ class Ambient(Protocol):
         ...
 
 
+def wall_clock_ms() -> int:
+    """What the machine's clock says, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
 class RealAmbient:
     """The machine's own clock, event loop and randomness."""
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return wall_clock_ms()
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000.0

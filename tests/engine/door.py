@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import (
     Backlog,
+    Breath,
     Claim,
     Commit,
     CommitResult,
@@ -167,8 +168,8 @@ class Door:
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         return await self.inner.count(tenant, kind, terms, at_most=at_most)
 
-    def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
-        return self.inner.follow(stream, after)
+    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
+        return self.inner.follow(stream, after, breath)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self.inner.tell(stream, frames)

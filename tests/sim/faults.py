@@ -18,6 +18,7 @@ import msgspec
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import (
     Backlog,
+    Breath,
     Claim,
     Commit,
     CommitResult,
@@ -219,8 +220,8 @@ class FaultyStore:
         await self._enter()
         return await self._inner.count(tenant, kind, terms, at_most=at_most)
 
-    def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
-        return self._inner.follow(stream, after)
+    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
+        return self._inner.follow(stream, after, breath)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self._enter()

@@ -9,7 +9,6 @@ bucket. The tables are made by the migrations of the store, which is opened firs
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from tidemill.ambient import wall_clock_ms
 from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
@@ -62,7 +62,7 @@ class DatabaseBlobs:
     def __init__(
         self, path: Path, connect: Callable[[Path], apsw.Connection], clock: Callable[[], int] | None = None
     ) -> None:
-        self._path, self._connect_to, self._clock = path, connect, clock or _real_now_ms
+        self._path, self._connect_to, self._clock = path, connect, clock or wall_clock_ms
         self._thread: ThreadPoolExecutor | None = None
         self._connection: apsw.Connection | None = None
 
@@ -201,7 +201,3 @@ class DatabaseBlobs:
 
 def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:
     return BlobInfo(digest=digest, size=size, state=STATES[state], since_ms=since_ms, kept=bool(kept))
-
-
-def _real_now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 
+from tidemill.ambient import wall_clock_ms
 from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
@@ -26,7 +26,7 @@ class MemoryBlobs:
     """A dict from (tenant, digest) to bytes, and beside it what is known of them. No verb suspends."""
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._clock = clock or _real_now_ms
+        self._clock = clock or wall_clock_ms
         self._held: dict[Place, bytes] = {}
         self._states: dict[Place, tuple[BlobState, int]] = {}
         self._kept: set[Place] = set()
@@ -96,7 +96,3 @@ class MemoryBlobs:
             return False
         del self._held[place], self._states[place]
         return True
-
-
-def _real_now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -243,7 +243,15 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
 
     async def _ended(self, run_id: str, after: int) -> Entry:
         """Wait for the end of a run, looking at nothing but that: many wait for many."""
-        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
+        begun = self._ambient.monotonic_ms()
+
+        async def breathe() -> None:
+            """Look less often at what takes long: its end is told a twentieth later at most."""
+            late_ms = min(LOOK_AGAIN_MS, (self._ambient.monotonic_ms() - begun) / 20)
+            if late_ms > 0.5:
+                await self._ambient.sleep(late_ms)
+
+        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breathe))
         async with aclosing(frames):
             async for frame in frames:
                 if frame.version and type(decode_event(frame.body)) in _ENDS:
@@ -272,6 +280,9 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
         page = await self._page(RUN, terms, after, limit)
         return [read_run_row(row) for row in page.rows], page.after
 
+
+LOOK_AGAIN_MS = 5.0
+"""How much later than it could the end of a long run is told to whoever waits for nothing else."""
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""

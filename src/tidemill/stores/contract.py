@@ -13,7 +13,7 @@ measured by the store's own clock, so that workers on different machines never c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -232,6 +232,10 @@ class Frame(Value, frozen=True, kw_only=True):
     body: bytes
 
 
+Breath = Callable[[], Awaitable[None]]
+"""A pause of a follower."""
+
+
 class Store(Protocol):
     """The verbs. All are batched where a caller may have several, and safe to repeat after an unknown outcome."""
 
@@ -300,8 +304,10 @@ class Store(Protocol):
         """How many rows have all terms, counted up to `at_most`."""
         ...
 
-    def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
+    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
         """Committed records from `after`+1 on, each once and in order, and live frames as they pass by.
+
+        `breath` is awaited whenever there is nothing more to give: who need not know at once wakes up less often.
 
         A live frame may be missed by a slow reader or one that has not asked for its first frame yet; a record
         never is. A live frame comes after the records that were committed before it was told.

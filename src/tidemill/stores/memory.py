@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 
+from tidemill.ambient import wall_clock_ms
 from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
     Backlog,
+    Breath,
     Claim,
     Commit,
     CommitResult,
@@ -73,7 +74,7 @@ class MemoryStore:
         clock: Callable[[], int] | None = None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
-        self._clock = clock or _real_now_ms
+        self._clock = clock or wall_clock_ms
         self._sleep = sleep or (_real_sleep if clock is None else None)
         self._lock = threading.Lock()
         self._bells = Bells()
@@ -257,7 +258,7 @@ class MemoryStore:
             table = self._tables.get((tenant, kind)) or Table()
             return table.count(terms, at_most)
 
-    async def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
+    async def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
         """Records are read from the stream itself, so only live frames need a queue, and it may overflow."""
         ring: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX)
         with self._lock:
@@ -272,6 +273,8 @@ class MemoryStore:
                     yield frame
                 elif bell is not None:
                     await self._rest(bell, [stream], None)
+                    if breath is not None:
+                        await breath()
         finally:
             with self._lock:
                 self._live[stream] = [other for other in self._live[stream] if other is not ring]
@@ -338,10 +341,6 @@ class MemoryStore:
             for row in rows:
                 self._table(stream.tenant, row.kind).write(row)
             return True
-
-
-def _real_now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def _real_sleep(ms: float) -> None:

@@ -18,10 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from tidemill.ambient import wall_clock_ms
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
     Backlog,
+    Breath,
     Claim,
     Commit,
     CommitResult,
@@ -70,7 +72,7 @@ class SqliteStore:
         presence_ms: float = PRESENCE_MS,
     ) -> None:
         self.path, self.durability, self._presence_ms = located(path), durability, presence_ms
-        self._clock = clock or _real_now_ms
+        self._clock = clock or wall_clock_ms
         self._bells = Bells()
         self._bells_lock = threading.Lock()
         self._jobs = Jobs()
@@ -363,7 +365,7 @@ class SqliteStore:
 
     # Following
 
-    async def follow(self, stream: Stream, after: int) -> AsyncIterator[Frame]:
+    async def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
         feed = self._feeds.add(stream, after)
         try:
             while self._writer is not None:
@@ -378,6 +380,8 @@ class SqliteStore:
                     frame = feed.next()
                     if frame is None:
                         await self._rest(bell, None)
+                        if breath is not None:
+                            await breath()
                         continue
                 finally:
                     with self._bells_lock:
@@ -394,7 +398,3 @@ class SqliteStore:
             self._feeds.told(stream, tail.version, frames)
             with self._bells_lock:
                 self._bells.ring(stream)
-
-
-def _real_now_ms() -> int:
-    return time.time_ns() // 1_000_000
