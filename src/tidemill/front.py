@@ -9,6 +9,7 @@ at once and takes back what it asked for as far as it was not done yet; the fron
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
@@ -104,6 +105,7 @@ class Tidemill:
     path = _blocking(Engine.path)
     tokens = _blocking(Engine.tokens)
     why = _blocking(Engine.why)
+    why_node = _blocking(Engine.why_node)
     compare = _blocking(Engine.compare)
     find = _blocking(Engine.find)
     cancel = _blocking(Engine.cancel)
@@ -151,6 +153,7 @@ class Tidemill:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._closed = False
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-loop", daemon=True)
         self._thread.start()
@@ -192,7 +195,7 @@ class Tidemill:
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
-        if self._closed:
+        if self._closed or self._forked:
             return
         try:
             self._wait(asyncio.wait_for(self._engine.close(), timeout_s))
@@ -208,10 +211,17 @@ class Tidemill:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a copy in a forked process: its loop runs in a thread that was not copied."""
+        return os.getpid() != self._pid
+
     def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
         """Have the loop's thread compute an answer and wait for it."""
-        if self._closed or threading.current_thread() is self._thread:
+        if self._closed or self._forked or threading.current_thread() is self._thread:
             answer.close()
+            if self._forked:
+                raise RuntimeError("this Tidemill belongs to the process that opened it; open another one after a fork")
             if self._closed:
                 raise RuntimeError("this Tidemill is closed")
             raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
 import threading
 import time
@@ -261,3 +262,18 @@ def test_verbs_have_the_signature_and_words_of_the_engine(verb: str) -> None:
     ours, theirs = getattr(Tidemill, verb), getattr(Engine, verb)
     assert ours.__doc__ == theirs.__doc__
     assert inspect.signature(ours) == inspect.signature(theirs)
+
+
+def test_a_forked_copy_says_so_instead_of_waiting_for_ever() -> None:
+    with tidemill.open("memory://", work=False) as mill:
+        child = os.fork()
+        if not child:
+            try:
+                mill.find()
+            except RuntimeError as error:
+                mill.close()
+                os._exit(7 if "fork" in str(error) else 8)
+            os._exit(9)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert mill.find() == ([], None), "the process that opened it goes on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -133,6 +134,15 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     worker.tell()
     assert worker.end() == exits.OK
     assert [each["event"] for each in worker.said] == ["ready", "store_lost", "store_back", "draining", "drained"]
+
+
+def test_a_worker_whose_file_is_removed_ends(here: Here) -> None:
+    """What it would go on to write is lost, and no waiting brings the file back."""
+    place, _ = here
+    worker = place.worker("--heartbeat", "0.3", "--dead-after", "1")
+    os.unlink(place.file)
+    assert worker.end(20) == exits.REFUSED
+    assert b"store_gone" in worker.err or any("store_gone" in str(said) for said in worker.said)
 
 
 def test_a_killed_worker_is_listed_as_dead(here: Here) -> None:

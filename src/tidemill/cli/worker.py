@@ -25,8 +25,8 @@ from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, Unavailable, rejected
 
 PRIVATE = "memory://"
-FATAL = frozenset({"store_newer"})
-"""Refusals that no waiting heals: another version has taken the store over."""
+FATAL = frozenset({"store_newer", "store_gone"})
+"""Refusals that no waiting heals: another version has taken the store over, or its file is gone."""
 REOPEN_SECONDS = 1.0
 LEFTOVER_SECONDS_MAX = 1.0
 """How long functions that were cancelled may take to notice, before the process ends without them."""
