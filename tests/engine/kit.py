@@ -24,6 +24,7 @@ from tidemill.engine.rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_ro
 from tidemill.engine.views import RunView
 from tidemill.engine.worker import WorkerOptions
 from tidemill.expressions.isolation import Isolation
+from tidemill.expressions.leaf import Errand
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
@@ -116,6 +117,15 @@ def dying_after(process: Process) -> Trouble:
     return trouble
 
 
+class Here:
+    """Decides on the spot what a real engine decides in a child process: simulated time knows no processes."""
+
+    async def holds(self, errand: Errand) -> bool:
+        return errand.leaf.holds(errand.leaf.bind(errand.scope), errand.scope)
+
+    async def close(self) -> None: ...
+
+
 class Mill:
     """What the processes of one test share."""
 
@@ -156,7 +166,7 @@ class Mill:
             handlers=(*(built_in_handlers(functions) if handlers is None else handlers), *more),
             worker=WorkerOptions(name=name, heart_thread=False, **options) if work else None,
             audit_every_ms=audit_every_ms,
-            isolation=isolation,
+            isolation=isolation or Here(),
         )
         process = self.processes[name] = Process(self, name, door, ambient, engine)
         self.buried.discard(name)

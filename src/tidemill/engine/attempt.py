@@ -9,30 +9,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.ambient import Ambient
-from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
 from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
+from tidemill.engine.contexts import attempt_of, context_of, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
+from tidemill.engine.journals import Place
 from tidemill.engine.programs import Program
 from tidemill.engine.readings import readings_of
 from tidemill.engine.routes import Chosen, find_admission, find_route
 from tidemill.engine.runs import Entry
-from tidemill.engine.scopes import NOTHING_FETCHED, Upstream, blobs_of, scope_of
-from tidemill.engine.values import Fetched, Values, text_of
+from tidemill.engine.scopes import NOTHING_FETCHED, blobs_of, scope_of
+from tidemill.engine.tools import Elsewhere, Stale, Tools
+from tidemill.engine.utterances import Speaker
+from tidemill.engine.values import Fetched, text_of
 from tidemill.errors import Unavailable
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import Isolation, settled
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.isolation import settled
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, Lacking, NodeContext, Pause, Return, Skip
@@ -43,48 +45,14 @@ from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import peek_at
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import Disclosed
 from tidemill.stores.contract import Lease
 
 LOG = logging.getLogger(__name__)
 
 
-class Stale(Exception):
-    """The attempt does not count any more, so its handler must not be called."""
-
-
-class Elsewhere(Exception):
-    """A worker cannot do it, and another one may."""
-
-
 NO_ITEMS = Expands(count=0, items=b"[]")
-
-
-class Recorder(Protocol):
-    """Who can write to the log while an attempt runs."""
-
-    async def record_start(self, attempt: Attempt) -> bool:
-        """Commit that the attempt has begun; False when it no longer counts."""
-        ...
-
-    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
-        """Commit how far the attempt has come."""
-        ...
-
-
-class Tools(msgspec.Struct, frozen=True):
-    """What every attempt of a worker uses."""
-
-    ambient: Ambient
-    blobs: Blobs
-    values: Values
-    recorder: Recorder
-    worker: str
-    clock: Callable[[], int]
-    """The store's: by it events are dated, and a worker's own may be wrong by a day."""
-    others: Callable[[], Awaitable[bool]]
-    """Whether other workers are alive."""
-    isolation: Isolation
-    """Who decides the conditions that could hurt this process."""
 
 
 _T = TypeVar("_T")
@@ -95,8 +63,8 @@ class Attempt:
     """Everything that one try needs."""
 
     __slots__ = (
-        "_act", "_cell", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_started", "_state", "_tools",
-        "called", "lease", "phase", "task",
+        "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
+        "_started", "_state", "_tools", "called", "lease", "over", "phase", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -108,7 +76,10 @@ class Attempt:
         self.phase = phase_of(node, cell, task.index)
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
-        self.called = False
+        self.called = self.over = False
+        """The handler was called; nobody wants what it says any more."""
+        self._disclosed = Disclosed(tools.around.secrets)
+        self._speaker: Speaker | None = None
 
     def start(self) -> Coming:
         """Run as far as possible without waiting."""
@@ -175,21 +146,16 @@ class Attempt:
             return then(program)
         scope, inputs = self._scope(), self._state.inputs
         steps = find_admission(program.when, scope, partial(readings_of, scope=scope, inputs=inputs))
-        skips = settled(steps, self._tools.isolation)
+        skips = settled(steps, self._tools.around.isolation)
         if isawaitable(skips):
             return self._later(skips, lambda known: then(program) if known is None else self._result(known))
         return then(program) if skips is None else self._result(skips)
 
     def _render(self, template: Template) -> Any:
-        scope = self._scope()
+        scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
             scope = replace(scope, has_item=True, item=self._items()[self.task.index], index=self.task.index)
-        # Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
-        config = decode_value(encode_value(template.render(scope)))
-        problems = compile_schema(self._handler.type.config_schema).problems(config, "")
-        if problems:
-            raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
-        return config
+        return rendered(template, scope, self._handler.type.config_schema)
 
     def _items(self) -> list[Any]:
         assert self._cell.map is not None
@@ -215,63 +181,82 @@ class Attempt:
 
     def _run(self, context: NodeContext) -> Coming:
         self.called = True
+        speaker = self._speaker
+        assert speaker is not None, "it speaks through its context"
         try:
-            ended = self._handler.call(context)
+            ground, ended = self._tools.around.stage.call(self._handler, context, speaker.hear)
             if not isinstance(ended, (Return, Pause, Skip)):
-                return self._await(ended)
+                return self._await(ended, ground)
+            result = self._ended(ended)
         except KeyboardInterrupt:
             raise
         except Lacking as error:
             return self._lacking(error)
         except BaseException as error:
-            return self._result(failed_by(error))
-        return self._ended(ended)
+            result = self._result(failed_by(error))
+        return self._hushed(result) if speaker.has_spoken else result
+
+    async def _hushed(self, result: Coming) -> Result:
+        """Have it written what the handler has said; its result comes after."""
+        assert self._speaker is not None
+        await self._speaker.hush()
+        return await _resolved(result)
 
     async def _lacking(self, error: Lacking) -> Result:
         """Leave it to another worker, if there is one and the log does not say yet that this one has begun."""
-        if self._node.delivery != "at_most_once" and await self._tools.others():
+        if self._node.delivery != "at_most_once" and await self._tools.around.others():
             LOG.warning("left to other workers: %s", error.message)
             raise Elsewhere
         return self._result(failed_by(error))
 
     def _context(self, config: Any) -> NodeContext:
-        task, act = self.task, self._act
-        return NodeContext(
+        task, tenant = self.task, self.lease.stream.tenant
+        place = Place(task.node, task.visit, task.index, attempt_of(self._act))
+        self._speaker = Speaker(self._tools.around.air, self.lease.stream, place, self._disclosed, lambda: self.over)
+        return context_of(
+            self._flow.workflow,
+            self._state,
+            self._node,
             run_id=self.lease.stream.key,
-            node=task.node,
-            visit=task.visit,
-            index=task.index,
-            attempt=act.attempt if act.running else act.attempt + 1,
+            task=task,
+            act=self._act,
+            fetched=self._fetched,
             config=config,
-            upstream=Upstream(self._flow.workflow, self._state, self._node, self._fetched),
-            deadline_ms=self._state.deadline_ms,
-            last_checkpoint=self._decoded(act.checkpoint),
-            resumed=self._decoded(act.resumed) if act.recall else None,
+            secrets=self._disclosed,
+            voice=self._speaker,
             checkpoint=self._checkpoint,
-            read=self._read,
+            read=partial(read_described, self._tools.blobs, tenant),
         )
 
-    def _decoded(self, payload: Payload | None) -> Any:
-        return None if payload is None else decode_value(text_of(payload, self._fetched))
-
     async def _checkpoint(self, value: Any) -> None:
-        await self._tools.recorder.record_checkpoint(self, value)
+        await self._tools.recorder.record_checkpoint(self, self.mask.value(value) if self.mask else value)
 
-    async def _read(self, described: Any) -> bytes:
-        return await read_described(self._tools.blobs, self.lease.stream.tenant, described)
+    @property
+    def mask(self) -> Mask:
+        """Hides the secrets that were disclosed to the attempt."""
+        return NO_MASK if self._speaker is None or not self._disclosed.values_seen else self._speaker.mask
 
-    async def _await(self, pending: Awaitable[Ended]) -> Result:
+    async def _await(self, pending: Awaitable[Ended], ground: Context) -> Result:
         """Wait for a handler no longer than it may take."""
-        ended = await bounded(pending, self._node.timeout_ms)
+        try:
+            ended = await bounded(pending, self._node.timeout_ms, ground)
+        finally:
+            self.over = True
+        if isinstance(ended, Lacking):
+            return await self._lacking(ended)
         if isinstance(ended, TimedOut):
-            return self._result(timed_out(self._node.timeout_ms or 0))
-        if isinstance(ended, BaseException):
-            return self._result(failed_by(ended))
-        return await _resolved(self._ended(ended))
+            result: Coming = self._result(timed_out(self._node.timeout_ms or 0))
+        elif isinstance(ended, BaseException):
+            result = self._result(failed_by(ended))
+        else:
+            result = self._ended(ended)
+        return await self._hushed(result)
 
     def _ended(self, ended: Ended) -> Coming:
         match ended:
             case Return(value, chosen):
+                if self.mask:
+                    value = self.mask.value(value)
                 try:
                     text = encode_value(value)
                 except NotJson as error:
@@ -365,7 +350,7 @@ class Attempt:
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
         program = self._flow.program(self._node)
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
-        route = settled(find_route(self._node, program, scope, chosen, reads), self._tools.isolation)
+        route = settled(find_route(self._node, program, scope, chosen, reads), self._tools.around.isolation)
         if isinstance(route, (Route, Failed)):
             return self._result(route) if isinstance(route, Failed) else then(route)
         return self._later(route, lambda known: self._result(known) if isinstance(known, Failed) else then(known))
@@ -375,6 +360,8 @@ class Attempt:
         return self._result(failed_by(error))
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
+        if isinstance(outcome, Failed) and self._disclosed.values_seen:
+            outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
         ambient = self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         queued_since = self._act.since_ms or self._cell.since_ms

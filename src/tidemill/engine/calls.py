@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from itertools import count
 from typing import TypeVar
 
@@ -27,9 +28,12 @@ class TimedOut(Exception):
     """The handler took longer than it may."""
 
 
-async def bounded(pending: Awaitable[T], timeout_ms: int | None) -> T | BaseException:
-    """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`."""
-    handler = asyncio.ensure_future(_guarded(pending))
+async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context | None = None) -> T | BaseException:
+    """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`.
+
+    `ground` is the context to wait in.
+    """
+    handler = asyncio.create_task(_guarded(pending), context=ground)
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
         if not handler.done():

@@ -15,7 +15,8 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.borrowing import filled_in
 from tidemill.engine.programs import Flow
 from tidemill.engine.requests import check_words
 from tidemill.engine.versions import (
@@ -36,7 +37,6 @@ from tidemill.engine.versions import (
 )
 from tidemill.errors import Problem, Unavailable, rejected
 from tidemill.kernel.compile import Compiled, compile_document
-from tidemill.kernel.document import normalise
 from tidemill.kernel.document.diff import GraphDiff, diff_documents, diff_workflows
 from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
@@ -108,8 +108,8 @@ class Catalog:
     # Publishing
 
     async def compile(self, tenant: str, document: Any) -> Compiled:
-        """Compile a document, with the configurations that it refers to by content. Nothing is stored."""
-        return compile_document(await self._with_configs(tenant, document), self._types)
+        """Compile a document, with all that it refers to by content filled in. Nothing is stored."""
+        return compile_document(await filled_in(document, tenant, self._blobs), self._types)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; answers the digests of both."""
@@ -182,33 +182,6 @@ class Catalog:
             if await self._append(tenant, history, version):
                 return _published(version, offer, created=True)
         raise Unavailable(f"workflow {name} is being published by too many at once")
-
-    async def _with_configs(self, tenant: str, document: Any) -> Any:
-        """Fill in configurations that the document refers to by content; a version holds all it needs to run."""
-        try:
-            if b"config_ref" not in encode_value(document):
-                return document
-        except NotJson:
-            return document
-        normal, problems = normalise(document)
-        if problems:
-            return document
-        for number, node in enumerate(normal["nodes"]):
-            digest = node.pop("config_ref", None)
-            if digest is not None:
-                node["config"] = await self._config(tenant, digest, f"/nodes/{number}/config_ref", node["id"])
-        return normal
-
-    async def _config(self, tenant: str, digest: str, path: str, node: str) -> Any:
-        try:
-            return decode_value(await self._blobs.get(tenant, digest))
-        except (Unavailable, ValueError) as error:
-            raise rejected(
-                "config_ref_unreadable",
-                f"node {node} refers to a configuration that cannot be read: {error}",
-                path=path,
-                hint="store the blob first, or write the configuration into the document",
-            ) from None
 
     async def _append(self, tenant: str, history: History, record: Record) -> bool:
         """Write the record that follows a history, and the row that shows both; false when somebody was faster."""

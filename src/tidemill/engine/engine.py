@@ -31,8 +31,10 @@ from tidemill.engine.rows import RUN, RunRow, read_run_row
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.sampling import Sampler
 from tidemill.engine.sweeping import Sweeper
+from tidemill.engine.tools import Surroundings
 from tidemill.engine.turn import Turns
 from tidemill.engine.upkeep import RETENTION_DAYS, Upkeep
+from tidemill.engine.utterances import Air
 from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
@@ -43,6 +45,7 @@ from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
 from tidemill.kernel.events import AnyEvent, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import NodeType
+from tidemill.security.secrets import FirstOf, Secrets
 from tidemill.stores.contract import Frame, Store, Stream
 
 
@@ -63,9 +66,10 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
         archive: Archive | None = None,
         retention_days: float | None = RETENTION_DAYS,
         isolation: Isolation | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self._user, self._archive, self._retention_days = user, archive, retention_days
-        self._isolation = isolation or Nowhere()
+        self._around = Surroundings(self._others, isolation or Nowhere(), secrets or FirstOf(), Air(store, ambient))
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
@@ -91,8 +95,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 handlers={handler.type.key: handler for handler in handlers},
                 errands=errands,
                 options=worker,
-                others=self._others,
-                isolation=self._isolation,
+                around=self._around,
             )
             self.registry = Registry(
                 tenant=tenant,
@@ -121,6 +124,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
         await self._blobs.open()
         self.turns.open()
         if self.worker is not None:
+            self._around.open()
             self.worker.open()
         if self.registry is not None:
             self.registry.open()
@@ -146,7 +150,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
             await self.sweeper.close()
         if self.worker is not None:
             await self.worker.close()
-        await self._isolation.close()
+        await self._around.close()
         if self.registry is not None:
             await self.registry.close()
         await self.turns.close()

@@ -23,6 +23,7 @@ from tidemill.kernel.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
+from tidemill.security.secrets import Hidden
 
 OPEN = "status:open"
 PAGE = 200
@@ -110,7 +111,7 @@ class Letters(Operators, Changes):
             item = shared_value(items.items, fetched)[index]
             scope = dataclasses.replace(scope, has_item=True, item=item, index=index)
         try:
-            return flow.program(known).config.render(scope)
+            return flow.program(known).config.render(dataclasses.replace(scope, secrets=Hidden()))
         except ExpressionError:
             return None
 

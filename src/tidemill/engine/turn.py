@@ -355,10 +355,10 @@ def _job(put: Put, seq: int) -> Job:
     return Job(
         key=put.key,
         queue=put.queue,
-        # The task as it would be encoded, with the version that calls for it.
         body=_encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt)),
         ready_at_ms=put.ready_at_ms,
         priority=put.priority,
+        caps=put.caps,
     )
 
 

@@ -11,16 +11,17 @@ from functools import partial
 from typing import Any
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.engine.attempt import Tools
 from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
+from tidemill.engine.contexts import masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
+from tidemill.engine.journals import Place
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import Upstream, blobs_of, scope_of
+from tidemill.engine.tools import Tools
+from tidemill.engine.utterances import Speaker
 from tidemill.engine.values import Fetched, text_of
 from tidemill.errors import Unavailable
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import Done, Failed, Undone
@@ -29,6 +30,7 @@ from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Compensator, Node
 from tidemill.kernel.state import State, Undo, key_at
+from tidemill.security.secrets import Disclosed
 from tidemill.stores.contract import Lease, Store
 
 
@@ -45,6 +47,9 @@ class Undoing:
         assert undo is not None
         self._undo: Undo = undo
         self._started = tools.ambient.monotonic_ms()
+        self._disclosed = Disclosed(tools.around.secrets)
+        place = Place(task.node, task.visit, task.index, undo.attempt + 1)
+        self._speaker = Speaker(tools.around.air, lease.stream, place, self._disclosed, lambda: False)
 
     async def run(self) -> Undone:
         """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded."""
@@ -54,13 +59,14 @@ class Undoing:
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
-            ended = self._handler.call(self._context(state, fetched, output, item))
+            context = self._context(state, fetched, output, item)
+            ground, ended = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             return self._undone(failed_by(error))
         return await self._ended(
-            ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms)
+            ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms, ground)
         )
 
     async def _then(self) -> State:
@@ -89,14 +95,12 @@ class Undoing:
     def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
         task, stream = self.task, self.lease.stream
         scope = scope_of(self._entry.flow.workflow, state, stream.key, self._node, fetched)
-        scope = replace(scope, has_output=True, output=decode_value(text_of(output, fetched)))
+        value = decode_value(text_of(output, fetched))
+        scope = replace(scope, has_output=True, output=value, secrets=self._disclosed)
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = decode_value(encode_value(self._entry.flow.undoing(self._node).render(scope)))
-        problems = compile_schema(self._handler.type.config_schema).problems(config, "")
-        if problems:
-            raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
+        config = rendered(self._entry.flow.undoing(self._node), scope, self._handler.type.config_schema)
         return NodeContext(
             run_id=stream.key,
             node=task.node,
@@ -107,9 +111,13 @@ class Undoing:
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
             read=partial(read_described, self._tools.blobs, stream.tenant),
             undoing=True,
+            given=lambda: decode_value(text_of(state.inputs, fetched)),
+            voice=self._speaker,
+            secrets=self._disclosed,
         )
 
     async def _ended(self, ended: Ended | BaseException) -> Undone:
+        await self._speaker.hush()
         match ended:
             case TimedOut():
                 return self._undone(timed_out(self._compensator.timeout_ms or 0))
@@ -123,7 +131,7 @@ class Undoing:
 
     async def _returned(self, value: Any) -> Undone:
         try:
-            text = encode_value(value)
+            text = encode_value(self._speaker.mask.value(value) if self._speaker.mask else value)
         except NotJson as error:
             stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, error)
             found = await bounded(stored, self._compensator.timeout_ms)
@@ -139,6 +147,8 @@ class Undoing:
 
     def _undone(self, outcome: Done | Failed) -> Undone:
         ambient = self._tools.ambient
+        if isinstance(outcome, Failed) and self._speaker.mask:
+            outcome = masked(outcome, self._speaker.mask)
         return Undone(
             node=self.task.node,
             visit=self.task.visit,

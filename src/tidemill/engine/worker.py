@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempt import Attempt, Elsewhere, Stale, Tools
+from tidemill.engine.attempt import Attempt
 from tidemill.engine.attempt_log import AttemptLog, unheard
 from tidemill.engine.calls import discard, given_to
 from tidemill.engine.claiming import Claiming
@@ -27,14 +27,14 @@ from tidemill.engine.outputs import outputs_of
 from tidemill.engine.returns import Aside, Returns
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import begun_elsewhere, may_run, seen_by, shelved, task_of, timer_of
+from tidemill.engine.tools import Elsewhere, Stale, Surroundings, Tools
 from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
 from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
-from tidemill.expressions.isolation import Isolation
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import AnyCommand, Lost, Rendered, Result, UndoLost
-from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put
+from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put, cap_of
 from tidemill.kernel.standing import standing
 from tidemill.kernel.undoing import current as current_undo
 from tidemill.stores.contract import Claim, Lease, Store, Stream
@@ -87,14 +87,15 @@ class Worker:
         handlers: Mapping[str, Handler],
         errands: Errands,
         options: WorkerOptions,
-        others: Callable[[], Awaitable[bool]],
-        isolation: Isolation,
+        around: Surroundings,
     ) -> None:
         self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, others, isolation)
+        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
         self._handlers, self._options = handlers, options
+        limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
+        self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[Place, Hand] = {}
         self._aside, self._returns = Aside(store.now_ms), Returns(store)
@@ -180,6 +181,7 @@ class Worker:
             wait_ms=self._options.claim_wait_ms,
             owner=self._options.name,
             family=self._options.only,
+            caps=self._caps,
         )
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
@@ -208,7 +210,7 @@ class Worker:
         """Whether to keep a job that this worker's own commit inserts: only while others get their turn too."""
         return (
             put.task.kind == "run"
-            and not put.ready_at_ms
+            and not (put.ready_at_ms or put.caps)
             and (not self._queues or put.queue in self._queues)
             and self._handed_over < HAND_OVERS_PER_CLAIM
             and not self.draining

@@ -7,10 +7,13 @@ awaitable. An exception becomes a failure; `Fail` is the way to say which one.
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -123,6 +126,43 @@ Checkpointer = Callable[[Any], Awaitable[None]]
 Reader = Callable[[Any], Awaitable[bytes]]
 
 
+class Voice(Protocol):
+    """How an attempt makes itself heard while it runs. Everything here may be called from any thread."""
+
+    def chunk(self, value: Any) -> None:
+        """Show followers a part of the result."""
+        ...
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        """Show followers how far it has come; never an event."""
+        ...
+
+    def beat(self) -> None:
+        """Raise `Cancelled` if the attempt no longer counts."""
+        ...
+
+    def folded(self) -> Any:
+        """All parts that were shown, as one value: a string if all are strings, otherwise a list."""
+        ...
+
+
+class Cancelled(Exception):
+    """The attempt no longer counts: its run was cancelled, its time is up, or its lease is lost."""
+
+
+class Mute:
+    """The voice of a context that nobody listens to, as in a test of a handler."""
+
+    def chunk(self, value: Any) -> None: ...
+
+    def progress(self, fraction: float | None, message: str) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def folded(self) -> Any:
+        return []
+
+
 class NodeContext(msgspec.Struct, kw_only=True):
     """What one attempt is given."""
 
@@ -144,6 +184,11 @@ class NodeContext(msgspec.Struct, kw_only=True):
     """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
     undoing: bool = False
     """The handler is called to undo what a visit did."""
+    given: Callable[[], Any] = dict
+    """Where `inputs` come from."""
+    voice: Voice = Mute()
+    secrets: Mapping[str, str] = {}
+    """Secrets by name. Their values are masked in whatever the attempt leaves behind."""
 
     @property
     def effect_key(self) -> str:
@@ -151,10 +196,104 @@ class NodeContext(msgspec.Struct, kw_only=True):
         key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
         return f"{key}/undo" if self.undoing else key
 
+    @property
+    def inputs(self) -> Any:
+        """What the run was started with; a copy."""
+        return self.given()
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines are kept with the attempt."""
+        where = {"run": self.run_id, "node": self.node, "visit": self.visit, "attempt": self.attempt}
+        return logging.LoggerAdapter(NODE_LOG, where)
+
+    def stream(self, chunk: Any) -> None:
+        """Show a part of the result, a JSON value, to whoever follows the run. Only the whole result is kept."""
+        self.voice.chunk(chunk)
+
+    def progress(self, fraction: float | None = None, message: str = "") -> None:
+        """Show how far the attempt has come, from 0 to 1."""
+        self.voice.progress(fraction, message)
+
+    def heartbeat(self) -> None:
+        """Ask whether to go on: raises `Cancelled` when nobody wants the result any more.
+
+        The lease is kept alive without it. It is for code in a thread, which nobody can cancel from outside.
+        """
+        self.voice.beat()
+
+
+NODE_LOG = logging.getLogger("tidemill.node")
+NODE_LOG.setLevel(logging.DEBUG)
+
+Call = Callable[[NodeContext], Ended | Awaitable[Ended]]
+Step = Callable[[NodeContext], Awaitable[None] | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A node type with its code."""
+    """A node type with its code.
+
+    `open` and `close` are called once per process, `open` before the first attempt. `prepare` and `finish` are called
+    around each attempt, `finish` always.
+    """
 
     type: NodeType
-    call: Callable[[NodeContext], Ended | Awaitable[Ended]]
+    call: Call
+    open: Callable[[], Awaitable[None]] | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+    prepare: Step | None = None
+    finish: Step | None = None
+
+    @property
+    def staged(self) -> bool:
+        """Whether there is more to an attempt than the call."""
+        return not (self.open is None and self.prepare is None and self.finish is None)
+
+
+class NodeClass(Protocol):
+    """A node type as an object: `type`, `call`, and any of the other steps of a `Handler`."""
+
+    type: NodeType
+
+    def call(self, context: NodeContext) -> Any: ...
+
+
+def handler_of(node: Handler | NodeClass) -> Handler:
+    """Make a handler of an object that describes a node type; what it returns may be a plain value."""
+    if isinstance(node, Handler):
+        return node
+    steps = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
+    return Handler(node.type, _ending(node.call), **steps)
+
+
+def node_type(name: str, **described: Any) -> Callable[[Callable[[NodeContext], Any]], Handler]:
+    """Make a node type of a function: `@tidemill.node_type("shout", config_schema={…})`.
+
+    The function gets the attempt's context and returns a JSON value, or one of the outcomes; it may be async. The
+    keywords are those of `NodeType`.
+    """
+
+    def wrap(function: Callable[[NodeContext], Any]) -> Handler:
+        words = {"description": inspect.getdoc(function) or "", **described}
+        return Handler(NodeType(name=name, **words), _ending(function))
+
+    return wrap
+
+
+def _ending(function: Callable[[NodeContext], Any]) -> Call:
+    @wraps(function)
+    def call(context: NodeContext) -> Ended | Awaitable[Ended]:
+        result = function(context)
+        return _awaited(result) if inspect.isawaitable(result) else ended(result)
+
+    return call
+
+
+async def _awaited(result: Awaitable[Any]) -> Ended:
+    return ended(await result)
+
+
+def ended(result: Any) -> Ended:
+    """Take what a function returned for an outcome: a plain value is a result."""
+    return result if isinstance(result, (Return, Pause, Skip)) else Return(result)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, ended
 from tidemill.kernel.model import NodeType
 
 PYTHON = NodeType(
@@ -58,14 +58,14 @@ def python_handler(functions: Mapping[str, Function]) -> Handler:
             return _awaited(function(**args))
         if config.get("isolation") == "inline":
             result = function(**args)
-            return _awaited(result) if inspect.isawaitable(result) else _ended(result)
+            return _awaited(result) if inspect.isawaitable(result) else ended(result)
         return _in_thread(function, args)
 
     return Handler(PYTHON, call)
 
 
 async def _awaited(result: Awaitable[Any]) -> Ended:
-    return _ended(await result)
+    return ended(await result)
 
 
 async def _in_thread(function: Function, args: dict[str, Any]) -> Ended:
@@ -87,7 +87,7 @@ async def _in_thread(function: Function, args: dict[str, Any]) -> Ended:
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(run,), name=f"tidemill-{_name(function)}", daemon=True).start()
     result = await future
-    return _ended(await result if inspect.isawaitable(result) else result)
+    return ended(await result if inspect.isawaitable(result) else result)
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
@@ -109,10 +109,6 @@ def _called(function: Function, args: dict[str, Any]) -> Any:
     except (StopIteration, GeneratorExit) as error:
         # These mean something to those who wait for a future, so they cannot travel through one.
         raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error
-
-
-def _ended(result: Any) -> Ended:
-    return result if isinstance(result, (Return, Pause, Skip)) else Return(result)
 
 
 def _wants_context(function: Function) -> bool:

@@ -64,6 +64,13 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     queue: str = SYSTEM_QUEUE
     priority: int = 5
     ready_at_ms: int = 0
+    caps: tuple[str, ...] = ()
+    """Names under which jobs in hand are counted, where their number is bounded."""
+
+
+def cap_of(type_key: str) -> str:
+    """The name under which the nodes of a type are counted."""
+    return f"type:{type_key}"
 
 
 def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM) -> str:
@@ -73,9 +80,9 @@ def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_IT
 
 def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> Put:
     """The job that lets a worker make an attempt at an activation."""
-    return Put(
-        f"run/{node.id}/{visit}/{index}", Task("run", node.id, visit, index), node.queue, node.priority, ready_at_ms
-    )
+    task = Task("run", node.id, visit, index)
+    caps = (cap_of(node.type),) if node.capped else ()
+    return Put(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
 
 
 def system_job(kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM) -> Put:

@@ -109,6 +109,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     delivery: Delivery = "at_least_once"
     queue: str = "default"
     priority: int = 5
+    capped: bool = False
+    """How many nodes of its type run at a time is bounded over all workers."""
     compensator: Compensator | None = None
 
     inbound: tuple[str, ...] = ()
@@ -209,12 +211,39 @@ class Flaw(NamedTuple):
     hint: str
 
 
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be expected of a node type, and what it asks of those who run it."""
+
+    retryable: bool = True
+    """Trying again makes sense; without it a node of this type has one attempt, unless it says otherwise."""
+    streaming: bool = False
+    """It shows parts of its result before it has all of it."""
+    checkpointing: bool = False
+    """It writes down how far it has come, and goes on from there after a crash."""
+    at_most_once: bool = False
+    """Its nodes are delivered at most once, unless they say otherwise."""
+    process: bool = False
+    """It needs a process of its own."""
+    concurrency: int | None = None
+    """How many of it may run at a time, over all workers."""
+
+
 class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """What the compiler must know of a node type; the code behind it lives in `handlers`."""
 
     name: str
     major: int = 1
+    version: str = ""
+    """The whole version of its code, e.g. 1.4.2; only shown."""
+    title: str = ""
+    icon: str = ""
+    """A character, or the name of an icon, for those who draw it."""
+    capabilities: Capabilities = Capabilities()
     config_schema: Json = True
+    input_schema: Json = True
+    """What it expects of the outputs of the nodes before it, by their ids."""
+    output_schema: Json = True
+    """What a visit returns, as far as that is always so: conditions over it are checked when they are published."""
     secret_fields: tuple[str, ...] = ()
     queue: str = "default"
     waits: bool = False

@@ -329,7 +329,8 @@ class Store(Protocol):
     async def streams(self, kind: str, *, after: Stream | None = None, limit: int = 1_000) -> list[Stream]:
         """Streams of a kind that have records, of all tenants, at most `limit` of them, behind `after`.
 
-        Their order never changes, so whoever walks along it meets every stream that is there all the while.
+        They come in the order of tenant and key, so whoever walks along it meets every stream that is there all the
+        while. `after` need not exist: those of one tenant whose keys begin alike stand together.
         """
         ...
 

@@ -15,6 +15,7 @@ from tidemill.kernel.compile.assemble import Assembly
 from tidemill.kernel.compile.graph import Graph, build_graph, check_graph
 from tidemill.kernel.compile.loops import find_loops
 from tidemill.kernel.compile.nodetypes import Types, TypeTable, find_compensator_types, find_exits, find_types
+from tidemill.kernel.compile.operands import check_operands
 from tidemill.kernel.compile.references import Reading, unknown_reference
 from tidemill.kernel.compile.scopes import (
     EVERYWHERE,
@@ -66,6 +67,7 @@ def _compiled(raw: Json, types: Types) -> Compiled:
     validate.check_rules(draft)
     validate.check_inputs(draft)
     _check_conditions(draft, clauses)
+    check_operands(draft, clauses, node_types)
     reading = Reading(draft, graph, loops)
     names = validate.closed_names(draft.document.get("inputs"))
     for number, type_ in enumerate(node_types):

@@ -102,6 +102,9 @@ def retention_of(given: Mapping[str, Json]) -> Retention:
     return lean(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
 
 
+ONCE = Retry(max_attempts=1)
+
+
 class Assembly:
     """Builds the nodes of one workflow from everything the checks have found out."""
 
@@ -149,17 +152,21 @@ class Assembly:
         self, number: int, type_: NodeType, undoing: NodeType | None, exits: Mapping[str, list[str]] | None
     ) -> Node:
         node, graph = self.draft.nodes[number], self.graph
-        outbound = graph.names(graph.out[number])
+        outbound, able = graph.names(graph.out[number]), type_.capabilities
         fields: dict[str, Json] = {
             "id": node["id"],
             "type": type_.key,
-            "retry": self._retry(node),
+            "retry": self._retry(node) if able.retryable or "retry" in node else ONCE,
             "timeout_ms": self._timeout(node, type_),
             "queue": node.get("queue", type_.queue),
             "inbound": graph.names(graph.into[number]),
             "outbound": outbound,
             "plain": graph.names(graph.plain(number)) if graph.ruled else outbound,
         }
+        if able.at_most_once:
+            fields["delivery"] = "at_most_once"
+        if able.concurrency is not None:
+            fields["capped"] = True
         for key in node.keys() & _AS_WRITTEN:
             fields[key] = node[key]
         if not node.keys().isdisjoint(_CONTROL):

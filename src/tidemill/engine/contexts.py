@@ -1,0 +1,94 @@
+"""From a state to what a handler is given, and what is left of its secrets afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.scopes import Upstream
+from tidemill.engine.values import Fetched, text_of
+from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.scope import Scope
+from tidemill.expressions.templates import Template
+from tidemill.handlers.contract import Checkpointer, NodeContext, Reader, Voice
+from tidemill.kernel.activation import Activation
+from tidemill.kernel.commands import Failed
+from tidemill.kernel.events import Payload
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.model import Json, Node, Workflow
+from tidemill.kernel.state import State
+from tidemill.security.masking import Mask
+from tidemill.security.secrets import Disclosed
+
+
+def rendered(template: Template, scope: Scope, schema: Json) -> Any:
+    """A config with its values filled in, checked against its type's schema.
+
+    Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
+    """
+    config = decode_value(encode_value(template.render(scope)))
+    problems = compile_schema(schema).problems(config, "")
+    if problems:
+        raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
+    return config
+
+
+def context_of(
+    workflow: Workflow,
+    state: State,
+    node: Node,
+    *,
+    run_id: str,
+    task: Task,
+    act: Activation,
+    fetched: Fetched,
+    config: Any,
+    secrets: Disclosed,
+    voice: Voice,
+    checkpoint: Checkpointer,
+    read: Reader,
+) -> NodeContext:
+    """What an attempt at an activation is given."""
+    inputs = state.inputs
+    return NodeContext(
+        run_id=run_id,
+        node=task.node,
+        visit=task.visit,
+        index=task.index,
+        attempt=attempt_of(act),
+        config=config,
+        upstream=Upstream(workflow, state, node, fetched),
+        deadline_ms=state.deadline_ms,
+        last_checkpoint=_decoded(act.checkpoint, fetched),
+        resumed=_decoded(act.resumed, fetched) if act.recall else None,
+        checkpoint=checkpoint,
+        read=read,
+        given=lambda: decode_value(text_of(inputs, fetched)),
+        voice=voice,
+        secrets=secrets,
+    )
+
+
+def attempt_of(act: Activation) -> int:
+    """The number of the attempt that is being made."""
+    return act.attempt if act.running else act.attempt + 1
+
+
+def masked(failed: Failed, mask: Mask) -> Failed:
+    """A failure without the secrets that were disclosed to the attempt."""
+    error = failed.error
+    hidden = msgspec.structs.replace(
+        error,
+        message=mask.text(error.message),
+        hint=mask.text(error.hint),
+        causes=tuple(mask.text(cause) for cause in error.causes),
+        traceback=mask.text(error.traceback),
+    )
+    return msgspec.structs.replace(failed, error=hidden)
+
+
+def _decoded(payload: Payload | None, fetched: Fetched) -> Any:
+    return None if payload is None else decode_value(text_of(payload, fetched))

@@ -1,0 +1,76 @@
+"""Where handlers are called: prepared for, overheard, and cleaned up after."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable
+from contextvars import Context, copy_context
+
+from tidemill.handlers.contract import Ended, Handler, NodeContext
+from tidemill.observe.overhearing import EAR, Ear
+
+LOG = logging.getLogger(__name__)
+
+
+class Stage:
+    """The handlers that this process has opened."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, asyncio.Future[None]] = {}
+        self._handlers: list[Handler] = []
+
+    def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
+        """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""
+        ground = copy_context()
+        ground.run(EAR.set, ear)
+        if handler.staged:
+            return ground, self._staged(handler, context)
+        return ground, ground.run(handler.call, context)
+
+    async def close(self) -> None:
+        """Close what was opened; one that fails to does not keep the others."""
+        handlers, self._handlers, self._opened = self._handlers, [], {}
+        for handler in reversed(handlers):
+            if handler.close is not None:
+                try:
+                    await handler.close()
+                except Exception:
+                    LOG.exception("%s could not be closed", handler.type.key)
+
+    async def _staged(self, handler: Handler, context: NodeContext) -> Ended:
+        await self._open(handler)
+        try:
+            if handler.prepare is not None:
+                await _done(handler.prepare(context))
+            ended = handler.call(context)
+            return await ended if inspect.isawaitable(ended) else ended
+        finally:
+            if handler.finish is not None:
+                await _done(handler.finish(context))
+
+    async def _open(self, handler: Handler) -> None:
+        """Open a handler before its first attempt; those that come meanwhile wait, and a failure is tried again."""
+        if handler.open is None and handler.close is None:
+            return
+        key = handler.type.key
+        known = self._opened.get(key)
+        if known is None:
+            known = self._opened[key] = asyncio.ensure_future(self._begin(handler))
+        try:
+            await asyncio.shield(known)
+        except BaseException:
+            if known.done() and (known.cancelled() or known.exception() is not None):
+                self._opened.pop(key, None)
+            raise
+
+    async def _begin(self, handler: Handler) -> None:
+        if handler.open is not None:
+            await handler.open()
+        self._handlers.append(handler)
+
+
+async def _done(step: Awaitable[None] | None) -> None:
+    if step is not None:
+        await step

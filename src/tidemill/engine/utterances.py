@@ -1,0 +1,240 @@
+"""What attempts say while they run: parts of their results, how far they have come, what they print and log.
+
+Parts and progress are live frames, which reach whoever follows the run and are not kept. Lines are kept in journals.
+Thousands of them in a second are handed on a few dozen times: `Air` gathers what all attempts of a worker say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.journals import Journal, Line, Place
+from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Cancelled, Fail
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import Disclosed
+from tidemill.stores.contract import Store, Stream
+
+LOG = logging.getLogger(__name__)
+
+HAND_ON_MS = 20
+"""How long frames are gathered before they are handed on."""
+WRITE_EVERY_MS = 1_000
+"""How often the lines of an attempt that goes on are written."""
+FRAMES_WAITING_MAX = 20_000
+PARTS_BYTES_MAX = 64 * 1_048_576
+MESSAGE_MAX = 1_000
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A live frame: `part` with a value, or `progress` with a fraction and a message."""
+
+    kind: str
+    node: str
+    visit: int
+    index: int
+    attempt: int
+    number: int = 0
+    """Of the part, from 1; a gap says that some were missed."""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    fraction: float | None = None
+    message: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Frame)
+
+
+def shown(body: bytes) -> dict[str, Any]:
+    """A live frame as followers are given it; it has no seq, because it is no event."""
+    frame = _DECODER.decode(body)
+    told: dict[str, Any] = {
+        "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
+        "live": True,
+        "node": frame.node,
+        "visit": frame.visit,
+        "index": frame.index,
+        "attempt": frame.attempt,
+    }
+    if frame.kind == "part":
+        return told | {"number": frame.number, "value": decode_value(bytes(frame.value))}
+    return told | {"fraction": frame.fraction, "message": frame.message}
+
+
+class Air:
+    """Hands on what the attempts of a worker say."""
+
+    def __init__(self, store: Store, ambient: Ambient) -> None:
+        self._store, self._ambient = store, ambient
+        self._lock = threading.Lock()
+        self._frames: dict[Stream, deque[bytes]] = {}
+        self._journals: dict[Journal, None] = {}
+        self._awake = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin, in the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Hand on what is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        with suppress(Unavailable):
+            await self._hand_on()
+            await self._write()
+        self._loop, self._awake = None, False
+
+    def now_ms(self) -> int:
+        """When something is said."""
+        return self._ambient.now_ms()
+
+    def frame(self, stream: Stream, frame: Frame) -> None:
+        """Take a frame, from any thread; if nobody can keep up, the oldest are dropped."""
+        with self._lock:
+            self._frames.setdefault(stream, deque(maxlen=FRAMES_WAITING_MAX)).append(_ENCODER.encode(frame))
+        self._wake()
+
+    def journal(self, journal: Journal, line: Line) -> None:
+        """Take a line, from any thread."""
+        with self._lock:
+            journal.add(line)
+            self._journals[journal] = None
+        self._wake()
+
+    async def settle(self, journal: Journal) -> None:
+        """Write the lines of an attempt that has ended."""
+        with self._lock:
+            if self._journals.pop(journal, self) is self:
+                return
+        await self._kept(journal)
+
+    def _wake(self) -> None:
+        if not self._awake and self._loop is not None:
+            self._awake = True
+            with suppress(RuntimeError):  # The loop is closed: nobody listens any more.
+                self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._go_on(), name="tidemill-air")
+
+    async def _go_on(self) -> None:
+        """Hand on as long as something is said."""
+        due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
+        while True:
+            await self._ambient.sleep(HAND_ON_MS)
+            try:
+                await self._hand_on()
+                if self._ambient.monotonic_ms() >= due:
+                    due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
+                    await self._write()
+            except Unavailable as error:
+                LOG.warning("what handlers say is not handed on: %s", error)
+            with self._lock:
+                if not self._frames and not self._journals:
+                    self._awake = False
+                    return
+
+    async def _hand_on(self) -> None:
+        with self._lock:
+            frames, self._frames = self._frames, {}
+        for stream, bodies in frames.items():
+            await self._store.tell(stream, list(bodies))
+
+    async def _write(self) -> None:
+        with self._lock:
+            journals, self._journals = list(self._journals), {}
+        for journal in journals:
+            await self._kept(journal)
+
+    async def _kept(self, journal: Journal) -> None:
+        try:
+            await journal.write(self._store)
+        except Unavailable as error:
+            LOG.warning("lines of a handler were not kept: %s", error)
+
+
+class Speaker:
+    """The voice of one attempt."""
+
+    __slots__ = ("_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_size", "_stream")
+
+    def __init__(self, air: Air, stream: Stream, place: Place, disclosed: Disclosed, over: Callable[[], bool]) -> None:
+        self._air, self._stream, self._place = air, stream, place
+        self._disclosed, self._over = disclosed, over
+        self._journal: Journal | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._mask, self._masked = NO_MASK, 0
+
+    @property
+    def mask(self) -> Mask:
+        """Hides the secrets that have been disclosed so far."""
+        if len(self._disclosed.values_seen) != self._masked:
+            self._masked = len(self._disclosed.values_seen)
+            self._mask = Mask(self._disclosed.values_seen.values())
+        return self._mask
+
+    def chunk(self, value: Any) -> None:
+        """Show a part of the result, and keep it for the whole."""
+        try:
+            text = encode_value(self.mask.value(value) if self.mask else value)
+        except NotJson as error:
+            raise Fail("output_not_json", f"a part of the result is not JSON: {error}") from error
+        self._size += len(text)
+        if self._size > PARTS_BYTES_MAX:
+            raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
+        self._parts.append(text)
+        self._tell("part", number=len(self._parts), value=msgspec.Raw(text))
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        """Show how far the attempt has come."""
+        said = None if fraction is None else min(1.0, max(0.0, float(fraction)))
+        self._tell("progress", fraction=said, message=self.mask.text(str(message))[:MESSAGE_MAX])
+
+    def beat(self) -> None:
+        """Raise if the attempt no longer counts."""
+        if self._over():
+            raise Cancelled("nobody wants the result of this attempt any more")
+
+    def folded(self) -> Any:
+        """All parts as one value."""
+        parts = [decode_value(part) for part in self._parts]
+        return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
+
+    def hear(self, source: str, text: str) -> None:
+        """Keep what was printed or logged."""
+        if not text:
+            return
+        if self._journal is None:
+            self._journal = Journal(self._stream.tenant, self._stream.key, self._place)
+        self._air.journal(self._journal, Line(self._air.now_ms(), source, self.mask.text(text)))
+
+    async def hush(self) -> None:
+        """The attempt has ended: write what it has said."""
+        if self._journal is not None:
+            await self._air.settle(self._journal)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether there are lines to be written."""
+        return self._journal is not None
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        place = self._place
+        frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
+        self._air.frame(self._stream, frame)

@@ -1,0 +1,119 @@
+"""What code prints and logs while somebody listens to it.
+
+Whoever calls foreign code sets `EAR` in the context of the call; threads and tasks that it starts inherit it. While
+`Overhearing` is in place, whatever is written to the standard streams or logged in such a context is heard there as
+well as where it would have gone anyway.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TextIO
+
+Ear = Callable[[str, str], None]
+"""Hears a source (`stdout`, `stderr`, or a logging level in small letters) and a text."""
+
+EAR: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
+
+
+class _Tee(io.TextIOBase):
+    """A standard stream with ears. Whatever else is asked of it is answered by the stream itself."""
+
+    def __init__(self, behind: TextIO, source: str) -> None:
+        self.behind, self._source = behind, source
+        self.wanted = 0
+
+    def remove(self) -> None:
+        """Give the stream back."""
+        if getattr(sys, self._source) is self:
+            setattr(sys, self._source, self.behind)
+
+    def write(self, text: str) -> int:
+        ear = EAR.get()
+        if ear is not None:
+            ear(self._source, text)
+        return self.behind.write(text)
+
+    def flush(self) -> None:
+        self.behind.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+    def fileno(self) -> int:
+        return self.behind.fileno()
+
+    def isatty(self) -> bool:
+        return self.behind.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.behind.encoding
+
+    def close(self) -> None:
+        """Stay open: the stream behind is not ours."""
+
+
+class _Listener(logging.Handler):
+    wanted = 0
+
+    def remove(self) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ear = EAR.get()
+        if ear is None:
+            return
+        try:
+            ear(record.levelname.lower(), self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+
+class Overhearing:
+    """Puts ears on the process, and takes them off again when the last who wanted them is gone."""
+
+    def __init__(self) -> None:
+        self._ears: list[_Tee | _Listener] = []
+
+    def begin(self) -> None:
+        """Listen, unless it does already."""
+        if self._ears:
+            return
+        self._ears.append(_listening())
+        self._ears += [tee for source in ("stdout", "stderr") if (tee := _teed(source)) is not None]
+        for ear in self._ears:
+            ear.wanted += 1
+
+    def end(self) -> None:
+        """Listen no more. A stream that somebody else has replaced since is left as it is."""
+        ears, self._ears = self._ears, []
+        for ear in ears:
+            ear.wanted -= 1
+            if not ear.wanted:
+                ear.remove()
+
+
+def _listening() -> _Listener:
+    root = logging.getLogger()
+    known = next((each for each in root.handlers if isinstance(each, _Listener)), None)
+    if known is None:
+        known = _Listener()
+        root.addHandler(known)
+    return known
+
+
+def _teed(source: str) -> _Tee | None:
+    stream = getattr(sys, source)
+    if stream is None or isinstance(stream, _Tee):
+        return stream
+    tee = _Tee(stream, source)
+    setattr(sys, source, tee)
+    return tee
