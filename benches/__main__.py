@@ -7,7 +7,15 @@ import importlib
 import platform
 import sys
 
-BENCHES = ("bench_kernel", "bench_engine", "bench_scale", "bench_compile", "bench_sqlite", "bench_sqlite_scale")
+BENCHES = (
+    "bench_kernel",
+    "bench_engine",
+    "bench_scale",
+    "bench_compile",
+    "bench_sqlite",
+    "bench_sqlite_scale",
+    "bench_expressions",
+)
 
 
 def main() -> int:
