@@ -23,11 +23,22 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, rejected
+from tidemill.expressions.isolation import Carrier, Nowhere
+from tidemill.expressions.processes import Processes
+from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.contract import Handler
+from tidemill.handlers.http import http_handler
+from tidemill.handlers.pipeline import pipeline_handler
 from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
+from tidemill.handlers.search import SEARCHING
+from tidemill.handlers.transform import transform_handler
 from tidemill.handlers.waiting import WAITING
+from tidemill.handlers.webhook import webhook_handler
 from tidemill.kernel.model import NodeType
+from tidemill.security.egress import Egress, read_allow_list
+from tidemill.security.fetcher import Fetcher
+from tidemill.security.secrets import EnvironmentSecrets, FirstOf, FolderSecrets, Secrets
 from tidemill.stores.contract import Store
 from tidemill.stores.memory import MemoryStore
 from tidemill.stores.migrate import Step
@@ -37,12 +48,28 @@ from tidemill.stores.sqlite.store import SqliteStore
 
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE or memory://"
+SECRETS_VARIABLE = "TIDEMILL_SECRETS"
+EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 
 
-def built_in_handlers(functions: Mapping[str, Callable[..., Any]] | None = None) -> tuple[Handler, ...]:
-    """The node types that come with Tidemill."""
-    return (*PLAIN, *WAITING, python_handler(functions or {}))
+def built_in_handlers(
+    functions: Mapping[str, Callable[..., Any]] | None = None, carrier: Carrier | None = None
+) -> tuple[Handler, ...]:
+    """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
+    fetcher, carrier = Fetcher(egress_here()), carrier or Nowhere()
+    http = http_handler(fetcher)
+    return (
+        *PLAIN,
+        *WAITING,
+        *BORDERS,
+        *SEARCHING,
+        python_handler(functions or {}),
+        http,
+        webhook_handler(fetcher),
+        pipeline_handler(http, carrier),
+        transform_handler(carrier),
+    )
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
@@ -199,6 +226,7 @@ def engine_at(
     its process and something that no other has.
     """
     ambient, shelf = RealAmbient(), shelf_at(url)
+    processes = Processes() if work else None
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -216,12 +244,25 @@ def engine_at(
         store=shelf.store,
         blobs=shelf.blobs,
         ambient=ambient,
-        handlers=(*built_in_handlers(functions), *handlers),
+        handlers=(*built_in_handlers(functions, processes), *handlers),
         worker=options if work else None,
         user=os_user(),
         archive=archive_at(archive, url),
         retention_days=retention_days,
+        isolation=processes,
+        secrets=secrets_here(),
     )
+
+
+def egress_here() -> Egress:
+    """Which calls may leave this process: those to the open internet, and what the environment allows beyond it."""
+    return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
+
+
+def secrets_here() -> Secrets:
+    """Where secrets come from: variables of the environment, then the files of a folder that it names."""
+    folder = os.environ.get(SECRETS_VARIABLE)
+    return FirstOf(EnvironmentSecrets(), *([FolderSecrets(Path(folder))] if folder else []))
 
 
 def os_user() -> str:

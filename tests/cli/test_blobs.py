@@ -163,6 +163,18 @@ def test_a_stored_file_may_be_a_configuration(shop: Shop, tmp_path: Path) -> Non
     assert view.outputs == {"a": {"rate": 7}}
 
 
+@pytest.mark.parametrize("scheme", ["", "cas://"])
+def test_a_stored_file_may_be_the_schema_of_a_condition(shop: Shop, tmp_path: Path, scheme: str) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "required": ["rate"]}')
+    digest = scheme + shop.fine("blobs", "put", str(schema)).strip()
+    rule = {"condition": {"type": "schema_validation", "schema_ref": digest}, "next_nodes": ["yes"]}
+    first = {"id": "a", "type": "value", "config": {"rate": 1}, "branch": {"rules": [rule], "default": ["no"]}}
+    nodes = [first, {"id": "yes", "type": "value", "config": 1}, {"id": "no", "type": "value"}]
+    view = shop.mill.run({"name": "by-schema", "nodes": nodes})
+    assert view.outputs == {"yes": 1}
+
+
 def test_a_run_shows_its_files_readably(url: str) -> None:
     def draw() -> Any:
         return tidemill.Blob(BYTES, "image/png", "sunset.png")

@@ -21,6 +21,22 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"amount": 5000, "vip": True},
         {"approved_by": "the board", "audited": True, "gift": "a box of chocolates"},
     ),
+    (
+        "payment-retry",
+        {"amount": 1500, "failures": 2},
+        {"status": "paid", "passes": 3, "told": ["a call", "a note"]},
+    ),
+    ("payment-retry", {"amount": 20}, {"status": "paid", "passes": 1, "told": ["a letter"]}),
+    (
+        "payment-retry",
+        {"amount": 20, "failures": 9},
+        {"status": "failed", "passes": 4, "told": ["nothing was taken"]},
+    ),
+    (
+        "payment-retry",
+        {"amount": 20, "failures": 1, "error": "CARD_EXPIRED"},
+        {"status": "failed", "passes": 1, "told": ["somebody looks into it"]},
+    ),
     ("loops", {}, {"result": "published after pass 3", "quality": 9}),
     ("loops", {"wanted": 99}, {"result": "gave up after pass 4", "quality": 11}),
     (

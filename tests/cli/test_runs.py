@@ -209,13 +209,17 @@ def test_the_way_a_run_went(shop: Shop) -> None:
         "NODE      VISIT  STATUS     WENT",
         "receive       1  COMPLETED  → transfer",
         "transfer      1  FAILED",
+        "  no such account [no_account]",
         "book          1  FAILED",
+        "  node transfer failed [upstream_failed]",
     ]
     assert shop.json("runs", "path", run_id)[0] == {
         "node": "receive",
         "visit": 1,
         "status": "COMPLETED",
         "went": ["transfer"],
+        "why": "",
+        "reads": {},
     }
     assert shop.json("runs", "path", run_id, "--at", "4") == shop.json("runs", "path", run_id)[:1]
     assert shop.fine("runs", "path", run_id, "--at", "1") == "nothing has happened yet\n"

@@ -24,6 +24,15 @@ nodes:
   - {id: b, type: value, config: 2}
   - {id: c, type: value, dependencies: [a, b], join: any, config: "{{ a.output }}"}
 """
+BORROWING = """
+name: borrowing
+nodes:
+  - id: a
+    type: value
+    branch:
+      rules: [{condition: {type: schema_validation, schema_ref: "REFERENCE"}, next_nodes: [b]}]
+  - {id: b, type: value}
+"""
 
 
 def test_a_valid_document_is_one_friendly_line() -> None:
@@ -99,3 +108,24 @@ def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
     code, plain = on_terminal("validate", str(file), columns=70, env={"NO_COLOR": "1"})
     assert code == exits.REFUSED
     assert "\x1b[31m" not in plain
+
+
+@pytest.mark.parametrize("command", ["validate", "graph"])
+def test_what_is_referred_to_by_content_needs_no_store(inside: Inside, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "flow.yaml"
+    reference = f"cas://sha256:{'0' * 64}"
+    file.write_text(BORROWING.replace("REFERENCE", reference))
+    ended = inside(command, str(file))
+    assert (ended.code, ended.err) == (exits.OK, ""), ended
+    if command == "validate":
+        (warning,) = inside("validate", str(file), "--json").json["warnings"]
+        place = "/nodes/0/branch/rules/0/condition/schema_ref"
+        assert (warning["code"], warning["path"]) == ("condition_ref_unchecked", place)
+        assert place in ended.out
+
+
+def test_a_reference_that_is_no_digest_is_refused(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(BORROWING.replace("REFERENCE", "sha256:short"))
+    ended = inside("validate", str(file), "--json")
+    assert (ended.code, [each["code"] for each in ended.json["problems"]]) == (exits.REFUSED, ["condition_shape"])

@@ -10,7 +10,8 @@ import pytest
 
 from tests.engine.kit import Mill
 from tidemill.errors import Rejected
-from tidemill.kernel.state import Activation, peek_at
+from tidemill.kernel.activation import Activation
+from tidemill.kernel.state import peek_at
 
 LARGE = "x" * 70_000
 """A value that does not travel in records."""

@@ -64,7 +64,9 @@ async def test_when_decides_once_before_the_first_attempt(mill: Mill) -> None:
         "after": "SKIPPED",
     }
     assert (run.nodes["no"]["attempts"], ledger.count("no"), ledger.count("yes")) == (0, 0, 1)
-    assert [event.reason for event in await mill.of(run.run_id, NodeSkipped, "no")] == ["when: ctx.a.output > 5 is false"]
+    assert [event.reason for event in await mill.of(run.run_id, NodeSkipped, "no")] == [
+        "when: ctx.a.output > 5 is false"
+    ]
 
 
 @simulated

@@ -122,7 +122,7 @@ def test_an_expression_decides(expression: str, expected: bool) -> None:
         ("!inputs.customer", "! needs true or false", ""),
         ("output.score ? true : false", "? : needs true or false", ""),
         ("output.score / 0 == 1", "divide by zero", ""),
-        ("inputs.customer.matches('(')", "invalid regular expression", ""),
+        ("inputs.customer.matches('(' + inputs.customer)", "invalid regular expression", ""),
         ("int(inputs.customer) == 1", "", ""),
     ],
 )

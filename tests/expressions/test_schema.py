@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import pytest
 
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.schema import PROBLEMS_MAX, check_schema, compile_schema
+from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, check_schema, compile_schema
 from tidemill.expressions.templates import is_template
 
 PERSON = {
@@ -149,13 +150,13 @@ def test_what_hangs_on_a_wildcard_is_left_open(schema: Any, value: Any, expected
         ({"type": "nope"}, "/type", "nope"),
         ({"properties": {"a": {"minimum": "x"}}}, "/properties/a/minimum", "not of type"),
         ({"required": "a"}, "/required", "not of type"),
-        ({"pattern": "("}, "/pattern", "regex"),
-        ({"$ref": "http://127.0.0.1:1/x.json"}, "", "nothing is fetched"),
-        ({"$ref": "https://x.example/x.json"}, "", "nothing is fetched"),
-        ({"$ref": "file:///etc/passwd"}, "", "nothing is fetched"),
-        ({"properties": {"a": {"$ref": "other.json"}}}, "", "nothing is fetched"),
-        ({"$dynamicRef": "http://127.0.0.1:1/x#y"}, "", "nothing is fetched"),
-        ({"$id": "http://127.0.0.1:1/a", "$ref": "b"}, "", "nothing is fetched"),
+        ({"pattern": "("}, "/pattern", "regular expression"),
+        ({"$ref": "http://127.0.0.1:1/x.json"}, "/$ref", "nothing is fetched"),
+        ({"$ref": "https://x.example/x.json"}, "/$ref", "nothing is fetched"),
+        ({"$ref": "file:///etc/passwd"}, "/$ref", "nothing is fetched"),
+        ({"properties": {"a": {"$ref": "other.json"}}}, "/properties/a/$ref", "nothing is fetched"),
+        ({"$dynamicRef": "http://127.0.0.1:1/x#y"}, "/$dynamicRef", "nothing is fetched"),
+        ({"$id": "http://127.0.0.1:1/a", "$ref": "b"}, "/$ref", "nothing is fetched"),
         ({"$ref": "#/$defs/nope"}, "", "does not exist"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "draft 2020-12"),
         ({"$schema": "http://127.0.0.1:1/meta"}, "/$schema", "draft 2020-12"),
@@ -217,3 +218,173 @@ def test_deep_data_does_not_kill_the_process() -> None:
     for _ in range(200_000):
         nested = {"items": nested}
     assert "nested" in check_schema(nested)[0].message
+
+
+def doubling(levels: int, keyword: str = "allOf") -> Any:
+    """Define a chain in which every definition refers twice to the next."""
+    twice = {f"d{each}": {keyword: [{"$ref": f"#/$defs/d{each + 1}"}] * 2} for each in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": twice | {f"d{levels}": {"type": "integer"}}}
+
+
+def below(levels: int) -> Any:
+    """Define a chain in which every definition checks the same key twice with the next."""
+    twice = {
+        f"d{each}": {
+            "properties": {"l": {"$ref": f"#/$defs/d{each + 1}"}},
+            "patternProperties": {"l": {"$ref": f"#/$defs/d{each + 1}"}},
+        }
+        for each in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": twice | {f"d{levels}": {"type": "integer"}}}
+
+
+def leftovers(levels: int, keyword: str) -> Any:
+    schema: Any = {"properties": {"a": True}}
+    for _ in range(levels):
+        schema = {keyword: [schema], "unevaluatedProperties": False}
+    return schema
+
+
+def around(levels: int) -> Any:
+    """Define a chain that doubles and comes back to its beginning below a key."""
+    schema = doubling(levels)
+    schema["$defs"][f"d{levels}"] = {"properties": {"l": {"$ref": "#/$defs/d0"}}}
+    return schema
+
+
+EXPLODING = [
+    doubling(40),
+    doubling(40, "anyOf"),
+    doubling(17, "oneOf"),
+    below(40),
+    leftovers(22, "anyOf"),
+    leftovers(40, "allOf"),
+    around(20),
+    {"$id": "https://x.example/s"} | doubling(40),
+    {"$ref": "#a", "$defs": {"x": {"$anchor": "a"} | doubling(40)["$defs"]["d0"], **doubling(40)["$defs"]}},
+]
+
+
+@pytest.mark.parametrize("schema", EXPLODING)
+def test_a_schema_whose_references_multiply_is_refused(schema: Any) -> None:
+    began = time.thread_time()
+    problems = check_schema(schema, "/s")
+    assert [(problem.code, problem.path) for problem in problems] == [("schema_invalid", "/s")]
+    assert "its references multiply" in problems[0].message
+    assert time.thread_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"a": {"$id": "https://x.example/b", "type": "integer"}}}, "$id is understood at the top"),
+        ({"allOf": [{"pattern": f"^{each}$"} for each in range(PATTERNS_MAX + 1)]}, "regular expressions"),
+        ({"pattern": "((a{100}){100}){19}"}, "no regular expression that can be compiled"),
+    ],
+    ids=["id", "patterns", "size"],
+)
+def test_a_schema_that_cannot_be_weighed_is_refused(schema: Any, message: str) -> None:
+    assert message in check_schema(schema)[0].message
+
+
+TREE = {"type": "object", "properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}, "v": {"type": "integer"}}}
+FOREST = {"properties": {"l": {"$ref": "#/$defs/t"}, "r": {"$ref": "#/$defs/t"}, "v": {"type": "integer"}}}
+KNOTS: list[Any] = [
+    {
+        "$ref": "#/$defs/t",
+        "$defs": {"t": {"anyOf": [{"required": ["l"], "properties": {"l": {"$ref": "#/$defs/t"}}}] * 2}},
+    },
+    {"required": ["l"], "anyOf": [{"properties": {"l": {"$ref": "#"}}}, {"patternProperties": {"l": {"$ref": "#"}}}]},
+    {
+        "$ref": "#/$defs/a",
+        "$defs": {
+            "a": {"required": ["l"], "properties": {"l": {"$ref": "#/$defs/x"}}},
+            "x": {
+                "required": ["l"],
+                "anyOf": [{"properties": {"l": {"$ref": "#/$defs/x"}}}, {"properties": {"l": {"$ref": "#/$defs/a"}}}],
+            },
+        },
+    },
+    {
+        "$dynamicAnchor": "n",
+        "required": ["l"],
+        "oneOf": [{"properties": {"l": {"$dynamicRef": "#n"}}}, {"properties": {"l": {"$dynamicRef": "#n"}}}],
+    },
+]
+GOOD: list[Any] = [
+    TREE,
+    doubling(8),
+    below(8),
+    around(8),
+    leftovers(6, "anyOf"),
+    *KNOTS,
+    {"type": "array", "items": {"$ref": "#"}},
+    {"properties": {"children": {"type": "array", "items": {"$ref": "#"}}, "next": {"$ref": "#"}}},
+    {"properties": {f"p{each}": {"$ref": "#/$defs/n"} for each in range(500)}, "$defs": {"n": {"type": "integer"}}},
+    {"properties": {"$id": {"type": "string"}}, "const": {"$id": "x"}},
+    {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+]
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"l": value, "a": 1}
+    return value
+
+
+@pytest.mark.parametrize("schema", GOOD)
+def test_a_schema_that_is_taken_is_checked_soon(schema: Any) -> None:
+    compiled = compile_schema(schema)
+    for value in (nested(190), nested(12), [[[]]] * 300, {"a": 1}, 1):
+        began = time.thread_time()
+        if not compiled.accepts(value):
+            assert compiled.problems(value)
+        assert time.thread_time() - began < 0.5
+
+
+def test_errors_of_a_tree_are_told_one_by_one() -> None:
+    assert places(TREE, {"l": {"v": "x"}, "r": {"l": {"v": "y"}}}) == ["/v/l/v", "/v/r/l/v"]
+    trees = {"properties": {"a": {"$ref": "#/$defs/t"}, "b": {"$ref": "#/$defs/t"}}, "$defs": {"t": FOREST}}
+    assert places(trees, {"a": {"l": {"v": "x"}}, "b": {"v": "y"}}) == ["/v/a/l/v", "/v/b/v"]
+
+
+@pytest.mark.parametrize("schema", KNOTS)
+def test_errors_of_a_knot_are_told_together(schema: Any) -> None:
+    problems = compile_schema(schema).problems(nested(190), "/v")
+    assert [(problem.path, problem.message) for problem in problems] == [("/v", "it does not match the schema")]
+    assert not compile_schema(schema).problems({"l": {"l": "{{ x }}"}}, wildcard=is_template)
+
+
+def test_a_pattern_with_lookaround_is_bounded_on_long_texts() -> None:
+    began = time.thread_time()
+    assert not compile_schema({"pattern": "(?=a)(a+)+$"}).accepts("a" * 200_000 + "b")
+    assert time.thread_time() - began < 3
+
+
+def test_a_schema_of_many_steps_is_refused() -> None:
+    assert not check_schema(doubling(10))
+    assert "its references multiply" in check_schema(doubling(16))[0].message
+
+
+def test_leftovers_that_multiply_are_refused() -> None:
+    assert not check_schema(leftovers(6, "anyOf"))
+    assert "its references multiply" in check_schema(leftovers(10, "anyOf"))[0].message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}},
+        {"anyOf": [{"$ref": "#"}, {"properties": {"l": {"$ref": "#"}}}]},
+        {"anyOf": [{"properties": {"l": {"$ref": "#"}}}] * 2, "unevaluatedProperties": False},
+    ],
+    ids=["here", "here and below", "leftovers"],
+)
+def test_recursion_that_the_validator_does_not_remember_is_refused(schema: Any) -> None:
+    assert "its references multiply" in check_schema(schema)[0].message
+
+
+def test_the_errors_of_a_small_knot_are_told_together() -> None:
+    problems = compile_schema(KNOTS[0]).problems({"l": {"l": {}}})
+    assert [problem.message for problem in problems] == ["it does not match the schema"]

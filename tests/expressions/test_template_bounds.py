@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from tidemill.expressions.bounds import RENDER_MS_MAX
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.meter import Meter
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates import compile_template
 
@@ -151,3 +153,29 @@ def test_negative_amounts_earn_no_budget() -> None:
 
 def test_a_large_value_passes_through_a_path_without_cost() -> None:
     assert compile_template("{{ big.text }}").render(SCOPE) is SCOPE.nodes["big"].output["text"]  # type: ignore[union-attr]
+
+
+def test_the_strings_of_a_value_share_one_budget() -> None:
+    once = "{{ big.list | sum }}"
+    assert compile_template([once]).render(SCOPE) == [sum(range(50_000))]
+    with pytest.raises(ExpressionError, match="steps"):
+        compile_template([once] * 25).render(SCOPE)
+    with pytest.raises(ExpressionError, match="steps"):
+        compile_template(["x {{ big.text }}"] * 150).render(SCOPE)
+
+
+def test_work_in_few_steps_ends_at_the_deadline() -> None:
+    """A match costs a step, and some of them take microseconds."""
+    started = time.thread_time()
+    with pytest.raises(ExpressionError, match=f"more than {RENDER_MS_MAX} ms"):
+        compile_template("{{ big.text | regex_findall('(a)(b)?(c)?(d)?') | length }}").render(SCOPE)
+    assert time.thread_time() - started < RENDER_MS_MAX / 1000 * 2
+
+
+def test_a_process_that_is_held_up_does_not_fail_its_renderings() -> None:
+    """What is counted is the time that the template used, not the time that passed."""
+    meter, started = Meter(), time.monotonic()
+    meter.spend(1)
+    time.sleep(RENDER_MS_MAX / 1000 + 0.05)
+    meter.spend(1)
+    assert time.monotonic() - started > RENDER_MS_MAX / 1000

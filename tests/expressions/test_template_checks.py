@@ -21,7 +21,7 @@ from tidemill.expressions.templates import check_template
         ("{% nope %}", "Encountered unknown tag 'nope'", ""),
         ("{# never closed", "Missing end of comment tag", ""),
         ("{{ x | uper }}", 'there is no filter called "uper"', 'did you mean "upper"?'),
-        ("{{ x | zzzzz }}", 'there is no filter called "zzzzz"', "known: abs, batch"),
+        ("{{ x | zzzzz }}", 'there is no filter called "zzzzz"', "known: abs, b64decode"),
         ("{% if true %}{{ x | uper }}{% endif %}", 'there is no filter called "uper"', ""),
         ("{{ x is definde }}", 'there is no test called "definde"', 'did you mean "defined"?'),
         ("{{ x | attr('y') }}", 'there is no filter called "attr"', ""),

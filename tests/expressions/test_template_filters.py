@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import SCOPE, is_plain
+from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.templates import compile_template
 
 
@@ -71,6 +72,13 @@ from tidemill.expressions.templates import compile_template
         ("'<b>' | escape ~ '<'", "&lt;b&gt;<"),
         ("('<b>' | e) + '<'", "&lt;b&gt;<"),
         ("'<b>' | safe", "<b>"),
+        ("'hé' | b64encode", "aMOp"),
+        ("'??>' | b64encode", "Pz8+"),
+        ("'??>' | b64encode(urlsafe=true)", "Pz8-"),
+        ("'Pz8+' | b64decode ~ 'Pz8-' | b64decode", "??>??>"),
+        ("'aMOp' | b64decode", "hé"),
+        ("'YQ' | b64decode ~ 'YQ==' | b64decode", "aa"),
+        ("{'a': 1} | json | b64encode | b64decode", '{"a": 1}'),
         ("'<b>x</b>' | striptags", "x"),
         ("{'a': 'x'} | xmlattr", ' a="x"'),
         ("3.7 | int", 3),
@@ -126,6 +134,12 @@ def test_an_expression_gives(expression: str, expected: Any) -> None:
     assert found == expected
     assert type(found) is type(expected)
     assert is_plain(found)
+
+
+@pytest.mark.parametrize(("value", "message"), [("a", "not in base64"), ("a*==", "not in base64"), ("/w==", "UTF-8")])
+def test_what_is_not_base64_fails(value: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        compile_template(f"{{{{ '{value}' | b64decode }}}}").render(SCOPE)
 
 
 def test_escaped_text_is_an_ordinary_string_afterwards() -> None:

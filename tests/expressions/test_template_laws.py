@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.expressions.scopes import AFTER, SCOPE, Watched, is_plain
 from tidemill.expressions import programs
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.meter import Meter
 from tidemill.expressions.plain import plain
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.expressions.templates import check_template, compile_template
@@ -198,7 +199,7 @@ def test_the_short_way_and_jinjas_way_agree(parts: list[str]) -> None:
 
 def _result(program: programs.Program) -> object:
     try:
-        found = program.evaluate(SCOPE)
+        found = program.evaluate(SCOPE, Meter())
     except ExpressionError as failure:
         return failure.message, failure.hint
     return type(found), found

@@ -207,3 +207,64 @@ def test_a_far_reference_against_the_direction_is_found() -> None:
 )
 def test_what_is_in_at_least_so_many(sets: list[int], count: int, expected: int) -> None:
     assert at_least(sets, count) == expected
+
+
+def code(name: str) -> str:
+    return f"def evaluate(output, context):\n    return context[{name!r}]['output'] == 1\n"
+
+
+KINDS = {
+    "cel": lambda name: f"ctx.{name}.output == 1",
+    "jsonpath": lambda name: {
+        "type": "jsonpath",
+        "query": f"$.{name}.output",
+        "operator": "==",
+        "value": 1,
+        "source": "ctx",
+    },
+    "operands": lambda name: {
+        "type": "cross_node_comparison",
+        "left": {"source": "context", "node": name, "path": "output.x"},
+        "operator": "==",
+        "right": {"value": 1},
+    },
+    "expression": lambda name: {"type": "cross_node_comparison", "expression": f"ctx.{name}.output.x == 1"},
+    "code": lambda name: {"type": "python_sandbox", "code": code(name)},
+    "composite": lambda name: {
+        "type": "composite",
+        "operator": "NOT",
+        "conditions": [{"type": "composite", "operator": "OR", "conditions": [f"ctx.{name}.output == 1"]}],
+    },
+}
+
+
+@pytest.mark.parametrize("condition", KINDS.values(), ids=KINDS)
+def test_a_condition_of_any_kind_reads_only_what_can_have_run(condition: Any) -> None:
+    assert compiled(node("a"), node("z", "a", when=condition("a"))).workflow.by_id["z"].reads == ("a",)
+    assert said(document(node("a"), node("z", when=condition("a")))) == [
+        ("reference_not_ancestor", "/nodes/1/when"),
+    ]
+    assert said(document(node("z", when=condition("nobody")))) == [("unknown_reference", "/nodes/0/when")]
+    assert said(document(node("z", when=condition("z")))) == [("self_reference", "/nodes/0/when")]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "output > 1",
+        "current.x > 1",
+        {"type": "jsonpath", "query": "$.x", "operator": "exists"},
+        {"type": "schema_validation", "schema": {}},
+        {
+            "type": "cross_node_comparison",
+            "left": {"source": "current", "path": "output.x"},
+            "operator": "==",
+            "right": {"value": 1},
+        },
+        {"type": "cross_node_comparison", "expression": "current.x > 1"},
+        {"type": "python_sandbox", "code": "def evaluate(output, context):\n    return output > 1\n"},
+        {"type": "composite", "operator": "AND", "conditions": [{"type": "schema_validation", "schema": {}}]},
+    ],
+)
+def test_before_a_visit_there_is_no_output_for_any_kind(condition: Any) -> None:
+    assert said(document(node("z", when=condition))) == [("name_not_available", "/nodes/0/when")]

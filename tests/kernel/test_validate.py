@@ -174,6 +174,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     # Expressions.
     ("template_syntax", "/nodes/0/config/x", document(node("a", config={"x": "{{ 1 + }}"}))),
     ("condition_syntax", "/nodes/0/when/expression", document(node("a", when="1 +"))),
+    ("condition_type", "/nodes/0/when/expression", document(node("a", when="iteration == 'first'"))),
     ("condition_shape", "/nodes/0/when", document(node("a", when=3))),
     ("condition_unknown_kind", "/nodes/0/when/type", document(node("a", when={"type": "perl"}))),
     ("condition_unknown_name", "/nodes/0/when/expression", document(node("a", when="customer.age > 3"))),
@@ -400,6 +401,7 @@ def test_every_code_has_a_row_and_a_line_in_the_reference() -> None:
     reference = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/errors.md").read_text(), re.MULTILINE))
     rows = {code for code, *_ in [*PROBLEMS, *WARNINGS, *TEXTS]}
     apart = {"document_too_large", "no_entry", "no_exit", "unreachable_node", "too_many_edges", "too_many_problems"}
+    apart |= {"condition_ref_unchecked"}
     of_patches = {"patch_invalid", "patch_path_missing", "patch_test_failed"}
     assert len(codes) > 50
     assert codes - rows - apart == of_patches

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from tests.mutants.blob_guards import BLOBS
+from tests.mutants.cel_guards import CEL
+from tests.mutants.decision_guards import ENGINE_DECISIONS, EXPRESSION_DECISIONS, KERNEL_DECISIONS
 from tests.mutants.engine_guards import ENGINE
 from tests.mutants.guard import Guard
+from tests.mutants.isolation_guards import ISOLATION
+from tests.mutants.jsonpath_guards import JSONPATH
 from tests.mutants.kernel_guards import KERNEL
 from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
+from tests.mutants.template_guards import TEMPLATES
 from tests.mutants.upkeep_guards import UPKEEP
 from tests.mutants.worker_guards import WORKERS
 from tests.mutants.world_guards import WORLD
 
-GUARDS: tuple[Guard, ...] = (*STORE, *SQLITE, *KERNEL, *WORLD, *ENGINE, *WORKERS, *UPKEEP, *BLOBS)
+GUARDS: tuple[Guard, ...] = (
+    *STORE,
+    *SQLITE,
+    *KERNEL,
+    *KERNEL_DECISIONS,
+    *WORLD,
+    *ENGINE,
+    *ENGINE_DECISIONS,
+    *WORKERS,
+    *UPKEEP,
+    *BLOBS,
+    *EXPRESSION_DECISIONS,
+    *CEL,
+    *JSONPATH,
+    *TEMPLATES,
+    *ISOLATION,
+)
 
 GUARDS_MIN = 500
 """A list that has shrunk below this is not the list any more."""

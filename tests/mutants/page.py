@@ -19,7 +19,14 @@ either not needed or not tested; both are mistakes.
 This page is made from the list in `tests/mutants` by `python -m tests.mutants --page`.
 """
 
-ROOMS = {"stores": "Stores", "kernel": "Kernel", "engine": "Engine", "handlers": "Handlers", "blobs": "Blobs"}
+ROOMS = {
+    "stores": "Stores",
+    "kernel": "Kernel",
+    "engine": "Engine",
+    "handlers": "Handlers",
+    "blobs": "Blobs",
+    "expressions": "Expressions",
+}
 
 
 def page(guards: Sequence[Guard]) -> str:

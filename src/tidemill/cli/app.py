@@ -120,6 +120,62 @@ def graph_command(
     return graph(file, form=form)
 
 
+@app.command("eval")
+def eval_command(
+    condition: Annotated[
+        str, typer.Option("--condition", "-c", metavar="FILE|JSON|CEL", help="The condition: a file, JSON, or CEL.")
+    ],
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="JSON", help="What the node gave; @file and - read it.")
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="JSON", help="The outputs of other nodes by their ids; @file reads it."),
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option("--inputs", metavar="JSON", help="The inputs of the run; @file reads it.")
+    ] = None,
+    iteration: Annotated[
+        int, typer.Option("--iteration", metavar="N", min=0, help="The pass of the loop, from 0.")
+    ] = 0,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Decide a condition here and now, and say why.
+
+    A store is needed only by code_ref and schema_ref.
+    """
+    from tidemill.cli.evaluate import EvalOptions, evaluate
+
+    return evaluate(
+        EvalOptions(
+            condition=condition,
+            output=output,
+            context=context,
+            inputs=inputs,
+            iteration=iteration,
+            store=store,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command("render")
+def render_command(
+    template: Annotated[
+        str, typer.Argument(metavar="TEMPLATE", help="A text, or @file: a JSON or YAML value, or any text.")
+    ],
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="JSON", help="What it sees: inputs, nodes by their ids; @file reads it.")
+    ] = "{}",
+    as_json: AsJson = False,
+) -> int:
+    """Fill in a template here and now."""
+    from tidemill.cli.render import render
+
+    return render(template, scope, as_json=as_json)
+
+
 @app.command("run")
 def run_command(
     file: File,

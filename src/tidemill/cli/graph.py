@@ -13,6 +13,7 @@ from tidemill.cli.problems import counted
 from tidemill.cli.sources import read_source
 from tidemill.cli.terminal import clean, console, draws
 from tidemill.kernel.compile import compile_document
+from tidemill.kernel.document.borrowed import with_stand_ins
 from tidemill.kernel.model import Workflow
 
 Form = Literal["text", "mermaid"]
@@ -21,7 +22,8 @@ Form = Literal["text", "mermaid"]
 def graph(file: str, *, form: Form | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
     types = built_in_types()
-    workflow = compile_document(read_source(file).document, types).workflow
+    document, _ = with_stand_ins(read_source(file).document)
+    workflow = compile_document(document, types).workflow
     drawn = draws()
     if (form or ("text" if drawn else "mermaid")) == "mermaid":
         waiting = {name for name, majors in types.items() if majors[-1].waits}

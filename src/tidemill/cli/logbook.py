@@ -12,7 +12,8 @@ from tidemill.cli.phrases import duration
 from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_table
 from tidemill.cli.terminal import clean
-from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.decisions import told
+from tidemill.kernel.events import NOT_AN_ITEM, Route
 
 TYPE_COLUMNS = 21
 """As long as the longest name of an event."""
@@ -120,7 +121,13 @@ def _started(event: Mapping[str, Any]) -> Iterator[str]:
 
 def _completed(event: Mapping[str, Any]) -> Iterator[str]:
     yield _taken(event)
+    yield _decision(event)
     yield snippet(event["output"], 60) if event.get("output") is not None else ""
+
+
+def _decision(event: Mapping[str, Any]) -> str:
+    """What the conditions of a visit decided."""
+    return told(Route(**event["route"]), event.get("taken") or ()) if event.get("route") else ""
 
 
 def _failed(event: Mapping[str, Any]) -> Iterator[str]:
@@ -135,6 +142,7 @@ def _waiting(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"for {event['on']}" + (f" {event['name']}" if event.get("name") else "")
     until = event.get("until_ms") or event.get("expires_ms")
     yield f"until {iso(until)}" if until else ""
+    yield _decision(event)
 
 
 def _requested(event: Mapping[str, Any]) -> Iterator[str]:
@@ -192,6 +200,10 @@ def _signalled(event: Mapping[str, Any]) -> Iterator[str]:
     yield snippet(event.get("payload"), 60)
 
 
+def _continued(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"pass {event['iteration'] + 1} begins at {event['entry']}"
+
+
 def _expanded(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"{event['count']:,} items"
 
@@ -204,6 +216,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "RunResumed": _reasoned,
     "NodeScheduled": _scheduled,
     "NodeStarted": _started,
+    "LoopContinued": _continued,
     "NodeExpanded": _expanded,
     "NodeWaiting": _waiting,
     "NodeCompleted": _completed,
@@ -227,13 +240,16 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
 
 
 def tell_path(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Print the visits of a run in the order in which they ended."""
+    """Print the visits of a run in the order in which they ended, with why they ended like that."""
     if not steps:
         print("nothing has happened yet")
         return
-    heads = (Column("NODE", gives=True), Column("VISIT", number=True), Column("STATUS", status=True), Column("WENT"))
-    lines = (Line((step["node"], str(step["visit"]), step["status"], _went(step.get("went")))) for step in steps)
-    print_table((*heads[:3], Column("WENT", gives=True)), lines)
+    heads = (Column("NODE", gives=True), Column("VISIT", number=True), Column("STATUS", status=True))
+    lines = (
+        Line((step["node"], str(step["visit"]), step["status"], _went(step.get("went"))), step.get("why", ""))
+        for step in steps
+    )
+    print_table((*heads, Column("WENT", gives=True)), lines)
 
 
 def _went(went: Any) -> str:

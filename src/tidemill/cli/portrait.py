@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class Sitting:
     view: RunView
     past: bool = False
     """It is shown as it was, so there is nothing to do about it."""
+    path: Sequence[Mapping[str, Any]] = ()
+    """The way it went, for why its nodes ended as they did."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints: the run's own."""
@@ -50,7 +52,7 @@ def tell_run(asking: Asking, sitting: Sitting) -> None:
     print_title(reference(shown), f"run {view.run_id}")
     print_facts([*_times(sitting), *_facts(shown)])
     print()
-    _tell_nodes(shown["nodes"])
+    _tell_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
     if view.status == "COMPLETED":
         print()
         tell_outputs(view.outputs)
@@ -106,20 +108,25 @@ def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
     yield "cause", "\n".join(error.get("causes", ()))
 
 
-def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> None:
+def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
         chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
     heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
-    lines = [Line((SIGNS.get(node["status"], " "), name, node["status"], _about(node))) for name, node in chosen]
+    lines = [
+        Line((SIGNS.get(node["status"], " "), name, node["status"], _about(node, whys.get(name, ""))))
+        for name, node in chosen
+    ]
     print_table(heads, lines[:NODES_SHOWN_MAX])
     if len(lines) > NODES_SHOWN_MAX:
         print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
 
 
-def _about(node: Mapping[str, Any]) -> str:
+def _about(node: Mapping[str, Any], why: str) -> str:
     said = []
+    if why and node["status"] in ("COMPLETED", "SKIPPED"):
+        said.append(why)
     if items := node.get("items"):
         failed = f", {items['failed']:,} failed" if items["failed"] else ""
         said.append(f"{items['done']:,}/{items['count']:,} items{failed}")

@@ -64,6 +64,14 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print(f"  {paint('→ ' + clean(only.hint), DIM)}", file=sys.stderr)
 
 
+def tell_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Tell what is wrong, in the form that was asked for."""
+    if as_json:
+        print_json({"problems": as_plain(problems)})
+    else:
+        print_refusal(problems)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""Why a run does not go on, in text: each thing it waits for, since when, until when, and the command that ends it."""
+"""Why a run or one of its nodes is where it is, in text: what it waits for and what ends that, or what decided it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import COMMAND, print_facts, print_headline, print_hint
 from tidemill.cli.terminal import clean
 from tidemill.kernel.explain import AnyBlocker, Cause, Explanation
+from tidemill.kernel.explain.account import Account
+from tidemill.kernel.sight import Step
 
 SHOWN_MAX = 12
 RUN_MARK = "{run}"
@@ -40,10 +42,30 @@ class Reasons(NamedTuple):
         shown: dict[str, Any] = plain(self.found)
         blockers = (*shown["blockers"], *filter(None, (shown["deadline"],)))
         for each in (shown, *blockers):
-            each["command"] = each["command"].replace(RUN_MARK, shlex.quote(self.run_id))
+            each["command"] = _for_run(self.run_id, each["command"])
         for each in (*blockers, *filter(None, (shown["first_cause"],))):
             each["index"] = item_or_none(each["index"])
         return shown
+
+
+class NodeReasons(NamedTuple):
+    """What there is to tell of a node, and the run that it is of."""
+
+    run_id: str
+    found: Account
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: commands name the run."""
+        shown: dict[str, Any] = plain(self.found)
+        for each in shown["blockers"]:
+            each["command"] = _for_run(self.run_id, each["command"])
+            each["index"] = item_or_none(each["index"])
+        return shown
+
+
+def _for_run(run_id: str, command: str) -> str:
+    # Replaced, not formatted: the rest of the line may hold braces of its own.
+    return command.replace(RUN_MARK, shlex.quote(run_id))
 
 
 def tell_why(asking: Asking, reasons: Reasons) -> None:
@@ -64,6 +86,31 @@ def tell_why(asking: Asking, reasons: Reasons) -> None:
     if found.command:
         print()
         print_hint(command_of(asking, run_id, found.command))
+
+
+def tell_why_node(asking: Asking, reasons: NodeReasons) -> None:
+    """Print what there is to tell of a node."""
+    run_id, found = reasons
+    print_headline(found.headline)
+    for blocker in found.blockers[:SHOWN_MAX]:
+        print()
+        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+    latest = found.visits[-1].reads if found.visits else {}
+    facts = [
+        ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
+        ("read", "\n".join(f"{name} {digest}" for name, digest in latest.items())),
+        ("before", "\n".join(map(_step, found.before))),
+    ]
+    if any(value for _, value in facts):
+        print()
+        print_facts(facts)
+
+
+def _step(step: Step) -> str:
+    """A visit that has ended, in a line."""
+    place = where({"node": step.node, "visit": step.visit})
+    went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""
+    return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
 
 
 def _tell_blocker(asking: Asking, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
@@ -139,7 +186,6 @@ def _tell_rest(found: Explanation, *, shown: int) -> None:
 
 def command_of(asking: Asking, run_id: str, command: str) -> str:
     """A command line that an explanation gives, for this run and this store."""
-    # Replaced, not formatted: the rest of the line may hold braces of its own.
-    said = command.replace(RUN_MARK, shlex.quote(run_id))
+    said = _for_run(run_id, command)
     store = asking.command().removeprefix("tidemill").strip()
     return f"{said} {store}".strip() if said.startswith("tidemill ") else said

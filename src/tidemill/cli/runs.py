@@ -68,7 +68,8 @@ def show_command(run: Run, at: At = None, store: Store = DEFAULT_STORE, as_json:
 
     def ask(mill: Tidemill) -> Sitting:
         view = mill.show(run, at=at)
-        return Sitting(view, past=at is not None)
+        # Only people are told why: the object for programs is the one that every view of a run prints.
+        return Sitting(view, past=at is not None, path=() if as_json else mill.path(run, at=at))
 
     return asking.answer(ask, lambda sitting: tell_run(asking, sitting))
 
@@ -164,15 +165,26 @@ def path_command(
 
 
 @runs.command("why")
-def why_command(run: Run, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
-    """Say what a run waits for, or why it failed.
+def why_command(
+    run: Run,
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="A node of it: how it ended, and what decided that.")
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a run or a node waits for, or why it ended so.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
     from tidemill.cli.asking import Asking
-    from tidemill.cli.reasons import Reasons, tell_why
+    from tidemill.cli.reasons import NodeReasons, Reasons, tell_why, tell_why_node
 
     asking = Asking(store, as_json)
+    if node is not None:
+        return asking.answer(
+            lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: tell_why_node(asking, found)
+        )
     return asking.answer(lambda mill: Reasons(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
 
 

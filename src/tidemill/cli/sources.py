@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.front import format_of
 from tidemill.kernel.document import BYTES_MAX, read_document
@@ -111,6 +113,16 @@ def _from_file(name: str) -> dict[str, Any]:
 def read_value(option: str, text: str) -> Any:
     """The value of an option: `@file` is what the file holds, else JSON where it is JSON, else a string."""
     return read_data(text[1:]) if text.startswith("@") else parse_value(option, text)
+
+
+def read_exact(option: str, text: str) -> Any:
+    """The value of an option that is nothing but JSON; `@file` and `-` are what a file or standard input holds."""
+    try:
+        return read_data(text.removeprefix("@")) if text.startswith("@") or text == STDIN else read_json(text)
+    except Rejected as refusal:
+        raise Rejected(
+            [msgspec.structs.replace(each, message=f"{option}: {each.message}") for each in refusal.problems]
+        ) from None
 
 
 def read_data(name: str) -> Any:

@@ -11,16 +11,18 @@ from tidemill.cli.sources import STDIN, read_source
 from tidemill.cli.terminal import clean
 from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile import Compiled, compile_document
+from tidemill.kernel.document.borrowed import with_stand_ins
 
 
 def validate(file: str, *, as_json: bool) -> int:
     """Compile a document and tell what came of it."""
     try:
-        compiled = compile_document(read_source(file).document, built_in_types())
+        document, unchecked = with_stand_ins(read_source(file).document)
+        compiled = compile_document(document, built_in_types())
     except Rejected as refusal:
         _tell_refused(file, refusal.problems, as_json)
         return exits.REFUSED
-    _tell_valid(compiled, as_json)
+    _tell_valid(compiled._replace(warnings=(*compiled.warnings, *unchecked)), as_json)
     return exits.OK
 
 

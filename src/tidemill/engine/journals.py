@@ -6,14 +6,16 @@ They are written about once a second, so a killed worker loses a second of them 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
-from typing import Any
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from tidemill.stores.contract import Commit, Committed, Store, Stream, VersionConflict
+from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 LOG = logging.getLogger(__name__)
 
@@ -22,8 +24,11 @@ JOURNAL = "journal"
 SEGMENT_BYTES = 524_288
 KEPT_BYTES = 1_048_576
 SEGMENTS_KEPT = 3
-WAITING_BYTES_MAX = 2_097_152
-"""What is kept in memory of an attempt that says more than can be written; the oldest is dropped."""
+"""Two full ones make up what is kept, the third is being written."""
+LINE_BYTES = 64
+"""What a line takes in memory beside its text, so that a million empty ones are not free."""
+JOINED_MAX = 4_096
+"""Up to this length, pieces of a line are put together as they come; longer ones are left to the reader."""
 PAGE = 500
 
 
@@ -53,96 +58,130 @@ class Spoken(msgspec.Struct, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Line])
-_KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)", re.DOTALL)
+_KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d+)", re.DOTALL)
 
 
-def key_of(run_id: str, place: Place, segment: int) -> str:
-    """The key of a segment's stream; sorted by key, the segments of an attempt are in order."""
-    return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{segment:06d}"
+def key_of(run_id: str, place: Place, token: int, segment: int) -> str:
+    """The key of a segment's stream.
+
+    The token of the lease is part of it: a worker that was lost and the one that makes the same attempt again each have
+    their own, and those of the later one come behind.
+    """
+    return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
 
 
-def place_of(run_id: str, key: str) -> tuple[Place, int] | None:
-    """The attempt and the segment that a key names, if it is one of this run."""
-    found = _KEY.fullmatch(key)
+class Segment(msgspec.Struct, frozen=True):
+    """A stream of lines, and where it belongs."""
+
+    place: Place
+    token: int
+    number: int
+    stream: Stream
+
+    @property
+    def order(self) -> tuple[str, int, int, int, int, int]:
+        """By attempt, then in the order in which they were written."""
+        place = self.place
+        return place.node, place.visit, place.index, place.attempt, self.token, self.number
+
+
+def segment_of(run_id: str, stream: Stream) -> Segment | None:
+    """What a stream's key says, if it is one of this run."""
+    found = _KEY.fullmatch(stream.key)
     if found is None or found[1] != run_id:
         return None
-    return Place(found[2], int(found[3]), int(found[4]), int(found[5])), int(found[6])
+    visit, index, attempt, token, number = map(int, found.groups()[2:])
+    return Segment(Place(found[2], visit, index, attempt), token, number, stream)
 
 
 class Journal:
     """The lines of one attempt that are not written yet, and how far the written ones have come."""
 
-    def __init__(self, tenant: str, run_id: str, place: Place) -> None:
-        self._tenant, self._run_id, self._place = tenant, run_id, place
-        self._lines: list[Line] = []
+    def __init__(self, tenant: str, run_id: str, place: Place, token: int) -> None:
+        self._tenant, self._run_id, self._place, self._token = tenant, run_id, place, token
+        self._lock, self._writing = threading.Lock(), asyncio.Lock()
+        self._lines: deque[Line] = deque()
         self._waiting = 0
         self._segment = self._version = self._size = 0
 
     def add(self, line: Line) -> None:
-        """Take a line; one that is longer than all that is kept is cut."""
+        """Take a line, or a piece of one, from any thread; the oldest are dropped that would not be kept anyway."""
         if len(line.text) > KEPT_BYTES:
             line = Line(line.at_ms, line.source, line.text[-KEPT_BYTES:])
-        self._lines.append(line)
-        self._waiting += len(line.text)
-        while self._waiting > WAITING_BYTES_MAX:
-            self._waiting -= len(self._lines.pop(0).text)
-
-    def stream(self, segment: int | None = None) -> Stream:
-        """Where it is written to at present."""
-        number = self._segment if segment is None else segment
-        return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, number))
+        with self._lock:
+            last = self._lines[-1] if self._lines else None
+            if last is not None and _goes_on(last, line):
+                self._lines[-1] = Line(last.at_ms, last.source, last.text + line.text)
+                self._waiting += len(line.text)
+            else:
+                self._lines.append(line)
+                self._waiting += len(line.text) + LINE_BYTES
+            while self._waiting > KEPT_BYTES and len(self._lines) > 1:
+                self._waiting -= len(self._lines.popleft().text) + LINE_BYTES
 
     async def write(self, store: Store) -> None:
-        """Write what has gathered, and let go of what is too old."""
-        if not self._lines:
-            return
-        lines, self._lines, self._waiting = self._lines, [], 0
-        body = _ENCODER.encode(lines)
-        for _ in range(3):
-            (result,) = await store.commit([Commit(stream=self.stream(), expected=self._version, records=(body,))])
-            if not isinstance(result, VersionConflict):
-                break
-            # A worker that was lost has begun with the same number; this one goes on where it stopped.
-            self._version = result.version
+        """Write what has gathered, and let go of what is too old; returns when all of it is written."""
+        async with self._writing:
+            lines = self._taken()
+            if lines:
+                await self._written(store, _ENCODER.encode(lines))
+
+    def _taken(self) -> list[Line]:
+        with self._lock:
+            lines, self._lines, self._waiting = list(self._lines), deque(), 0
+        return lines
+
+    async def _written(self, store: Store, body: bytes) -> None:
+        stream = self._stream(self._segment)
+        (result,) = await store.commit([Commit(stream=stream, expected=self._version, records=(body,))])
         if not isinstance(result, Committed):
-            LOG.warning("lines of %s were not kept", self.stream().key)
+            LOG.warning("lines of %s were not kept", stream.key)
             return
         self._version, self._size = result.version, self._size + len(body)
         if self._size > SEGMENT_BYTES:
             self._segment, self._version, self._size = self._segment + 1, 0, 0
             if self._segment >= SEGMENTS_KEPT:
-                await store.forget(self.stream(self._segment - SEGMENTS_KEPT))
+                await store.forget(self._stream(self._segment - SEGMENTS_KEPT))
+
+    def _stream(self, segment: int) -> Stream:
+        return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-async def journals_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[tuple[Place, int, Stream]]:
+def _goes_on(last: Line, line: Line) -> bool:
+    """Whether a text is the next piece of an unfinished line: `print` writes each of its arguments by itself."""
+    joined = len(last.text) + len(line.text) <= JOINED_MAX
+    return joined and last.source == line.source and not last.text.endswith("\n")
+
+
+async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[Segment]:
     """Every segment of a run's journals."""
     after = Stream(tenant, JOURNAL, f"{run_id}/")
     while page := await store.streams(JOURNAL, after=after, limit=PAGE):
         for stream in page:
             if stream.tenant != tenant or not stream.key.startswith(f"{run_id}/"):
                 return
-            found = place_of(run_id, stream.key)
+            found = segment_of(run_id, stream)
             if found is not None:
-                yield *found, stream
+                yield found
         after = page[-1]
 
 
-async def read_journals(store: Store, tenant: str, run_id: str, seen: dict[Stream, int]) -> list[Spoken]:
+async def read_journals(
+    store: Store, tenant: str, run_id: str, seen: dict[Stream, int], wanted: Callable[[Place], bool] = lambda _: True
+) -> list[Spoken]:
     """What was written behind `seen`, which is brought up to date: by attempt, and within it in order."""
-    found = [entry async for entry in journals_of(store, tenant, run_id)]
-    found.sort(key=lambda entry: (entry[0].node, entry[0].visit, entry[0].index, entry[0].attempt, entry[1]))
-    tails = await store.load({stream: seen.get(stream, 0) for _, _, stream in found}, snapshots=False) if found else []
-    by_stream = {tail.stream: tail for tail in tails}
+    found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
+    found.sort(key=lambda segment: segment.order)
+    streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
+    tails = await store.load(streams, snapshots=False) if streams else []
     spoken: list[Spoken] = []
-    for place, _, stream in found:
-        tail = by_stream[stream]
-        seen[stream] = tail.version
-        spoken += [Spoken(place, line) for record in tail.records for line in _DECODER.decode(record)]
+    for segment, tail in zip(found, tails, strict=True):
+        seen[tail.stream] = tail.version
+        spoken += [Spoken(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
     return spoken
 
 
 async def forget_journals(store: Store, tenant: str, run_id: str) -> None:
     """Let go of everything that a run's handlers have said."""
-    streams: list[Any] = [stream async for _, _, stream in journals_of(store, tenant, run_id)]
-    for stream in streams:
-        await store.forget(stream)
+    for segment in [segment async for segment in segments_of(store, tenant, run_id)]:
+        await store.forget(segment.stream)

@@ -23,7 +23,7 @@ from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import Disclosed
-from tidemill.stores.contract import Store, Stream
+from tidemill.stores.contract import Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
 
@@ -52,12 +52,16 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Frame)
+_DECODER = msgspec.json.Decoder(list[Frame])
 
 
-def shown(body: bytes) -> dict[str, Any]:
-    """A live frame as followers are given it; it has no seq, because it is no event."""
-    frame = _DECODER.decode(body)
+def shown(body: bytes) -> list[dict[str, Any]]:
+    """Live frames that were handed on together, as followers are given them."""
+    return [_told(frame) for frame in _DECODER.decode(body)]
+
+
+def _told(frame: Frame) -> dict[str, Any]:
+    """It has no seq, because it is no event."""
     told: dict[str, Any] = {
         "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
         "live": True,
@@ -110,16 +114,15 @@ class Air:
 
     def journal(self, journal: Journal, line: Line) -> None:
         """Take a line, from any thread."""
+        journal.add(line)
         with self._lock:
-            journal.add(line)
             self._journals[journal] = None
         self._wake()
 
     async def settle(self, journal: Journal) -> None:
-        """Write the lines of an attempt that has ended."""
+        """Write the lines of an attempt that has ended, or wait until somebody has."""
         with self._lock:
-            if self._journals.pop(journal, self) is self:
-                return
+            self._journals.pop(journal, None)
         await self._kept(journal)
 
     def _wake(self) -> None:
@@ -153,7 +156,7 @@ class Air:
         with self._lock:
             frames, self._frames = self._frames, {}
         for stream, bodies in frames.items():
-            await self._store.tell(stream, list(bodies))
+            await self._store.tell(stream, [b"[" + b",".join(bodies) + b"]"])
 
     async def _write(self) -> None:
         with self._lock:
@@ -171,10 +174,12 @@ class Air:
 class Speaker:
     """The voice of one attempt."""
 
-    __slots__ = ("_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_size", "_stream")
+    __slots__ = (
+        "_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_size", "_stream", "_token",
+    )  # fmt: skip
 
-    def __init__(self, air: Air, stream: Stream, place: Place, disclosed: Disclosed, over: Callable[[], bool]) -> None:
-        self._air, self._stream, self._place = air, stream, place
+    def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed, over: Callable[[], bool]) -> None:
+        self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
         self._disclosed, self._over = disclosed, over
         self._journal: Journal | None = None
         self._parts: list[bytes] = []
@@ -221,7 +226,7 @@ class Speaker:
         if not text:
             return
         if self._journal is None:
-            self._journal = Journal(self._stream.tenant, self._stream.key, self._place)
+            self._journal = Journal(self._stream.tenant, self._stream.key, self._place, self._token)
         self._air.journal(self._journal, Line(self._air.now_ms(), source, self.mask.text(text)))
 
     async def hush(self) -> None:

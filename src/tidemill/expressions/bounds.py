@@ -19,7 +19,10 @@ VALUES_MAX = 1_000_000
 """Values in one rendered result, counted with repetition, so that `[a, a]` nested in itself stays finite."""
 
 STEPS_MAX = 1_000_000
-"""Loop passes, calls and filtered items in the rendering of one string."""
+"""Loop passes, calls and filtered items in the rendering of one value, however many strings it has."""
+
+RENDER_MS_MAX = 1000
+"""Processor time of one rendering. It is looked at between steps, so a last step may still end after it."""
 
 RANGE_MAX = 100_000
 """Numbers in one `range()`."""
@@ -27,8 +30,20 @@ RANGE_MAX = 100_000
 INT_BITS_MAX = 1 << 16
 """Bits of a product or power; beyond it a few multiplications in a loop would take minutes."""
 
+WRITABLE_BITS_MAX = 14_280
+"""Bits of an integer that can be stored: Python writes and reads no number of more than 4,300 digits."""
+
 SOURCE_MAX = 1 << 18
 """Characters in the source of one template string."""
+
+PATTERN_MAX = 1000
+"""Characters in a regular expression of a template."""
+
+PATTERN_BYTES_MAX = 1 << 20
+"""Memory for one compiled regular expression; counted repetitions of counted repetitions end here."""
+
+PATTERN_WORK_MAX = 1 << 26
+"""Instructions of a compiled regular expression times bytes of the text: at worst half a second of matching."""
 
 
 def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:

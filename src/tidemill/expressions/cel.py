@@ -6,14 +6,20 @@ to the keys that it names.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
+from tidemill.expressions.cel_doubles import Unsuited, in_doubles
 from tidemill.expressions.cel_faults import Fault, compile_faults, reading_faults, run_time_words
-from tidemill.expressions.cel_native import NativeExpression, NativeValue, native_env
+from tidemill.expressions.cel_native import NativeEnv, NativeExpression, NativeValue, native_env
+from tidemill.expressions.cel_patterns import pattern_problem
 from tidemill.expressions.cel_syntax import Chain, chains
+from tidemill.expressions.cel_tree import Tree as Syntax
+from tidemill.expressions.cel_tree import read_tree, write_tree
+from tidemill.expressions.cel_weight import is_light
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import DEADLINE_MS
 from tidemill.expressions.paths import READERS, is_nothing
@@ -26,6 +32,12 @@ ROOTS = frozenset({"output", "ctx", "inputs", "run", "iteration", "current"})
 
 EXPRESSION_MAX = 8192
 
+DOUBLINGS_MAX = 4
+"""Uses of the macros that write their operand twice: thirty of them, one in the other, would be a billion."""
+
+_COMPARE_HINT = "compare the value with something: x > 0, x == 'yes', size(x) > 0"
+_DOUBLING = re.compile(r"\bopt(?:Flat)?Map\b")
+
 Tree = dict[str, "Tree | None"]
 """The keys that are read, level by level: None takes the whole value, an empty tree only asks if it is there."""
 
@@ -36,6 +48,7 @@ class Cel:
 
     expression: str
     native: NativeExpression
+    syntax: Syntax
     chains: tuple[Chain, ...]
     tree: Tree
     references: References
@@ -59,16 +72,30 @@ class Cel:
         return shorten(self.expression)
 
 
-def parse_cel(expression: str, path: str, problems: list[Problem]) -> Cel | None:
-    """Compile an expression, or report every problem with it; nothing is evaluated."""
-    compiled = _compiled(expression) if len(expression) <= EXPRESSION_MAX else _TOO_LONG
+def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: bool = False) -> Cel | None:
+    """Compile an expression, or report every problem with it; nothing is evaluated.
+
+    With `doubles` it is written as comparisons between nodes are: every number in it is a double, see `cel_doubles`.
+    """
+    compiled = _sized(expression) or _compiled(expression, doubles)
     if isinstance(compiled, Cel):
         return compiled
     problems += [Problem(code=each.code, message=each.message, path=path, hint=each.hint) for each in compiled]
     return None
 
 
-_TOO_LONG = (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
+def _sized(expression: str) -> tuple[Fault, ...]:
+    """Refuse what must not even reach the parser."""
+    if len(expression) > EXPRESSION_MAX:
+        return (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
+    if len(_DOUBLING.findall(expression)) > DOUBLINGS_MAX:
+        message = f"optMap and optFlatMap are limited to {DOUBLINGS_MAX} in one expression"
+        return (Fault("condition_syntax", message, "ask with hasValue() ? ... : ... instead"),)
+    try:
+        expression.encode()
+    except UnicodeEncodeError:
+        return (Fault("condition_syntax", "the expression is not valid Unicode text"),)
+    return ()
 
 
 def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
@@ -87,7 +114,7 @@ def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
         f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
-        "compare the value with something: x > 0, x == 'yes', size(x) > 0",
+        _COMPARE_HINT,
     )
 
 
@@ -100,19 +127,39 @@ def _content(answer: NativeValue) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(expression: str) -> Cel | tuple[Fault, ...]:
+def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
     env = native_env(tuple(sorted(ROOTS)))
     try:
         native = env.compile(expression)
     except Exception as error:
-        faults = compile_faults(expression, str(error), ROOTS)
+        faults = compile_faults(expression, str(error), ROOTS, doubles=doubles)
         if faults:
             return faults
-        # All that the checker minded was a comparison of an integer with a double, which works.
+        # All that the checker minded was integers next to doubles, where that works.
         native = env.compile(expression, disable_check=True)
-    found = tuple(chains(native.serialize(), ROOTS))
-    faults = reading_faults(found, native.return_type().name())
-    return faults or Cel(expression, native, found, _tree(found), _references(found))
+    try:
+        answer = native.return_type().name()
+    except RuntimeError:
+        # The answer is an object whose keys are of a kind that only the parser takes for a key.
+        return (Fault("condition_syntax", "a condition must be true or false, and this is a map", _COMPARE_HINT),)
+    syntax = read_tree(native.serialize())
+    if doubles:
+        try:
+            # Names and functions are resolved in a checked tree, so the one to rewrite is the one as parsed.
+            syntax = in_doubles(read_tree(env.compile(expression, disable_check=True).serialize()))
+        except Unsuited as unsuited:
+            return (Fault("condition_syntax", unsuited.message, unsuited.hint),)
+        native = env.deserialize(write_tree(syntax))
+    found = tuple(chains(syntax, ROOTS))
+    faults = (*reading_faults(found, answer), *_pattern_faults(syntax, env))
+    return faults or Cel(
+        expression, native, syntax, found, _tree(found), _references(found), light=is_light(syntax, ROOTS)
+    )
+
+
+def _pattern_faults(syntax: Syntax, env: NativeEnv) -> tuple[Fault, ...]:
+    problem = pattern_problem(syntax, env)
+    return () if problem is None else (Fault("condition_syntax", problem),)
 
 
 def _references(found: tuple[Chain, ...]) -> References:

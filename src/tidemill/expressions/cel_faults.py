@@ -30,7 +30,7 @@ _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _NUMBER = re.compile(r"(?:list\()?(?:int|uint|double)\)?$")
 _NUMBERS = {"int", "int64", "uint", "uint64", "double"}
 _ARITHMETIC = frozenset({"_+_", "_-_", "_*_", "_/_", "_%_"})
-_MIXING = "integers and doubles do not mix in arithmetic: write double(x) around the integer"
+MIXING = "integers and doubles do not mix in arithmetic: write double(x) around the integer"
 _LOGIC = {"_&&_": "&&", "_||_": "||", "!_": "!", "<jump_condition>": "? :"}
 
 
@@ -42,13 +42,25 @@ class Fault(NamedTuple):
     hint: str = ""
 
 
-def compile_faults(expression: str, said: str, roots: frozenset[str]) -> tuple[Fault, ...]:
-    """Translate what the compiler said; nothing if it only minded comparing integers with doubles."""
+def compile_faults(expression: str, said: str, roots: frozenset[str], *, doubles: bool = False) -> tuple[Fault, ...]:
+    """Translate what the compiler said; nothing if it only minded comparing integers with doubles.
+
+    Where every number becomes a double, nothing is said about any of them.
+    """
     errors = _ERROR.findall(said)
     if not errors:
         return (Fault("condition_syntax", shorten(_STATUS.sub("", _STATUS.sub("", said)))),)
-    found = [_fault(expression, int(line), int(column), message, roots) for line, column, message in errors]
+    found = [
+        _fault(expression, int(line), int(column), message, roots)
+        for line, column, message in errors
+        if not (doubles and _is_about_numbers(message))
+    ]
     return tuple(fault for fault in found if fault is not None)
+
+
+def _is_about_numbers(message: str) -> bool:
+    overload = _OVERLOAD.match(message)
+    return overload is not None and all(_NUMBER.match(each) for each in overload[2].split(", "))
 
 
 def _fault(expression: str, line: int, column: int, message: str, roots: frozenset[str]) -> Fault | None:
@@ -60,8 +72,8 @@ def _fault(expression: str, line: int, column: int, message: str, roots: frozens
         operator, types = overload[1], overload[2].split(", ")
         if operator in _COMPARISONS and all(_NUMBER.match(each) for each in types):
             return None
-        hint = _MIXING if operator in _ARITHMETIC and set(types) <= _NUMBERS else ""
-        return Fault("condition_syntax", f"{where}{_shown(operator)} does not take {' and '.join(types)}", hint)
+        hint = MIXING if operator in _ARITHMETIC and set(types) <= _NUMBERS else ""
+        return Fault("condition_syntax", f"{where}{shown_operator(operator)} does not take {' and '.join(types)}", hint)
     reason = message.removeprefix("Syntax error: ").split(" expecting ")[0]
     if "<EOF>" in reason:
         reason = "the expression ends too early" if expression.strip() else "the expression is empty"
@@ -123,6 +135,7 @@ def run_time_words(said: str, found: Iterable[Chain], scope: Scope) -> tuple[str
 _SIGNS = {
     "out of range": ("an integer is too large", "integers in conditions have 64 bits"),
     "Iteration budget exceeded": ("the expression goes through too many items", "10,000 is the limit"),
+    "bad_alloc": ("the expression needs too much memory", "go through fewer items, or keep less of each"),
     "basic_string": ("a string is not valid Unicode", ""),
 }
 
@@ -135,10 +148,11 @@ def _overload_words(operator: str, types: str) -> tuple[str, str]:
         hint = "whether a list has an item is written: item in list" if operator == "(list).contains" else ""
         return f"{method[2]}({', '.join(given)}) is not there for {method[1].replace('int64', 'int')}", hint
     mixed = operator in _ARITHMETIC and set(given) <= _NUMBERS and len(set(given)) > 1
-    return f"{_shown(operator)} does not take {' and '.join(given)}", _MIXING if mixed else ""
+    return f"{shown_operator(operator)} does not take {' and '.join(given)}", MIXING if mixed else ""
 
 
-def _shown(operator: str) -> str:
+def shown_operator(operator: str) -> str:
+    """Write an operator the way an author does."""
     return operator.strip("_@") or operator
 
 

@@ -40,6 +40,8 @@ class NativeEnv(Protocol):
 
     def compile(self, expression: str, disable_check: bool = False) -> NativeExpression: ...
 
+    def deserialize(self, serialized: bytes) -> NativeExpression: ...
+
 
 @lru_cache(maxsize=4)
 def native_env(variables: tuple[str, ...]) -> NativeEnv:

@@ -16,9 +16,13 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel import Cel, parse_cel
+from tidemill.expressions.compare import Comparison, Computation, parse_comparison
 from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.jsonpath import JsonPath, parse_jsonpath
 from tidemill.expressions.leaf import Steps, decide_leaf
+from tidemill.expressions.matching import Matching, parse_matching
 from tidemill.expressions.references import References, merged
+from tidemill.expressions.sandbox import Sandbox, parse_sandbox
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.shapes import Raw, no_other_keys, shape
 from tidemill.expressions.wording import kind_of, listing, pointer, shorten
@@ -41,7 +45,7 @@ class Composite:
         object.__setattr__(self, "references", merged(part.references for part in self.parts))
 
 
-Single = Cel
+Single = Cel | JsonPath | Sandbox | Comparison | Computation | Matching
 """The kinds that are not made of others."""
 
 Condition = Single | Composite
@@ -190,4 +194,11 @@ def _operator(given: Json, path: str, problems: list[Problem]) -> Operator | Non
 
 
 _Parser = Callable[[Raw, str, list[Problem], int], Condition | None]
-_PARSERS: Mapping[str, _Parser] = {"cel": _parsed_cel, "composite": _parsed_composite}
+_PARSERS: Mapping[str, _Parser] = {
+    "cel": _parsed_cel,
+    "composite": _parsed_composite,
+    "cross_node_comparison": lambda raw, path, problems, _: parse_comparison(raw, path, problems),
+    "jsonpath": lambda raw, path, problems, _: parse_jsonpath(raw, path, problems),
+    "python_sandbox": lambda raw, path, problems, _: parse_sandbox(raw, path, problems),
+    "schema_validation": lambda raw, path, problems, _: parse_matching(raw, path, problems),
+}

@@ -1,8 +1,8 @@
-"""One rendering in progress: the scope that names are looked up in, and the budget that is left."""
+"""One string while Jinja renders it: the scope that names are looked up in, and the meter that runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jinja2.environment import Environment
@@ -10,9 +10,8 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
-from tidemill.expressions.bounds import STEPS_MAX
-from tidemill.expressions.failure import template_failed
 from tidemill.expressions.growth import bounded_range
+from tidemill.expressions.meter import Meter
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.paths import READERS, Path, build
 from tidemill.expressions.scope import Scope
@@ -33,14 +32,18 @@ FUNCTIONS: Mapping[str, Any] = {"range": bounded_range, "dict": _made_dict, "nam
 class ScopeContext(Context):
     """Jinja's context over our scope; built directly, because Jinja's own way copies all names first."""
 
+    spend: Callable[[int], None]
+    weigh: Callable[[object], None]
+
     def __init__(
-        self, environment: Environment, evaluation: EvalContext, scope: Scope, paths: tuple[Path, ...]
+        self, environment: Environment, evaluation: EvalContext, scope: Scope, paths: tuple[Path, ...], meter: Meter
     ) -> None:
         self.environment = environment
         self.eval_ctx = evaluation
         self.scope = scope
         self.paths = paths
-        self.steps_left = STEPS_MAX
+        self.spend = meter.spend
+        self.weigh = meter.weigh
         self.parent: dict[str, Any] = {}
         self.vars: dict[str, Any] = {}
         self.exported_vars: set[str] = set()
@@ -61,26 +64,3 @@ class ScopeContext(Context):
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
         """Stay what we are: no function of ours looks at the variables of a loop."""
         return self
-
-    def weigh(self, value: object) -> None:
-        """Pay for every value inside, before they are compared one by one.
-
-        A list that holds itself twice, sixty times over, is small in memory and endless to compare.
-        """
-        waiting = [value]
-        while waiting:
-            each = waiting.pop()
-            if isinstance(each, dict):
-                inside: list[Any] = list(each.values())
-            elif isinstance(each, list | tuple):
-                inside = list(each)
-            else:
-                continue
-            self.spend(1 + len(inside))
-            waiting.extend(inside)
-
-    def spend(self, steps: int) -> None:
-        """Pay for work; a rendering that spends too much ends."""
-        self.steps_left -= max(0, steps)
-        if self.steps_left < 0:
-            raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")

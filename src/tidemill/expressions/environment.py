@@ -6,11 +6,12 @@ attribute to walk along, whatever its name, and a new attribute in a future Pyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, cast
 
-from jinja2.lexer import Lexer
+from jinja2.lexer import Lexer, Token
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -32,6 +33,8 @@ COMPARED, KEY = "an operand", "a key"
 _CALL_STEPS = 5
 """A call counts more than a pass of a loop, because it takes as much longer."""
 
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_KNOWN_ESCAPES = frozenset("\n\\'\"abfnrtvxuUN01234567")
 _LOOP_ATTRIBUTES = frozenset(
     ["index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0", "previtem", "nextitem"]
 )
@@ -95,6 +98,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The one environment of all templates; it holds no state of any rendering."""
 
     intercepted_binops = frozenset(OPERATORS)
+    concat = staticmethod(partial(joined, ""))
+    """What a macro or a `set` block has printed, put together."""
 
     def __init__(self) -> None:
         # Without the optimizer nothing is evaluated while compiling.
@@ -266,9 +271,10 @@ _INTERNAL = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _co
 
 
 class _FaithfulLexer(Lexer):
-    """Keeps carriage returns, which Jinja turns into newlines: request bodies and mails need them.
+    r"""Keeps carriage returns, which Jinja turns into newlines: request bodies and mails need them.
 
-    They travel through Jinja as another white-space character that the text does not hold.
+    They travel through Jinja as another white-space character that the text does not hold. And it reads `\d` in a
+    string as a backslash and a letter, as it is needed in patterns.
     """
 
     _STAND_INS = "\x1c\x1d\x1e\x1f"
@@ -284,5 +290,24 @@ class _FaithfulLexer(Lexer):
         for line, token, value in super().tokeniter(source.replace("\r", stand_in), name, filename, state):
             yield line, token, value.replace(stand_in, "\r")
 
+    def wrap(
+        self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
+    ) -> Iterator[Token]:
+        """Turn tokens into values."""
+        return super().wrap(map(_with_sound_escapes, stream), name, filename)
+
     def _normalize_newlines(self, value: str) -> str:
         return value
+
+
+def _with_sound_escapes(token: tuple[int, str, str]) -> tuple[int, str, str]:
+    r"""Double the backslash of an escape that Python does not know, such as `\d`: it stands for itself.
+
+    Python reads it that way too, but warns, and will refuse it one day.
+    """
+    line, kind, value = token
+    return (line, kind, _ESCAPE.sub(_sound_escape, value)) if kind == "string" and "\\" in value else token
+
+
+def _sound_escape(escape: re.Match[str]) -> str:
+    return escape[0] if escape[1] in _KNOWN_ESCAPES else f"\\{escape[0]}"

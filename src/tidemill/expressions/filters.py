@@ -1,7 +1,8 @@
 """The filters and tests that templates may use.
 
-They are Jinja's, under a meter: each use pays for the items it is given, and what is missing is refused
-instead of being taken for empty. Those that can blow a value up are written anew with bounds. Left out:
+Most are Jinja's, under a meter: each use pays for the items it is given, and what is missing is refused
+instead of being taken for empty. Those that can blow a value up are written anew with bounds; those about
+regular expressions and dates have files of their own, `patterns` and `moments`. Left out:
 `attr` (objects have only keys here), `random` (a rendering must be repeatable), `pprint` and `urlize`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -21,6 +23,8 @@ from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import template_failed
 from tidemill.expressions.growth import formatted, joined, padded, replaced, room
 from tidemill.expressions.missing import Missing
+from tidemill.expressions.moments import MOMENT_FILTERS
+from tidemill.expressions.patterns import PATTERN_FILTERS, PATTERN_TESTS
 from tidemill.expressions.plain import plain, text
 
 Function = Callable[..., Any]
@@ -29,6 +33,8 @@ _LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
 _ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
 _ON_TEXT = frozenset(
     [
+        "b64decode",
+        "b64encode",
         "capitalize",
         "center",
         "e",
@@ -38,6 +44,8 @@ _ON_TEXT = frozenset(
         "indent",
         "lower",
         "replace",
+        *PATTERN_FILTERS,
+        *PATTERN_TESTS,
         "safe",
         "striptags",
         "string",
@@ -55,18 +63,20 @@ _COMPARING = frozenset(
 _SPELLING = frozenset({"xmlattr", "urlencode"})
 _INDENT_MAX = 16
 _PRECISION_MAX = 300
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
 
 
 def filters() -> dict[str, Any]:
     """Build the table of filters."""
     jinja = {name: _from_jinja(function) for name, function in FILTERS.items() if name not in _LEFT_OUT}
-    return {name: _metered(name, function) for name, function in {**jinja, **_OWN}.items()}
+    own = {**_OWN, **PATTERN_FILTERS, **MOMENT_FILTERS}
+    return {name: _metered(name, function) for name, function in {**jinja, **own}.items()}
 
 
 def tests() -> dict[str, Any]:
     """Build the table of tests."""
-    jinja = cast(Mapping[str, Function], TESTS)
-    return {name: _metered(name, _from_jinja(function)) for name, function in jinja.items()}
+    jinja = {name: _from_jinja(function) for name, function in cast(Mapping[str, Function], TESTS).items()}
+    return {name: _metered(name, function) for name, function in {**jinja, **PATTERN_TESTS}.items()}
 
 
 def _from_jinja(function: Function) -> Function:
@@ -194,6 +204,23 @@ def _narrow(indent: int | None) -> int | None:
     return indent
 
 
+def _b64encode(_context: ScopeContext, value: str, urlsafe: bool = False) -> str:
+    room(len(value) * 4)
+    encode = urlsafe_b64encode if urlsafe else b64encode
+    return encode(value.encode()).decode("ascii")
+
+
+def _b64decode(_context: ScopeContext, value: str) -> str:
+    """Decode either alphabet; the padding at the end may be left out."""
+    plus_and_slash = value.translate(_STANDARD_ALPHABET).rstrip("=")
+    try:
+        return b64decode(plus_and_slash + "=" * (-len(plus_and_slash) % 4), validate=True).decode()
+    except UnicodeDecodeError:
+        raise template_failed("the decoded bytes are not text in UTF-8") from None
+    except ValueError:
+        raise template_failed("the value is not in base64") from None
+
+
 def _batch(context: ScopeContext, value: Iterable[Any], linecount: int, fill_with: Any = None) -> Any:
     context.spend(linecount)
     return FILTERS["batch"](value, linecount, fill_with)
@@ -233,6 +260,8 @@ def _default(_context: ScopeContext, value: Any, default_value: Any = "", boolea
 
 
 _OWN: Mapping[str, Function] = {
+    "b64decode": _b64decode,
+    "b64encode": _b64encode,
     "batch": _batch,
     "center": _center,
     "d": _default,

@@ -1,12 +1,14 @@
-"""Where conditions are decided that must not be decided in this process."""
+"""Where is done what must not be done in this process: conditions are decided, and chores carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
+from tidemill.expressions.chores import Chore
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand, Steps
+from tidemill.expressions.scope import Json
 
 _T = TypeVar("_T")
 
@@ -23,8 +25,20 @@ class Isolation(Protocol):
         ...
 
 
+class Carrier(Protocol):
+    """Somebody who carries out chores in processes that can be killed."""
+
+    async def carry_out(self, chore: Chore) -> Json:
+        """Give the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
+        ...
+
+
 class Nowhere:
     """For an engine without processes to spare: what is too much for its own is refused."""
+
+    async def carry_out(self, chore: Chore) -> Json:
+        """Refuse."""
+        raise condition_failed(f"{chore.what} needs another process, and there is none")
 
     async def holds(self, errand: Errand) -> bool:
         """Refuse."""

@@ -11,14 +11,15 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tidemill.expressions.bounds import WRITABLE_BITS_MAX
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Json, Scope
 
 ITEMS_MAX = 1000
 """Items of lists and objects that a condition may reach and still be decided in this process."""
 
-TEXT_REACH_MAX = 1 << 20
-"""Characters of strings, likewise."""
+TEXT_REACH_MAX = 1 << 16
+"""Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
 
 DEADLINE_MS = 5000
 """What an errand may take, unless its kind says otherwise."""
@@ -67,6 +68,11 @@ class Errand:
     scope: Scope
     deadline_ms: int
 
+    @property
+    def what(self) -> str:
+        """What is spoken of when it has no answer."""
+        return "the condition"
+
 
 _T = TypeVar("_T")
 Steps = Generator[Errand, bool, _T]
@@ -97,10 +103,16 @@ def is_small(data: Json) -> bool:
             items -= len(each)
             if items < 0:
                 return False
+            text -= sum(map(len, each))
+            if text < 0:
+                return False
             waiting.extend(each.values())
         elif kind is list:
             items -= len(each)
             if items < 0:
                 return False
             waiting.extend(each)
+        elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
+            # Native code dies of it, and it cannot travel either: whoever packs it says so.
+            return False
     return True

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2.runtime import Undefined
 
-from tidemill.expressions.bounds import DEPTH_MAX, TEXT_MAX, VALUES_MAX
+from tidemill.expressions.bounds import DEPTH_MAX, WRITABLE_BITS_MAX, TEXT_MAX, VALUES_MAX
 from tidemill.expressions.failure import template_failed
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.scope import Json
@@ -25,8 +25,7 @@ _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed,
 
 def plain(value: object) -> Json:
     """Give the value as JSON of exact built-in types; containers are copied, scalars are shared."""
-    kind = type(value)
-    if kind is int or kind is bool or value is None:
+    if value is None or type(value) is bool:
         return value
     return _Walk().convert(value, 0)
 
@@ -63,8 +62,10 @@ class _Walk:
         if kind is str:
             self.left -= len(value) >> 6
             return _sound(value)
-        if kind is int or kind is bool or value is None:
+        if kind is bool or value is None:
             return value
+        if kind is int:
+            return _writable(value)
         if kind is float:
             return _finite(value)
         if depth >= DEPTH_MAX:
@@ -84,6 +85,12 @@ def _sound(value: str) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise template_failed("the result holds a string that is not valid Unicode") from None
+    return value
+
+
+def _writable(value: int) -> int:
+    if value.bit_length() > WRITABLE_BITS_MAX:
+        raise template_failed("the result holds an integer with thousands of digits", "turn it into a float: `x | float`")
     return value
 
 

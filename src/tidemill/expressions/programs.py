@@ -22,6 +22,7 @@ from tidemill.expressions.context import FUNCTIONS, ScopeContext
 from tidemill.expressions.environment import PATH, TemplateEnvironment, environment
 from tidemill.expressions.failure import Explanation, ExpressionError, template_failed
 from tidemill.expressions.growth import room
+from tidemill.expressions.meter import Meter
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.paths import Path, build
 from tidemill.expressions.plain import plain, text
@@ -67,7 +68,7 @@ class Program(Protocol):
     @property
     def references(self) -> References: ...
 
-    def evaluate(self, scope: Scope) -> Json: ...
+    def evaluate(self, scope: Scope, meter: Meter) -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Fixed:
     text: str
     references: References = NOTHING
 
-    def evaluate(self, scope: Scope) -> Json:
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Give the text."""
         return self.text
 
@@ -93,7 +94,7 @@ class Value:
         """What the path refers to."""
         return self.path.references
 
-    def evaluate(self, scope: Scope) -> Json:
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Follow the path."""
         value = self.path.follow(scope)
         if isinstance(value, Missing):
@@ -108,7 +109,7 @@ class Joined:
     parts: tuple[str | Path, ...]
     references: References
 
-    def evaluate(self, scope: Scope) -> Json:
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Follow the paths and join everything."""
         shown: list[str] = []
         for part in self.parts:
@@ -121,6 +122,7 @@ class Joined:
             shown.append(value if type(value) is str else text(value))
         whole = "".join(shown)
         room(len(whole))
+        meter.spend(1 + (len(whole) >> 6))
         return whole
 
 
@@ -136,11 +138,14 @@ class Compiled:
     single: bool
     """The string is exactly one expression, so its value keeps its type."""
 
-    def evaluate(self, scope: Scope) -> Json:
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Run the template."""
-        context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths)
+        context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
         try:
-            return self._value(context) if self.single else self._text(context)
+            meter.spend(1)
+            value = self._value(context) if self.single else self._text(context)
+            meter.spend(1)
+            return value
         except ExpressionError as failure:
             raise _failure(failure.message, scope, failure.hint) from None
         except TidemillError:

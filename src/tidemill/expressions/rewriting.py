@@ -8,6 +8,7 @@ meaning here are refused. Nothing is evaluated.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from math import isfinite
 from typing import NamedTuple, cast
 
@@ -27,6 +28,7 @@ from tidemill.expressions.environment import (
     TemplateEnvironment,
 )
 from tidemill.expressions.paths import READERS, Key, Path, build
+from tidemill.expressions.patterns import check_arguments
 from tidemill.expressions.references import NODE_MAPS, References, merged
 from tidemill.expressions.wording import listing, meant
 
@@ -181,11 +183,21 @@ class Rewriting(NodeTransformer):
 
     def _filter_node(self, node: nodes.Filter) -> nodes.Node:
         """Check that the filter exists."""
+        self._check_pattern(node)
         return self._known(node, node.name, "filter", set(self.environment.filters))
 
     def _test_node(self, node: nodes.Test) -> nodes.Node:
         """Check that the test exists."""
+        self._check_pattern(node)
         return self._known(node, node.name, "test", set(self.environment.tests))
+
+    def _check_pattern(self, node: nodes.Filter | nodes.Test) -> None:
+        """Refuse a regular expression that is written out and cannot be used."""
+        constants = takewhile(lambda each: isinstance(each, nodes.Const), node.args)
+        written = [cast(nodes.Const, each).value for each in constants]
+        failure = check_arguments(node.name, written) if written else None
+        if failure is not None:
+            self._fault(node, failure.message, failure.hint)
 
     def _for(self, node: nodes.For) -> nodes.Node:
         """Meter the loop: a pass costs a step, and more if its body prints much fixed text."""

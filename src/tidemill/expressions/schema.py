@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import NoReturn
+from urllib.parse import urldefrag
 
 import jsonschema_rs
 import msgspec
@@ -18,7 +19,9 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
+from tidemill.expressions.cel_patterns import states
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.schema_reach import STEPS_MAX, Reach, reach
 from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import meant, pointer, shorten
 
@@ -26,7 +29,16 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROBLEMS_MAX = 100
 SCHEMA_BYTES_MAX = 1 << 20
 CACHED_BYTES_MAX = 1 << 15
-BACKTRACKS_MAX = 100_000
+PATTERNS_MAX = 200
+PATTERNS_TEXT_MAX = 1 << 14
+"""Characters of all regular expressions together; even to refuse one of a megabyte takes seconds."""
+
+PATTERN_BYTES_MAX = 1 << 20
+BACKTRACKS_MAX = 1000
+"""Each may cost another pass over the text, so a text of a mebibyte takes about a second at worst."""
+
+LIGHT_STEPS_MAX = 1000
+LIGHT_STATES_MAX = 100
 
 Wildcard = Callable[[Json], bool]
 
@@ -34,18 +46,25 @@ Wildcard = Callable[[Json], bool]
 class Schema:
     """A compiled schema; immutable, and safe to share between threads."""
 
-    __slots__ = ("_validator", "source")
+    __slots__ = ("_knotted", "_validator", "light", "source")
 
-    def __init__(self, source: Json, validator: jsonschema_rs.Validator) -> None:
+    def __init__(self, source: Json, validator: jsonschema_rs.Validator, found: Reach) -> None:
         self.source = source
         self._validator = validator
+        self._knotted = found.knotted
+        self.light = not found.refers and found.steps <= LIGHT_STEPS_MAX and _are_light(found.patterns)
+        """Checking few values ends soon, whatever they are."""
 
     def accepts(self, value: Json) -> bool:
         """Tell whether the value fits, as fast as possible."""
         try:
-            return not deeper_than(value) and self._validator.is_valid(value)
+            return not deeper_than(value) and self.matches(value)
         except ValueError:
             return False
+
+    def matches(self, value: Json) -> bool:
+        """Tell whether a value that is not nested too deep fits; raise `ValueError` if it is not JSON."""
+        return self._validator.is_valid(value)
 
     def problems(
         self, value: Json, path: str = "", *, wildcard: Wildcard | None = None, code: str = "schema_mismatch"
@@ -55,6 +74,10 @@ class Schema:
             return []
         if deeper_than(value):
             return [Problem(code=code, message=f"it is nested more than {DEPTH_MAX} levels deep", path=path)]
+        if self._knotted:
+            # To list what is wrong would take time and memory without bound.
+            is_open = wildcard is not None and _holds(value, wildcard)
+            return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
             errors = list(islice(self._errors(value, wildcard), PROBLEMS_MAX))
         except ValueError as error:
@@ -125,13 +148,25 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     wrong = tuple(_schema_problem(error) for error in islice(_dialect().iter_errors(source), PROBLEMS_MAX))
     if wrong:
         return wrong
+    found = reach(source, frozenset({DIALECT}))
+    if found.steps > STEPS_MAX or found.endless:
+        hint = "refer to each definition once at the same place of a value"
+        return (_invalid(f"its references multiply: checking it could take more than {STEPS_MAX} steps", "", hint),)
+    if len(found.patterns) > PATTERNS_MAX:
+        return (_invalid(f"it has more than {PATTERNS_MAX} regular expressions", ""),)
     try:
         # From the text, because the library would take some Python values that JSON does not have.
-        return Schema(source, _validator(encoded.decode()))
+        validator = _validator(encoded.decode())
     except ValidationError as error:
-        return (_schema_problem(error),)
+        return (_schema_problem(error, source),)
     except ValueError as error:
         return (_invalid(shorten(str(error)), ""),)
+    # The library may understand references that were not followed here.
+    return (_invalid(found.problem, "", _DEFS_HINT),) if found.problem else Schema(source, validator, found)
+
+
+def _are_light(patterns: Iterable[str]) -> bool:
+    return sum(map(states, patterns)) <= LIGHT_STATES_MAX
 
 
 def _validator(schema: str) -> jsonschema_rs.Validator:
@@ -139,7 +174,9 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
         schema,
         validate_formats=True,
         retriever=_refuse,
-        pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX),
+        pattern_options=jsonschema_rs.FancyRegexOptions(
+            backtrack_limit=BACKTRACKS_MAX, size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX
+        ),
     )
 
 
@@ -165,19 +202,64 @@ def _shape_problems(schema: Json, path: str) -> list[Problem]:
         return [_invalid(f"it is not JSON: {shorten(str(error))}", path)]
     if size > SCHEMA_BYTES_MAX:
         return [_invalid(f"it is larger than {SCHEMA_BYTES_MAX} bytes", path)]
+    if sum(map(len, _patterns(schema))) > PATTERNS_TEXT_MAX:
+        return [_invalid(f"its regular expressions have more than {PATTERNS_TEXT_MAX} characters together", path)]
     dialect = schema.get("$schema", DIALECT) if isinstance(schema, dict) else DIALECT
     if not isinstance(dialect, str) or dialect.rstrip("#") != DIALECT:
         return [_invalid("schemas are written in draft 2020-12", f"{path}/$schema", "leave $schema out")]
     return []
 
 
-def _schema_problem(error: ValidationError) -> Problem:
+def _patterns(schema: Json) -> Iterator[str]:
+    """Give what may be a regular expression, in a schema that may not even be one."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            waiting += each.values()
+            named = each.get("patternProperties")
+            yield from map(str, named if isinstance(named, dict) else ())
+            if isinstance(each.get("pattern"), str):
+                yield each["pattern"]
+
+
+def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
     place = _pointer("", error.instance_path)
     if "is not present in a registry" in error.message:
         target = error.message.split("'")[1]
-        hint = "put the schema under $defs and refer to it as #/$defs/<name>"
-        return _invalid(f"$ref to {shorten(target, 80)} is refused: nothing is fetched", place, hint)
+        message = f"$ref to {shorten(target, 80)} is refused: nothing is fetched"
+        return _invalid(message, _reference_place(source, target), _DEFS_HINT)
+    pattern = error.message.removesuffix(' is not a "regex"')
+    if pattern != error.message:
+        message = f"{shorten(pattern, 200)} is no regular expression that can be compiled"
+        hint = "counted repetition is limited: lengths of strings are minLength and maxLength"
+        return _invalid(message, place, hint)
     return _invalid(shorten(error.message, 300), place, _alternatives(error))
+
+
+_DEFS_HINT = "put the schema under $defs and refer to it as #/$defs/<name>"
+
+
+def _reference_place(source: Json, target: str) -> str:
+    """Find the reference to a target, as a JSON pointer; empty if it is written in another way."""
+    waiting = [(source, "")]
+    while waiting:
+        each, path = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [(below, pointer(path, key)) for key, below in each.items()]
+        elif isinstance(each, list):
+            waiting += [(below, pointer(path, number)) for number, below in enumerate(each)]
+        elif isinstance(each, str) and path.endswith(("/$ref", "/$dynamicRef")) and _leads_to(each, target):
+            return path
+    return ""
+
+
+def _leads_to(reference: str, target: str) -> bool:
+    """A relative reference has been completed, and a fragment taken off, when the library gives up."""
+    name = urldefrag(reference)[0]
+    return bool(name) and target.endswith(name.removeprefix("./"))
 
 
 def _invalid(message: str, path: str, hint: str = "") -> Problem:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.meter import Meter
 from tidemill.expressions.programs import Outcome, Program, compile_source, has_syntax
 from tidemill.expressions.references import References, merged
 from tidemill.expressions.rewriting import Fault
@@ -32,7 +33,7 @@ class Template:
 
     def render(self, scope: Scope) -> Json:
         """Fill in the values; raise `ExpressionError` with the place of the string that failed."""
-        return self.part.render(scope)
+        return self.part.render(scope, Meter())
 
 
 def compile_template(value: Json) -> Template:
@@ -63,7 +64,7 @@ def is_template(value: Json) -> bool:
 class _Constant:
     value: Json
 
-    def render(self, scope: Scope) -> Json:
+    def render(self, scope: Scope, meter: Meter) -> Json:
         return self.value
 
 
@@ -72,9 +73,9 @@ class _Text:
     program: Program
     path: str
 
-    def render(self, scope: Scope) -> Json:
+    def render(self, scope: Scope, meter: Meter) -> Json:
         try:
-            return self.program.evaluate(scope)
+            return self.program.evaluate(scope, meter)
         except ExpressionError as failure:
             failure.path = self.path
             raise
@@ -87,10 +88,10 @@ class _Object:
     whole: dict[str, Json]
     entries: tuple[tuple[str, _Part], ...]
 
-    def render(self, scope: Scope) -> Json:
+    def render(self, scope: Scope, meter: Meter) -> Json:
         filled = self.whole.copy()
         for key, part in self.entries:
-            filled[key] = part.render(scope)
+            filled[key] = part.render(scope, meter)
         return filled
 
 
@@ -99,10 +100,10 @@ class _List:
     whole: list[Json]
     entries: tuple[tuple[int, _Part], ...]
 
-    def render(self, scope: Scope) -> Json:
+    def render(self, scope: Scope, meter: Meter) -> Json:
         filled = self.whole.copy()
         for index, part in self.entries:
-            filled[index] = part.render(scope)
+            filled[index] = part.render(scope, meter)
         return filled
 
 

@@ -57,6 +57,14 @@ HUMAN = NodeType(
     schemas=("form",),
     check=_never_agreed,
     description="Asks people to approve, reject or request changes.",
+    output_schema={
+        "type": "object",
+        "properties": {
+            "decision": {"type": "string"},
+            **dict.fromkeys(("comments", "decided_by", "decided_at", "form"), True),
+        },
+        "additionalProperties": False,
+    },
     config_schema={
         "type": ["object", "null"],
         "properties": {

@@ -94,9 +94,15 @@ def _find(value: Json, steps: tuple[str | int, ...], found: Found) -> None:
 
 
 def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
-    """Whether a type keeps the field secret in which a string stands; a dot leads into a nested field."""
-    fields = [tuple(field.split(".")) for field in secret_fields]
-    return any(steps[: len(field)] == field for field in fields)
+    """Whether a type keeps the field secret in which a string stands.
+
+    A dot leads into a nested field, and a star is every item of a list.
+    """
+    fields = [field.split(".") for field in secret_fields]
+    return any(
+        len(steps) >= len(field) and all(part in ("*", step) for part, step in zip(field, steps, strict=False))
+        for field in fields
+    )
 
 
 def check_roots(place: Place, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:

@@ -1,0 +1,273 @@
+"""The condition `cross_node_comparison`: a value of this node against one of another.
+
+It is written as two operands and an operator, with the meaning that `relations` gives them, or as an expression in
+CEL in which every number is a double (`cel_doubles`), because values of different nodes are what people compute
+with, and nobody knows which of them are integers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.expressions.cel import Cel, parse_cel
+from tidemill.expressions.cel_doubles import doubled
+from tidemill.expressions.failure import Explanation, ExpressionError, condition_failed
+from tidemill.expressions.leaf import DEADLINE_MS
+from tidemill.expressions.missing import Missing
+from tidemill.expressions.paths import Key, Path, build, node_path
+from tidemill.expressions.references import NOTHING, References
+from tidemill.expressions.relations import HOLDER_HINT, ORDER_HINT, RELATIONS, hopeless
+from tidemill.expressions.scope import Json, Scope
+from tidemill.expressions.shapes import Raw, no_other_keys, shape
+from tidemill.expressions.wording import kind_of, listing, place, shorten
+
+PATH_MAX = 1000
+"""Characters of a path."""
+
+Side = Literal["left", "right"]
+
+_KEY = re.compile(
+    r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
+)
+_PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
+_EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A place to read a value from, or a value; with a place, a value is what is used where nothing is found."""
+
+    path: Path | None
+    value: Json = None
+    has_value: bool = False
+
+    def read(self, scope: Scope) -> Json:
+        """Give the value; raise `ExpressionError` if there is none."""
+        if self.path is None:
+            return self.value
+        found = self.path.follow(scope)
+        if not isinstance(found, Missing):
+            return found
+        if self.has_value:
+            return self.value
+        why = found.explanation
+        hint = why.hint if isinstance(why, Explanation) and why.hint.startswith("did you mean") else ""
+        raise condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        if self.path is None:
+            return {"value": self.value}
+        part = "meta" if self.path.meta else "output"
+        written: Raw = {"source": "current", "path": _written(part, self.path.keys)}
+        if self.path.node is not None:
+            written |= {"source": "context", "node": self.path.node}
+        return written | {"default": self.value} if self.has_value else written
+
+    def told(self) -> str:
+        """Name it in a sentence."""
+        return shorten(_json(self.value) if self.path is None else self.path.text, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two operands and what is asked of them."""
+
+    left: Operand
+    operator: str
+    right: Operand
+    references: References = field(init=False)
+    light: bool = True
+    deadline_ms: int = DEADLINE_MS
+
+    def __post_init__(self) -> None:
+        left, right = (NOTHING if each.path is None else each.path.references for each in (self.left, self.right))
+        object.__setattr__(self, "references", left | right)
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        sides = {"left": self.left.normal(), "operator": self.operator, "right": self.right.normal()}
+        return {"type": "cross_node_comparison", **sides}
+
+    def bind(self, scope: Scope) -> list[Json]:
+        """Give the two values."""
+        return [self.left.read(scope), self.right.read(scope)]
+
+    def holds(self, data: Json, scope: Scope) -> bool:
+        """Compare; raise `ExpressionError` if the values cannot be compared."""
+        try:
+            return RELATIONS[self.operator](*data)
+        except ExpressionError as error:
+            raise condition_failed(f"{error.message} (in `{self.told()}`)", error.hint) from None
+
+    def told(self) -> str:
+        """Name it in a sentence."""
+        return f"{self.left.told()} {self.operator} {self.right.told()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """An expression in CEL in which every number is a double."""
+
+    program: Cel
+
+    @property
+    def references(self) -> References:
+        """What the expression refers to."""
+        return self.program.references
+
+    @property
+    def light(self) -> bool:
+        """It is as light as the same expression in CEL."""
+        return self.program.light
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long it may take as an errand."""
+        return self.program.deadline_ms
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        return {"type": "cross_node_comparison", "expression": self.program.expression}
+
+    def bind(self, scope: Scope) -> Json:
+        """Give each root, cut down to what is read of it."""
+        return self.program.bind(scope)
+
+    def holds(self, data: Json, scope: Scope) -> bool:
+        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
+        return self.program.holds(doubled(data), scope)
+
+    def told(self) -> str:
+        """Name it in a sentence."""
+        return self.program.told()
+
+
+def parse_comparison(raw: Raw, path: str, problems: list[Problem]) -> Comparison | Computation | None:
+    """Read a comparison in either form, or report every problem with it."""
+    if "expression" in raw:
+        return _computation(raw, path, problems)
+    no_other_keys(raw, ("type", "left", "operator", "right"), path, problems)
+    known = len(problems)
+    operator = raw.get("operator")
+    if not isinstance(operator, str) or operator not in RELATIONS:
+        message = "a comparison needs an operator" if operator is None else "there is no such operator"
+        problems.append(shape(message, f"{path}/operator", f"one of: {listing(RELATIONS)}"))
+    left, right = (_operand(raw, side, path, problems) for side in ("left", "right"))
+    if len(problems) > known or left is None or right is None or not isinstance(operator, str):
+        return None
+    comparison = Comparison(left, operator, right)
+    _report_hopeless(comparison, path, problems)
+    return comparison
+
+
+def _computation(raw: Raw, path: str, problems: list[Problem]) -> Computation | None:
+    no_other_keys(raw, ("type", "expression"), path, problems)
+    expression = raw["expression"]
+    if not isinstance(expression, str):
+        hint = "such as current.total > ctx.forecast.total * 1.1"
+        problems.append(shape(f"the expression is a string, not {kind_of(expression)}", f"{path}/expression", hint))
+        return None
+    program = parse_cel(expression, f"{path}/expression", problems, doubles=True)
+    return None if program is None else Computation(program)
+
+
+def _operand(raw: Raw, side: str, path: str, problems: list[Problem]) -> Operand | None:
+    here = f"{path}/{side}"
+    given = raw.get(side)
+    if not isinstance(given, dict) or not given:
+        what = f"needs a {side} operand" if side not in raw else f"has an object as its {side} operand"
+        problems.append(shape(f"a comparison {what}", here if side in raw else path, f"such as {_EXAMPLE}"))
+        return None
+    if "value" in given:
+        no_other_keys(given, ("value",), here, problems)
+        return Operand(None, given["value"], has_value=True)
+    no_other_keys(given, ("source", "node", "path", "default"), here, problems)
+    keys = _keys(given.get("path", ""), f"{here}/path", problems)
+    place_ = None if keys is None else _place(given, keys, here, problems)
+    return None if place_ is None else Operand(place_, given.get("default"), "default" in given)
+
+
+def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> Path | None:
+    """Build the path of an operand; without a source it is a node if one is named, and this one otherwise."""
+    node = given.get("node")
+    source = given.get("source", "context" if "node" in given else "current")
+    own = keys[1:] if keys[:1] == ["output"] else keys
+    if source == "context":
+        if isinstance(node, str) and node:
+            # Written out, so that the stored form, which is, is told in the same words.
+            return node_path(place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
+        problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
+    elif source != "current":
+        problems.append(shape("source is current or context", f"{path}/source"))
+    elif "node" in given:
+        hint = "leave the node out for this node's own output, or write source: context"
+        problems.append(shape("the source `current` has no node", f"{path}/node", hint))
+    elif keys[:1] == ["meta"]:
+        hint = "a key of the output that is called so is output.meta"
+        problems.append(shape('this node has no "meta" before it has ended', f"{path}/path", hint))
+    else:
+        return build("output", own)
+    return None
+
+
+def _keys(text: Json, path: str, problems: list[Problem]) -> list[Key] | None:
+    """Take a path apart."""
+    keys: list[Key] = []
+    at = 0
+    while isinstance(text, str) and at < len(text) <= PATH_MAX:
+        found = _KEY.match(text, at)
+        key = None if found is None else _key(*found.groups())
+        if found is None or key is None:
+            problems.append(shape(f"the path is not understood from character {at + 1} on", path, _PATH_HINT))
+            return None
+        keys.append(key)
+        at = found.end()
+    if isinstance(text, str) and len(text) <= PATH_MAX:
+        return keys
+    problems.append(shape(f"a path is a string of at most {PATH_MAX} characters", path, _PATH_HINT))
+    return None
+
+
+def _key(bare: str | None, index: str | None, quoted: str | None, single: str | None) -> Key | None:
+    if index is not None:
+        return int(index)
+    if quoted is None:
+        return bare if bare is not None else single
+    try:
+        return msgspec.json.decode(quoted, type=str)
+    except msgspec.DecodeError:
+        return None
+
+
+def _written(part: str, keys: tuple[Key, ...]) -> str:
+    """Write keys so that they are read back as the same ones."""
+    for key in keys:
+        plain = isinstance(key, str) and _KEY.fullmatch(key) is not None and key[0] not in ".["
+        part += f".{key}" if plain else f"[{_json(key)}]"
+    return part
+
+
+def _json(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _report_hopeless(comparison: Comparison, path: str, problems: list[Problem]) -> None:
+    """Report values that are written in the document and can never be compared."""
+    left, operator, right = comparison.left, comparison.operator, comparison.right
+    hint = HOLDER_HINT if operator in ("in", "not_in", "contains") else ORDER_HINT
+    for side, operand in (("left", left), ("right", right)):
+        if operand.has_value and (reason := hopeless(operator, operand.value, "left" if operand is left else "right")):
+            key = "value" if operand.path is None else "default"
+            problems.append(shape(reason, f"{path}/{side}/{key}", hint))
+            return
+    if left.path is None and right.path is None:
+        try:
+            RELATIONS[operator](left.value, right.value)
+        except ExpressionError as error:
+            problems.append(shape(error.message, path, error.hint))

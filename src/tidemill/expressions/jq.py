@@ -1,0 +1,58 @@
+"""Programs in jq, run where nothing is lost when they go wrong: in a child process, see `child`.
+
+The library would show the environment of its process, read files that a program imports, and hold the interpreter's
+lock for as long as it likes. The child has no environment to show and is killed in time; the rest is kept from a
+program by what is written before it. What it makes is taken as text, because the library's own values round
+integers beyond 2^53 that a program has only passed on.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.wording import shorten
+
+PROGRAM_MAX = 20_000
+"""Characters of a program."""
+
+_BEFORE = "def modulemeta: {}; def env: {}; def input_filename: null; {} as $ENV | "
+"""Nothing can be imported after a definition, and what is defined here hides what jq has under the same name."""
+
+_PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
+
+
+def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
+    """Give the text of the list of all results of a program; raise `ExpressionError` if it fails."""
+    import jq  # type: ignore[import-not-found]
+
+    opening = f"{_BEFORE}{'.[] | ' if each else ''}("
+    # A comment at the end of the program must not swallow what comes after it.
+    whole = f"{opening}{program}\n) | tojson"
+    try:
+        results = jq.compile(whole).input_text(text.decode()).all()
+    except ValueError as error:
+        raise _failed(str(error), len(opening)) from None
+    return _checked(b"[" + b",".join(result.encode() for result in results) + b"]")
+
+
+def _checked(text: bytes) -> bytes:
+    """Refuse what jq can write and JSON cannot hold, such as 1E+400."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise condition_failed(f"the result of the program is not JSON: {shorten(str(error))}") from None
+    return text
+
+
+def _failed(said: str, shift: int) -> ExpressionError:
+    said = said.removeprefix("jq: error: ")
+    place = _PLACE.search(said)
+    if place is None:
+        return condition_failed(f"the program failed: {shorten(said, 200)}")
+    line, column = int(place[1]), int(place[2])
+    column -= shift if line == 1 else 0
+    where = f"line {line}, column {max(1, column)}"
+    return condition_failed(f"the program cannot be used: {shorten(said[: place.start()], 200)} ({where})")

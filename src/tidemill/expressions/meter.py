@@ -1,0 +1,65 @@
+"""What a rendering may spend: steps, which are the same on every machine, and processor time, which is not.
+
+A step stands for some microseconds of work, so the steps alone would let a clever template block a worker for
+several seconds. Time is therefore counted too: the processor time of this thread and not the clock on the wall,
+because a process that was stopped or a machine that is busy is not the template's fault.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter, thread_time
+from typing import Any
+
+from tidemill.expressions.bounds import RENDER_MS_MAX, STEPS_MAX
+from tidemill.expressions.failure import template_failed
+
+_SECONDS_MAX = RENDER_MS_MAX / 1000
+
+
+class Meter:
+    """The budget of one rendering, shared by all strings of the value that is rendered."""
+
+    __slots__ = ("_began", "_look_at", "_steps_left")
+
+    def __init__(self) -> None:
+        self._steps_left = STEPS_MAX
+        self._began: float | None = None
+        self._look_at = 0.0
+
+    def spend(self, steps: int) -> None:
+        """Pay for work; a rendering that spends too much ends."""
+        self._steps_left -= max(0, steps)
+        if self._steps_left < 0:
+            raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
+        if perf_counter() >= self._look_at:
+            self._look()
+
+    def weigh(self, value: object) -> None:
+        """Pay for every value inside, before they are compared one by one.
+
+        A list that holds itself twice, sixty times over, is small in memory and endless to compare.
+        """
+        waiting = [value]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, dict):
+                inside: list[Any] = list(each.values())
+            elif isinstance(each, list | tuple):
+                inside = list(each)
+            else:
+                continue
+            self.spend(1 + len(inside))
+            waiting.extend(inside)
+
+    def _look(self) -> None:
+        """Ask for the processor time, which costs twenty times what the time of day costs.
+
+        That is done once at the beginning, and again when so much time has passed that it could be used up.
+        """
+        now = thread_time()
+        if self._began is None:
+            self._began = now
+        used = now - self._began
+        if used > _SECONDS_MAX:
+            raise template_failed(f"the template takes more than {RENDER_MS_MAX} ms", "loop over fewer items")
+        self._look_at = perf_counter() + _SECONDS_MAX - used

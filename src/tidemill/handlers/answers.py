@@ -1,0 +1,79 @@
+"""What an answer over HTTP means for an attempt: is it the expected one, is it worth another try, and when?
+
+Shared by the node types that call somebody. A call that came to no answer is a failure too, with the code that the
+fetcher gave it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tidemill.handlers.contract import Fail
+from tidemill.security.egress import CallFailed, shown
+from tidemill.security.fetcher import Answer
+
+EXPECT_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 50,
+    "items": {
+        "anyOf": [
+            {"type": "integer", "minimum": 100, "maximum": 599},
+            {"type": "string", "pattern": "^([1-5]xx|[1-5][0-9]{2}(-[1-5][0-9]{2})?)$"},
+        ]
+    },
+}
+HEADERS_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 100}
+TIMEOUT_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600}
+
+_SUCCESS = ("2xx",)
+_AGAIN = frozenset({408, 425, 429})
+_SECONDS = re.compile(r"\d{1,9}")
+_QUOTED_MAX = 200
+_HINTS = {
+    401: "see `auth`: the credentials are missing or wrong",
+    403: "see `auth`: the credentials do not suffice",
+    404: "see `url`, or list 404 under `expect` if it is an answer",
+}
+
+
+def failure(error: CallFailed) -> Fail:
+    """A call that came to no answer, as the failure of an attempt."""
+    return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint)
+
+
+def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:
+    """Fail unless the status is an expected one."""
+    if any(_covers(each, answer.status) for each in expect or _SUCCESS):
+        return
+    said = " ".join(answer.body[: 4 * _QUOTED_MAX].decode("utf-8", "replace").split())[:_QUOTED_MAX]
+    message = f"{method} {shown(answer.url)} was answered with {answer.status} {answer.reason}".rstrip()
+    raise Fail(
+        "http_status",
+        f"{message}: {said}" if said else message,
+        retryable=answer.status in _AGAIN or answer.status >= 500,
+        retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
+        hint=_HINTS.get(answer.status, ""),
+    )
+
+
+def _covers(expected: int | str, status: int) -> bool:
+    first, _, last = str(expected).partition("-")
+    if first.endswith("xx"):
+        return status // 100 == int(first[0])
+    return int(first) <= status <= int(last or first)
+
+
+def retry_after_ms(text: str, now_ms: int) -> int | None:
+    """How long a server asks to wait, in seconds or until a date; None if it does not say."""
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return int(text) * 1_000
+    # It loads slowly, and hardly anybody sends a date.
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0, round(parsedate_to_datetime(text).timestamp() * 1_000) - now_ms)
+    except (ValueError, OverflowError):
+        return None

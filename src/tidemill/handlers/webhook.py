@@ -1,0 +1,106 @@
+"""Node type `webhook`: tells somebody that something happened, signed as Standard Webhooks wants it.
+
+All attempts at one visit carry the same id, so that a receiver takes the message once. A redirect is not followed: a
+signed message goes to the URL it was written for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import wall_clock_ms
+from tidemill.errors import Rejected
+from tidemill.expressions.templates import is_template
+from tidemill.handlers.answers import EXPECT_SCHEMA, HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_status, failure
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http import header_flaws, url_flaws
+from tidemill.kernel.model import Flaw, NodeType
+from tidemill.security.egress import CallFailed
+from tidemill.security.fetcher import Call, Fetcher
+from tidemill.security.signing import KEYS_MAX, signed_headers
+
+_KEY = {"type": "string", "minLength": 1}
+
+
+def _flaws(config: Any) -> Iterator[Flaw]:
+    yield from url_flaws(config.get("url"))
+    yield from header_flaws(config.get("headers"))
+    for key in _keys(config):
+        if isinstance(key, str) and not is_template(key):
+            yield Flaw("/secret", "a key must not stand in a document", "write {{ secrets.NAME }}")
+
+
+WEBHOOK = NodeType(
+    name="webhook",
+    title="Webhook",
+    icon="megaphone",
+    description="Sends a signed message to a URL.",
+    secret_fields=("url", "headers", "secret"),
+    check=_flaws,
+    config_schema={
+        "type": "object",
+        "properties": {
+            "url": {"type": "string", "minLength": 1},
+            "type": {"type": "string", "minLength": 1, "maxLength": 200},
+            "data": True,
+            "secret": {"anyOf": [_KEY, {"type": "array", "items": _KEY, "minItems": 1, "maxItems": KEYS_MAX}]},
+            "headers": HEADERS_SCHEMA,
+            "expect": EXPECT_SCHEMA,
+            "timeout_seconds": TIMEOUT_SCHEMA,
+        },
+        "required": ["url", "type", "secret"],
+        "additionalProperties": False,
+    },
+    output_schema={
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "status": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+)
+
+
+def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
+    """The node type over a fetcher."""
+
+    async def work(context: NodeContext) -> Ended:
+        moment = now_ms()
+        message_id = "msg_" + hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
+        try:
+            call = _call(context.config, message_id, moment)
+            answer = await fetcher.fetch(call)
+        except CallFailed as error:
+            raise failure(error) from error
+        check_status(answer, call.method, context.config.get("expect"), moment)
+        return Return({"id": message_id, "status": answer.status})
+
+    return Handler(WEBHOOK, work, close=fetcher.close)
+
+
+def _keys(config: Any) -> list[Any]:
+    keys = config.get("secret")
+    return keys if isinstance(keys, list) else [keys]
+
+
+def _call(config: dict[str, Any], message_id: str, now_ms: int) -> Call:
+    happened = datetime.fromtimestamp(now_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    body = msgspec.json.encode({"type": config["type"], "timestamp": happened, "data": config.get("data")})
+    try:
+        signed = signed_headers(_keys(config), message_id, now_ms, body)
+    except Rejected as refusal:
+        problem = refusal.problems[0]
+        raise Fail(problem.code, problem.message, hint=problem.hint) from None
+    given = {name.lower(): value for name, value in (config.get("headers") or {}).items()}
+    seconds = config.get("timeout_seconds")
+    return Call(
+        url=config["url"],
+        method="POST",
+        headers={"content-type": "application/json", **given, **signed},
+        body=body,
+        total_ms=None if seconds is None else max(1, round(seconds * 1_000)),
+        redirects_max=0,
+    )

@@ -1,0 +1,195 @@
+"""Connections that are checked: the one transport under every HTTP call.
+
+A name is resolved once, each of its addresses is checked, and the connection goes to a checked address; TLS and the
+`Host` header keep the name. So there is no moment between the check and the use in which a name could change its
+mind, whoever sends the request, redirects included. No proxy, cookie or redirect is known here.
+
+Loading the HTTP library takes a tenth of a second, so this module is imported when the first call is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+import httpcore2
+import httpx2
+
+from tidemill.security import addresses
+from tidemill.security.addresses import Address
+from tidemill.security.bodies import read_body
+from tidemill.security.egress import SCHEMES, CallFailed, Egress
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
+
+ADDRESSES_MAX = 8
+KEPT_SECONDS = 30
+HEADER_TOO_LONG = 431
+_UNPACKED = frozenset({b"content-encoding", b"content-length"})
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, as the system knows them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
+
+
+class CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens connections, to checked addresses only."""
+
+    def __init__(self, egress: Egress, resolver: Resolver) -> None:
+        self._egress, self._resolver, self._net = egress, resolver, httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
+        local_address: str | None = None,
+        socket_options: Iterable[SocketOption] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address that answers; all of them together have the time of one connection."""
+        seconds = self._egress.limits.connect_ms / 1_000
+        seconds = seconds if timeout is None else min(seconds, timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                found = await self._resolved(host, port)
+                self._egress.check_addresses(host, port, found)
+                return await self._connected(found, port, seconds / len(found), socket_options)
+        except TimeoutError as error:
+            message = f"{host} did not accept a connection within {seconds:g} s"
+            raise CallFailed("connection_failed", message, retryable=True) from error
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
+        socket_options: Iterable[SocketOption] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Nothing on this machine is called by its path."""
+        raise CallFailed("egress_refused", "a socket of this machine is not called")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _resolved(self, host: str, port: int) -> list[Address]:
+        address = addresses.literal(host)
+        if address is not None:
+            return [address]
+        try:
+            found = await self._resolver(host, port)
+        except (OSError, UnicodeError) as error:
+            raise CallFailed("host_unreachable", f"{host} cannot be resolved: {error}", retryable=True) from error
+        parsed = [address for text in dict.fromkeys(found) if (address := addresses.literal(text))]
+        if not parsed or len(parsed) < len(set(found)):
+            raise CallFailed("host_unreachable", f"{host} has no address", retryable=True)
+        return parsed
+
+    async def _connected(
+        self, found: list[Address], port: int, seconds: float, options: Iterable[SocketOption] | None
+    ) -> httpcore2.AsyncNetworkStream:
+        tried = found[:ADDRESSES_MAX]
+        for address in tried[:-1]:
+            try:
+                return await self._net.connect_tcp(str(address), port, seconds, None, options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue
+        return await self._net.connect_tcp(str(tried[-1]), port, None, None, options)
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """Sends one request, checked and bounded; everything that goes wrong is a `CallFailed`."""
+
+    def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
+        self._egress = egress
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=tls or httpx2.create_ssl_context(),
+            max_connections=None,
+            max_keepalive_connections=100,
+            keepalive_expiry=KEPT_SECONDS,
+            network_backend=CheckedBackend(egress, resolver),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer with a body that is decompressed already, as far as it keeps within the limits."""
+        url, limits = request.url, self._egress.limits
+        host = url.raw_host.decode("ascii")
+        self._egress.check_origin(url.scheme, host)
+        request.headers["accept-encoding"] = "gzip"
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        wanted = httpcore2.Request(
+            method=request.method,
+            url=httpcore2.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port or SCHEMES[url.scheme], target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
+        )
+        try:
+            answer = await self._pool.handle_async_request(wanted)
+        except CallFailed as error:
+            # On its way here the library took its cause away.
+            raise error from error.__context__
+        except _ERRORS as error:
+            raise _failed(error, host) from error
+        headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
+        response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, self._egress))
+        if sum(len(name) + len(value) for name, value in answer.headers) > limits.header_bytes_max:
+            await response.aclose()
+            message = f"the head of the answer of {host} is longer than {limits.header_bytes_max:,} bytes"
+            raise CallFailed("response_too_large", message)
+        return response
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of an answer as it is read."""
+
+    def __init__(self, answer: httpcore2.Response, host: str, egress: Egress) -> None:
+        self._answer, self._host, self._egress = answer, host, egress
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        encodings = [value.decode("latin-1") for name, value in self._answer.headers if _is_encoding(name)]
+        try:
+            async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._egress.limits):
+                yield piece
+        except _ERRORS as error:
+            raise _failed(error, self._host) from error
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+def _is_encoding(name: bytes) -> bool:
+    return name.lower() == b"content-encoding"
+
+
+_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
+
+
+def _failed(error: Exception, host: str) -> CallFailed:
+    """What the library says, in our words. It hides the cause of an error, which is why the context is asked."""
+    below = error.__cause__ or error.__context__
+    if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        hint = "see the certificate of the server, and which authorities this machine trusts"
+        return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(below)}", hint=hint)
+    if isinstance(error, httpcore2.TimeoutException):
+        return CallFailed("timeout", f"{host} did not answer in time", retryable=True)
+    if isinstance(error, httpcore2.ConnectError):
+        return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True)
+    if isinstance(error, httpcore2.LocalProtocolError):
+        return CallFailed("request_invalid", f"the request cannot be sent: {error}")
+    if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
+        return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
+    return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return str(getattr(error, "verify_message", "") or error.reason or error)

@@ -1,0 +1,293 @@
+"""Attacks in CEL: names and types that are not there, numbers at their edges, and work out of all proportion."""
+
+from __future__ import annotations
+
+from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each, group
+from tidemill.expressions.scope import Json
+
+SYNTAX, UNKNOWN, FAILED = "condition_syntax", "condition_unknown_name", "condition_failed"
+NAUGHT = Failed(FAILED)
+LATE = Failed(FAILED, "took longer than")
+NO_BOOL = Failed(FAILED, "must be true or false")
+NOT_A_NAME = Refused(UNKNOWN)
+BROKEN = Refused(SYNTAX)
+
+NAMES = group(
+    "name",
+    NOT_A_NAME,
+    "secrets.TOKEN == 'x'",
+    "env.HOME == '/'",
+    "os.environ",
+    "__class__ == 1",
+    "self.x == 1",
+    "item == 1",
+    "nodes.plain.output.n == 3",
+    "system('touch <file>.touched')",
+    "open('<file>') == ''",
+    "eval('1') == 1",
+    "exec('1')",
+    "getenv('<variable>') == ''",
+    "fetch('<url>') == ''",
+    "http.get('<url>').status == 200",
+    "ctx.plain.secrets == 1",
+    "ctx.plain.__class__ == 1",
+    "now() > timestamp(0)",
+    "random() > 0.5",
+    "rand.int(1) == 0",
+    "cel.bind(x, 1, x == 1)",
+    "proto.hasExt(output, x)",
+    "output.map(x, y).z(secrets)",
+)
+
+TYPES = each(
+    "type",
+    ("output.n", NO_BOOL),
+    ("output.name", NO_BOOL),
+    ("output.none", NO_BOOL),
+    ("output", NO_BOOL),
+    ("type(output) == map", Gives(True)),
+    ("type(type(1)) == type(int)", Gives(True)),
+    ("type(output.n)", BROKEN),
+    ("dyn(1)", NO_BOOL),
+    ("dyn(dyn(dyn('true')))", NO_BOOL),
+    ("dyn(1) == dyn('1')", Gives(False)),
+    ("dyn(true) == dyn(1)", Gives(False)),
+    ("1", BROKEN),
+    ("'true'", BROKEN),
+    ("null", BROKEN),
+    ("[true]", BROKEN),
+    ("{'a': true}", BROKEN),
+    ("output.flag ? 1 : 2", BROKEN),
+    ("output.name && true", NAUGHT),
+    ("output.none || false", NAUGHT),
+    ("!output.n", NAUGHT),
+    ("optional.of(true)", BROKEN),
+    ("optional.none()", BROKEN),
+    ("google.protobuf.Struct{fields: {}} == null", BROKEN),
+    ("google.protobuf.Any{type_url: '<url>'} == null", NAUGHT),
+    ("import('os')", BROKEN),
+    ("output[?'flag']", NAUGHT),
+    ("output.?flag.orValue(false)", Gives(True)),
+    ("output.?a.?b.?c.?d.orValue(false)", Gives(False)),
+    ("output.?none.?b.orValue(true)", NAUGHT),
+    ("bool('true')", Gives(True)),
+    ("bool(output.name)", NAUGHT),
+    ("b'\\xff\\xfe' == b'\\xff\\xfe'", Gives(True)),
+    ("string(b'\\xff\\xfe') == 'x'", NAUGHT),
+    ("bytes(output.name) == b'Ada'", Gives(True)),
+    ("b'a'", BROKEN),
+    ("output.n == b'3'", Gives(False)),
+)
+
+EDGES = each(
+    "edge",
+    ("9223372036854775807 + 1 > 0", NAUGHT),
+    ("-9223372036854775808 - 1 < 0", NAUGHT),
+    ("9223372036854775807 * 9223372036854775807 > 0", NAUGHT),
+    ("-9223372036854775808 / -1 > 0", NAUGHT),
+    ("9223372036854775808 > 0", BROKEN),
+    ("99999999999999999999999999999999999999 > 0", BROKEN),
+    ("0x" + "f" * 5000 + " > 0", BROKEN),
+    ("18446744073709551615u + 1u > 0u", NAUGHT),
+    ("0u - 1u > 0u", NAUGHT),
+    ("1 / 0 > 0", NAUGHT),
+    ("1 % 0 > 0", NAUGHT),
+    ("1.0 / 0.0 > 1e308", Gives(True)),
+    ("0.0 / 0.0 == 0.0 / 0.0", Gives(False)),
+    ("1e999 > 1.0", Gives(True)),
+    ("int(1e300) > 0", NAUGHT),
+    ("int('9' + '999999999999999999999999') > 0", NAUGHT),
+    ("int(output.text) > 0", NAUGHT),
+    ("double(output.text) > 0.0", NAUGHT),
+    ("uint(-1) > 0u", NAUGHT),
+    ("ctx.digits.output > 0", NAUGHT),
+    ("ctx.infinite.output[2] == ctx.infinite.output[2]", Gives(False)),
+    ("ctx.infinite.output[0] > 1.0", Gives(True)),
+    ("timestamp('9999-12-31T23:59:59Z') + duration('1s') > timestamp(0)", NAUGHT),
+    ("timestamp('0001-01-01T00:00:00Z') - duration('1s') < timestamp(0)", NAUGHT),
+    ("timestamp('10000-01-01T00:00:00Z') > timestamp(0)", NAUGHT),
+    ("timestamp(99999999999999) > timestamp(0)", NAUGHT),
+    ("timestamp('not a time') > timestamp(0)", NAUGHT),
+    ("timestamp(output.text) > timestamp(0)", NAUGHT),
+    ("duration('99999999999999999999h') > duration('1s')", NAUGHT),
+    ("duration('1e9s') > duration('1s')", NAUGHT),
+    ("timestamp(0).getHours('../../../etc/passwd') == 0", NAUGHT),
+    ("timestamp(0).getHours('<file>') == 0", NAUGHT),
+    ("timestamp(0).getFullYear('Mars/Phobos') == 1970", NAUGHT),
+    ("output.rows[9223372036854775807] == 1", NAUGHT),
+    ("output.rows[-1] == 1", NAUGHT),
+    ("output.rows[1.5] == 1", NAUGHT),
+    ("output.rows['0'] == 1", NAUGHT),
+    ("output.name[0] == 'A'", NAUGHT),
+    ("output.name.substring(-1) == ''", NAUGHT),
+    ("output.name.substring(2, 99999999999) == ''", NAUGHT),
+    ("'x'.charAt(99999999999) == ''", NAUGHT),
+)
+
+NESTING = each(
+    "nesting",
+    ("(" * 3000 + "true" + ")" * 3000, BROKEN),
+    ("(" * 60 + "true" + ")" * 60, BROKEN),
+    ("!" * 8000 + "true", Gives(True)),
+    ("-" * 8000 + "1 == 1", Gives(True)),
+    ("[" * 4000 + "]" * 4000 + " == []", BROKEN),
+    ("{'a':" * 1500 + "1" + "}" * 1500 + " == {}", BROKEN),
+    ("true ? " * 1000 + "true" + " : false" * 500, BROKEN),
+    ("output" + ".a" * 4000 + " == 1", BROKEN),
+    ("output" + "[0]" * 2700 + " == 1", BROKEN),
+    ("true" + " && true" * 900, Gives(True)),
+    ("false" + " || false" * 800, Gives(False)),
+    ("1" + " + 1" * 2000 + " > 0", BROKEN),
+    ("'a'" + " + 'a'" * 1300 + " == ''", BROKEN),
+    ("size(" * 1600 + "'a'" + ")" * 1600 + " == 1", BROKEN),
+    ("x" * 9000, Refused(SYNTAX, "limited to")),
+    ("'" + "x" * 9000 + "' == ''", Refused(SYNTAX, "limited to")),
+    ("// " + "x" * 8000, BROKEN),
+    ("true // " + "(" * 8000, Gives(True)),
+    ("ctx.deep.output == ctx.deep.output", Gives(True)),
+    ("ctx.abyss.output == 1", Failed(FAILED, "nested more than")),
+    ("has(ctx.abyss.output)", Gives(True)),
+    ("has(ctx.abyss.output.k)", NAUGHT),
+    ("size(ctx) > 0", NAUGHT),
+    ("output.optMap(a, a).x.optMap(a, a).optMap(a, a).optMap(a, a).optMap(a, a)", Refused(SYNTAX, "limited to")),
+    ("optional.of(1)" + ".optMap(x, x + 1)" * 30 + ".hasValue()", Refused(SYNTAX, "limited to")),
+    ("optional.of(1)" + ".optFlatMap(x, optional.of(x))" * 30 + ".hasValue()", Refused(SYNTAX, "limited to")),
+    ("[1].all(a, " * 14 + "true" + ")" * 14, Gives(True)),
+    ("[1].all(a, " * 500 + "true" + ")" * 500, BROKEN),
+    ("[1].exists(a, " * 8 + "true" + ")" * 8, Gives(True)),
+)
+
+LOOPS: list[Attack] = [
+    *group(
+        "loop-bomb",
+        NAUGHT,
+        "ctx.numbers.output.all(a, ctx.numbers.output.all(b, a + b >= 0))",
+        "ctx.numbers.output.all(a, ctx.numbers.output.all(b, ctx.numbers.output.all(c, a + b + c >= 0)))",
+        "ctx.numbers.output.map(a, ctx.numbers.output.map(b, a * b)).size() > 0",
+        "ctx.numbers.output.map(a, ctx.numbers.output).size() > 0 && ctx.numbers.output.map(b, [b, b]) == []",
+        "output.rows.all(a, output.rows.all(b, output.rows.all(c, a.id + b.id + c.id >= 0)))",
+        "output.rows.filter(a, output.rows.filter(b, output.rows.filter(c, c.id >= 0).size() > 0).size() > 0) == []",
+        "ctx.numbers.output.exists_one(a, ctx.numbers.output.exists(b, a + b < 0))",
+        "ctx.many.output.all(a, ctx.many.output.exists(b, b.id == a.id + 1))",
+        "ctx.numbers.output.all(a, !ctx.long.output.matches('(a|aa)+b'))",
+        "ctx.numbers.output.all(a, !ctx.long.output.contains('aaaaaaaaaaaaaaaab'))",
+        "ctx.numbers.output.all(a, ctx.long.output + ctx.long.output != '')",
+        "ctx.numbers.output.map(a, ctx.long.output + string(a)).size() < 0",
+        "ctx.numbers.output.all(a, ctx.long.output.replace('a', 'b') != '')",
+        "ctx.numbers.output.all(a, ctx.long.output.split('').size() > 0)",
+        "ctx.numbers.output.all(a, ctx.long.output.lowerAscii() != '')",
+        "ctx.many.output.map(a, ctx.many.output.map(b, a.name + b.name)).size() > 0",
+        "ctx.numbers.output.all(a, [ctx.long.output, ctx.long.output].join('') != '')",
+        "ctx.numbers.output.map(a, ctx.numbers.output.map(b, ctx.numbers.output.map(c, [a, b, c]))).size() > 0",
+        "[1, 2, 3, 4, 5, 6, 7, 8, 9].map(a, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(b, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(c, "
+        "[1, 2, 3, 4, 5, 6, 7, 8, 9].map(d, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(e, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(f, "
+        "a + b + c + d + e + f)))))).size() > 0",
+    ),
+    *group(
+        "growth",
+        NAUGHT,
+        "ctx.long.output.replace('a', ctx.long.output) == ''",
+        "ctx.long.output.split('').join(ctx.long.output) == ''",
+        "output.text.replace('', output.text) == ''",
+        "'%9999999999d'.format([1]) == ''",
+        "'%.999999999f'.format([1.0]) == ''",
+        "output.text.split('').map(a, output.text.split('')).size() < 0",
+    ),
+]
+
+PATTERNS = each(
+    "pattern",
+    ("output.text.matches('(a+)+$')", Gives(True)),
+    ("output.text.matches('^(a+)+b$')", Gives(False)),
+    ("output.text.matches('(a|aa)+b')", Gives(False)),
+    ("output.text.matches('(a?){400}b')", Gives(False)),
+    ("ctx.long.output.matches(ctx.pattern.output)", Gives(True)),
+    ("output.text.matches('a{1000}{1000}')", BROKEN),
+    ("'x'.matches('((a{100}){100}){100}')", BROKEN),
+    ("'x'.matches('(?=a)')", BROKEN),
+    ("'x'.matches('(a)\\\\1')", BROKEN),
+    ("'x'.matches('(')", BROKEN),
+    ("'x'.matches('" + "(" * 900 + "')", BROKEN),
+    ("'x'.matches('" + "(" * 500 + ")" * 500 + "')", Gives(True)),
+    ("'x'.matches('" + "a?" * 2000 + "')", Refused(SYNTAX, "limited to")),
+    ("'x'.matches('\\\\pL{1000}')", BROKEN),
+    ("output.rows.all(r, r.name.matches('(a|aa)+$'))", Gives(True)),
+    ("'a'.matches(output.text)", Gives(False)),
+    ("'a'.matches('[' + output.text)", NAUGHT),
+    ("'x'.matches(r'\\C')", Gives(True)),
+)
+
+TEXTS = each(
+    "text",
+    ("output.n\u200b == 3", BROKEN),
+    ("\uff4futput.n == 3", BROKEN),
+    ("\u043eutput.n == 3", BROKEN),
+    ("output.n == 3\x00", BROKEN),
+    ("output.name == 'Ada\x00'", Gives(False)),
+    ("'\\u0000' == '\\x00'", Gives(True)),
+    ("output.name == '\u202eadA'", Gives(False)),
+    ("output.name == '\ud800'", Refused(SYNTAX, "not valid Unicode")),
+    ("ctx.lone.output == 'x'", NAUGHT),
+    ("ctx.keys.output['__class__'] == 'a key'", Gives(True)),
+    ("ctx.keys.output['constructor'] == 3 && ctx.keys.output[''] == 0", Gives(True)),
+    ("ctx['plain'].output.n == 3", Gives(True)),
+    ("ctx['pl' + 'ain'].output.n == 3", NAUGHT),
+    ("ctx[output.name].output == 1", NAUGHT),
+    ("'gone' in ctx", NAUGHT),
+    ("has(ctx.gone.output)", Gives(False)),
+    ("ctx.gone.output == 1", Failed(FAILED, "was skipped")),
+    ('output.name == """A\nda"""', Gives(False)),
+    ("true; false", BROKEN),
+    ("true\n\ntrue", BROKEN),
+    ("{{ secrets.TOKEN }} == 'x'", Refused(SYNTAX)),
+    ("'{{ secrets.TOKEN }}' == 'x'", Gives(False)),
+    ("", BROKEN),
+    (" \n\t ", BROKEN),
+    ("output.n == 3 && secrets", NOT_A_NAME),
+    ("false && secrets", NOT_A_NAME),
+)
+
+
+def inside(operator: str, *conditions: Json) -> Json:
+    """Join conditions."""
+    return {"type": "composite", "operator": operator, "conditions": list(conditions)}
+
+
+def nested(depth: int) -> Json:
+    """Put conditions into each other."""
+    condition: Json = "true"
+    for _ in range(depth):
+        condition = inside("NOT", condition)
+    return condition
+
+
+SHAPES = each(
+    "shape",
+    (None, Refused("condition_shape")),
+    (True, Refused("condition_shape")),
+    (1, Refused("condition_shape")),
+    ([], Refused("condition_shape")),
+    ({}, Refused("condition_shape")),
+    ({"type": "__class__"}, Refused("condition_unknown_kind")),
+    ({"type": ["cel"]}, Refused("condition_unknown_kind")),
+    ({"type": None}, Refused("condition_unknown_kind")),
+    ({"type": "CEL", "expression": "true"}, Refused("condition_unknown_kind")),
+    ({"type": "cel", "expression": ["true"]}, Refused("condition_shape")),
+    ({"type": "cel", "expression": "true", "light": True}, Refused("condition_shape")),
+    ({"type": "cel", "expression": "true", "deadline_ms": 10**9}, Refused("condition_shape")),
+    ({"type": "cel", "expression": "true", "__class__": 1}, Refused("condition_shape")),
+    (nested(19), Gives(False)),
+    (nested(21), Refused("condition_shape")),
+    (nested(300), Refused("condition_shape")),
+    (inside("AND", *["true"] * 501), Refused("condition_shape")),
+    (inside("AND", *["true"] * 500), Gives(True)),
+    (inside("OR", *[inside("AND", *["false"] * 400)] * 400), Gives(False)),
+    (inside("XOR", "true"), Refused("condition_shape")),
+    (inside("NOT", "true", "false"), Refused("condition_shape")),
+    (inside("AND", "output.n", "true"), NO_BOOL),
+    (inside("OR", "true", "output.n"), Gives(True)),
+    (inside("OR", "true", "secrets.TOKEN == ''"), NOT_A_NAME),
+    (inside("AND"), Refused("condition_shape")),
+)
+
+CEL: tuple[Attack, ...] = corpus(NAMES, TYPES, EDGES, NESTING, LOOPS, PATTERNS, TEXTS, SHAPES)

@@ -1,0 +1,211 @@
+"""Attacks in templates that stay inside: recursion, loops, growth, numbers and patterns, to use up time or memory."""
+
+from __future__ import annotations
+
+from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each, group
+
+SYNTAX, FAILED = "template_syntax", "template_failed"
+GROWN = Failed(FAILED, "would grow beyond")
+STEPS = Failed(FAILED, "the template takes more than")
+NAUGHT = Failed(FAILED)
+
+RECURSION = each(
+    "recursion",
+    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", NAUGHT),
+    ("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}", NAUGHT),
+    ("{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}", NAUGHT),
+    ("{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}", NAUGHT),
+    ("{% for x in nodes.abyss.output recursive %}{{ loop(x.values()) }}{% endfor %}", NAUGHT),
+    ("{% macro m(f) %}{{ f(f) }}{% endmacro %}{{ m(m) }}", NAUGHT),
+    ("{% macro m(n) %}{{ caller() }}{{ m(n) }}{% endmacro %}{% call m(1) %}x{% endcall %}", NAUGHT),
+    ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", Refused(SYNTAX)),
+    ("{{ " + "[" * 2000 + "]" * 2000 + " }}", Refused(SYNTAX)),
+    ("{{ " + "{'a':" * 2000 + "1" + "}" * 2000 + " }}", Refused(SYNTAX)),
+    ("{{ " + "not " * 5000 + "1 }}", Refused(SYNTAX)),
+    ("{{ " + "-" * 5000 + "1 }}", Refused(SYNTAX)),
+    ("{{ " + "1 if 1 else " * 2000 + "1 }}", Refused(SYNTAX)),
+    ("{{ " + "1 + " * 5000 + "1 }}", Refused(SYNTAX)),
+    ("{{ 'a'" + " ~ 'a'" * 5000 + " }}", Gives("a" * 5001)),
+    ("{{ 1" + "|string" * 3000 + " }}", Refused(SYNTAX)),
+    ("{{ x" + ".a" * 5000 + " }}", NAUGHT),
+    ("{{ x" + "[0]" * 5000 + " }}", Refused(SYNTAX)),
+    ("{% if 1 %}" * 500 + "{% endif %}" * 500, Refused(SYNTAX)),
+    ("{% for x in [1] %}" * 50 + "{% endfor %}" * 50, Refused(SYNTAX)),
+    ("{% for x in [1] %}" * 15 + "x" + "{% endfor %}" * 15, Gives("x")),
+    ("{% if 0 %}" + "{% elif 0 %}" * 3000 + "{% endif %}", Refused(SYNTAX)),
+    ("{{ " + "f(" * 2000 + ")" * 2000 + " }}", Refused(SYNTAX)),
+)
+
+LOOPS = group(
+    "loop-bomb",
+    STEPS,
+    "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "{% for a in range(1000) %}{% for b in range(1000) %}{% for c in range(9) %}{% endfor %}{% endfor %}{% endfor %}",
+    "{% for a in range(2000) if a in range(100000)|list %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = range(100000)|sum %}{% endfor %}",
+    "{% for a in range(100000) %}{{ nodes.numbers.output|sum }}{% endfor %}",
+    "{% for a in range(100000) %}{{ nodes.many.output|map(attribute='id')|sum }}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output|sort %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output|upper %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = 'b' in nodes.long.output %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output.count('ab') %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output.split('b') %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output == nodes.long.output ~ '' %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.many.output|json %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.many.output|tojson %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.many.output|groupby('id') %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.many.output|unique(attribute='id')|list %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output|regex_search('b') %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = inputs.text|wordwrap(1) %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output|striptags %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = inputs.text|b64encode %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output|urlencode %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output|reverse|list %}{% endfor %}",
+    "{% set ns = namespace(x=[1]) %}{% for a in range(100000) %}{% set ns.x = [ns.x, ns.x] %}"
+    "{% set y = ns.x == [ns.x[0], ns.x[1]] %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "{% for a in range(40) recursive %}{% if loop.depth < 9 %}{{ loop(range(40)) }}{% endif %}{% endfor %}",
+    "{% for a in range(100000) %}{% for b in inputs.text %}{% endfor %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = range(100000) %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output[1:] %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output + [1] %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output|batch(3)|list %}{% endfor %}",
+)
+
+GROWTH = each(
+    "growth",
+    ("{{ 'x' * 10000000000 }}", GROWN),
+    ("{{ 10000000000 * 'x' }}", GROWN),
+    ("{{ [0] * 10000000000 }}", GROWN),
+    ("{{ (0,) * 10000000000 }}", GROWN),
+    ("{{ nodes.long.output ~ nodes.long.output }}", GROWN),
+    ("{{ nodes.long.output + nodes.long.output }}", GROWN),
+    ("{{ nodes.long.output|replace('', nodes.long.output) }}", GROWN),
+    ("{{ nodes.long.output.replace('a', 'aa') }}", GROWN),
+    ("{{ nodes.long.output.join(['a', 'b', 'c']) }}", GROWN),
+    ("{{ range(100000)|join(inputs.text) }}", GROWN),
+    ("{{ 'x'|center(10000000000) }}", GROWN),
+    ("{{ 'x'.ljust(10000000000) }}", GROWN),
+    ("{{ 'x'.rjust(10000000000) }}", GROWN),
+    ("{{ 'x'.zfill(10000000000) }}", GROWN),
+    ("{{ 'x'.center(10000000000) }}", GROWN),
+    ("{{ 'a\\nb'|indent(10000000000) }}", GROWN),
+    ("{{ 'a\\nb'|indent(nodes.long.output) }}", GROWN),
+    ("{{ 'a\\tb'.expandtabs(10000000000) }}", Failed(FAILED, "has no method")),
+    ("{{ nodes.long.output|wordwrap(1, true, inputs.text) }}", GROWN),
+    ("{{ [1]|batch(10000000000, 0)|list }}", STEPS),
+    ("{{ [1]|slice(10000000000, 0)|list }}", STEPS),
+    ("{{ range(10000000000) }}", Failed(FAILED, "range() is limited")),
+    ("{{ range(0, 10000000000, 2)|list }}", Failed(FAILED, "range() is limited")),
+    ("{{ nodes.many.output|json(100) }}", Failed(FAILED, "JSON is indented")),
+    ("{{ nodes.many.output|tojson(10000000000) }}", Failed(FAILED, "JSON is indented")),
+    ("{{ nodes.long.output|escape|escape|replace('a', '&')|escape }}", GROWN),
+    ("{% for a in range(3000) %}{{ inputs.text }}{% endfor %}", NAUGHT),
+    ("{% for a in range(90000) %}" + "x" * 1000 + "{% endfor %}", NAUGHT),
+    ("{% set ns = namespace(x='a') %}{% for a in range(50) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", GROWN),
+    ("{% set ns = namespace(x='a') %}{% for a in range(50) %}{% set ns.x = ns.x * 2 %}{% endfor %}", GROWN),
+    ("{% set ns = namespace(x=[0]) %}{% for a in range(50) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", GROWN),
+    (
+        "{% set ns = namespace(x=[0]) %}{% for a in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        NAUGHT,
+    ),
+    (
+        (
+            "{% set ns = namespace(x=1) %}{% for a in range(50) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}"
+            "{{ ns.x|json }}"
+        ),
+        NAUGHT,
+    ),
+    (
+        (
+            "{% set ns = namespace(x=()) %}{% for a in range(50) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}"
+            "{{ ns.x in [ns.x] }}"
+        ),
+        NAUGHT,
+    ),
+    ("{% set x %}{% for a in range(90000) %}{{ inputs.customer * 20 }}{% endfor %}{% endset %}{{ x|length }}", GROWN),
+    ("{% macro m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endmacro %}{{ m()|length }}", GROWN),
+    ("{% filter length %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endfilter %}", GROWN),
+    (
+        (
+            "{% macro m() %}{{ caller()|length }}{% endmacro %}"
+            "{% call m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endcall %}"
+        ),
+        GROWN,
+    ),
+    ("{{ [[0] * 1000] * 1000 * 100 }}", NAUGHT),
+    ("{{ [nodes.long.output] * 1000 }}", NAUGHT),
+    ("{{ ([nodes.long.output] * 1000)|json|length }}", NAUGHT),
+    ("{{ ([nodes.long.output] * 1000)|string|length }}", NAUGHT),
+    ("{{ nodes.long.output|list|json|length }}", NAUGHT),
+    ("{{ nodes.long.output.split('')|length }}", NAUGHT),
+    ("{{ [[1] * 1000] * 1000 == [[1] * 1000] * 1000 }}", STEPS),
+    ("{{ ([[1] * 1000] * 1000)|sum(start=[])|length }}", NAUGHT),
+)
+
+NUMBERS = each(
+    "number",
+    ("{{ 10 ** (10 ** 7) }}", Failed(FAILED, "would need more than")),
+    ("{{ 2 ** 100000000 }}", Failed(FAILED, "would need more than")),
+    ("{{ 2 ** -100000000 }}", NAUGHT),
+    ("{{ (10 ** 9000) ** 100 }}", Failed(FAILED, "would need more than")),
+    ("{{ 10 ** 5000 }}", NAUGHT),
+    ("{{ 10 ** 5000|string }}", NAUGHT),
+    ("{{ (10 ** 5000)|string }}", NAUGHT),
+    ("{{ ('9' * 5000)|int }}", Gives(0)),
+    ("{{ ('9' * 1000000)|int(0) }}", Gives(0)),
+    ("{{ ('f' * 1000000)|int(0, 16) }}", NAUGHT),
+    ("{{ ('9' * 4300)|int + 1 }}", NAUGHT),
+    ("{{ 9" + "9" * 5000 + " }}", Refused(SYNTAX)),
+    ("{{ 1e999 }}", Refused(SYNTAX, "a number is too large")),
+    ("{{ 1e308 * 10 }}", NAUGHT),
+    ("{{ -1e308 * 10 }}", NAUGHT),
+    ("{{ 1e308 * 10 - 1e308 * 10 }}", NAUGHT),
+    ("{{ 'inf'|float }}", NAUGHT),
+    ("{{ 'nan'|float }}", NAUGHT),
+    ("{{ nodes.infinite.output[0] + 1 }}", NAUGHT),
+    ("{{ nodes.infinite.output|json }}", NAUGHT),
+    ("{{ nodes.digits.output|string }}", NAUGHT),
+    ("{{ nodes.digits.output * nodes.digits.output }}", NAUGHT),
+    ("{{ nodes.digits.output|json }}", NAUGHT),
+    ("{{ 1 // 0 }}", NAUGHT),
+    ("{{ 1 % 0 }}", NAUGHT),
+    ("{{ 1.0 / 0 }}", NAUGHT),
+    ("{{ (-8) ** 0.5 }}", NAUGHT),
+    ("{{ 0 ** -1 }}", NAUGHT),
+    ("{{ 1|round(1000000000) }}", Failed(FAILED, "round takes a precision")),
+    ("{{ 1|round(-1000000000) }}", Failed(FAILED, "round takes a precision")),
+    ("{{ 1.5|round(2, 'system') }}", Failed(FAILED, "round knows the methods")),
+    ("{{ nodes.digits.output|float }}", NAUGHT),
+    ("{{ 1 + nodes.digits.output / 3 }}", NAUGHT),
+    ("{{ 1 << 100000000 }}", Refused(SYNTAX)),
+)
+
+PATTERNS = each(
+    "pattern",
+    ("{{ nodes.long.output|regex_search('(a+)+$') is none }}", Gives(False)),
+    ("{{ (nodes.long.output ~ 'b')|regex_search('^(a+)+$') is none }}", Gives(True)),
+    ("{{ nodes.long.output is search('(a|aa)+b') }}", Gives(False)),
+    ("{{ nodes.long.output is match('(.*)*b') }}", Gives(False)),
+    ("{{ nodes.long.output is fullmatch('(a?){500}a{500}') }}", Failed(FAILED, "too complex")),
+    ("{{ inputs.text|regex_replace('a', inputs.text) }}", GROWN),
+    ("{{ inputs.text|regex_replace('', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxx') }}", GROWN),
+    ("{{ inputs.text|regex_findall('(((((a)))))')|length }}", Gives(60_000)),
+    ("{{ 'x'|regex_search('a{1000}{1000}') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('((a{100}){100}){100}') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('(?=a)') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('(?<=a)b') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('(a)\\\\1') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('" + "(" * 500 + "') }}", Refused(SYNTAX)),
+    ("{{ 'x'|regex_search('" + "(" * 450 + ")" * 450 + "') }}", Gives("")),
+    ("{{ 'x'|regex_search('" + "a" * 5000 + "') }}", Refused(SYNTAX, "limited to")),
+    ("{{ nodes.long.output|regex_search(nodes.pattern.output)|length }}", Gives(1_000_000)),
+    ("{{ 'x'|regex_search(nodes.lone.output) }}", NAUGHT),
+    ("{{ nodes.lone.output|regex_search('x') }}", NAUGHT),
+    ("{{ 'x'|regex_search('\\u0000') }}", Gives(None)),
+    ("{{ 'x'|regex_replace('x', '\\\\g<__class__>') }}", Refused(SYNTAX, "has no group")),
+    ("{{ 'x'|regex_replace('x', '\\\\9') }}", Refused(SYNTAX, "has no group")),
+    ("{{ 'x'|regex_search('x', group='__class__') }}", NAUGHT),
+)
+
+BOMBS: tuple[Attack, ...] = corpus(RECURSION, LOOPS, GROWTH, NUMBERS, PATTERNS)

@@ -1,0 +1,180 @@
+"""`tidemill eval`."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.kit import Inside, process
+from tidemill.cli import exits
+
+COMPOSITE = {
+    "type": "composite",
+    "operator": "OR",
+    "conditions": [
+        "output.score > 90",
+        {"type": "composite", "operator": "NOT", "conditions": [{"type": "cel", "expression": "ctx.a.output == 3"}]},
+        "true",
+    ],
+}
+SANDBOX = "def evaluate(output, context):\n    return output > context['a']['output']\n"
+
+
+def test_true_and_false_are_answers_alike(inside: Inside) -> None:
+    ended = inside("eval", "--condition", "output.score > 80", "--output", '{"score": 87}')
+    assert ended == (exits.OK, "true  output.score > 80\n", "")
+    ended = inside("eval", "-c", "output.score > 80", "--output", '{"score": 80}')
+    assert ended == (exits.OK, "false  output.score > 80\n", "")
+
+
+def test_as_json(inside: Inside) -> None:
+    ended = inside("eval", "-c", "output.score > 80", "--output", '{"score": 87}', "--json")
+    answer = ended.json
+    assert ended.code == exits.OK
+    assert 0 <= answer.pop("ms") < 1000
+    assert answer == {"result": True, "reason": "output.score > 80 is true", "parts": []}
+
+
+def test_the_parts_that_were_asked_are_listed(inside: Inside) -> None:
+    given = ("eval", "-c", json.dumps(COMPOSITE), "--output", '{"score": 87}', "--context", '{"a": 4}')
+    answer = inside(*given, "--json").json
+    assert answer["result"] is True
+    assert [(part["path"], part["type"], part["result"]) for part in answer["parts"]] == [
+        ("/conditions/0", "cel", False),
+        ("/conditions/1", "composite", True),
+        ("/conditions/1/conditions/0", "cel", False),
+    ]
+    assert all(part["reason"] for part in answer["parts"])
+    assert inside(*given).out.splitlines() == [
+        "true  OR, part 2 of 3: NOT: ctx.a.output == 3 is false",
+        "  false  /conditions/0  output.score > 90",
+        "  true   /conditions/1  NOT: ctx.a.output == 3 is false",
+        "  false  /conditions/1/conditions/0  ctx.a.output == 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("condition", "context"),
+    [
+        ("ctx.a.output == 4 && ctx.b.output.n == 1", '{"a": 4, "b": {"n": 1}}'),
+        (
+            "ctx.a.output == 4 && ctx.b.meta.attempts == 2",
+            '{"a": {"output": 4}, "b": {"output": 1, "meta": {"attempts": 2}}}',
+        ),
+        ("ctx.a.output.output == 4 && ctx.b.output == 1", '{"a": {"output": 4}, "b": 1}'),
+        ("ctx.a.output.meta == 4", '{"a": {"meta": 4}}'),
+        ('ctx["a-b"].output == null', '{"a-b": null}'),
+        ("!has(ctx.a.output)", "{}"),
+    ],
+)
+def test_the_context_has_two_forms(inside: Inside, condition: str, context: str) -> None:
+    ended = inside("eval", "-c", condition, "--context", context, "--json")
+    assert ended.code == exits.OK, ended
+    assert ended.json["result"] is True
+
+
+def test_inputs_and_the_iteration(inside: Inside) -> None:
+    given = ("--inputs", '{"n": 3}', "--iteration", "2", "--json")
+    assert inside("eval", "-c", "inputs.n == 3 && iteration == 2", *given).json["result"] is True
+
+
+def test_values_and_conditions_from_files(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rule.yaml").write_text("type: cel\nexpression: output.score > inputs.least\n")
+    (tmp_path / "rule").write_text(json.dumps(COMPOSITE))
+    (tmp_path / "output.json").write_text('{"score": 95}')
+    monkeypatch.chdir(tmp_path)
+    given = ("--output", "@output.json", "--inputs", '{"least": 90}', "--json")
+    for condition in ("rule.yaml", "rule", "@rule", str(tmp_path / "rule.yaml")):
+        assert inside("eval", "-c", condition, *given).json["result"] is True
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"score": 91}')))
+    assert inside("eval", "-c", "output.score == 91", "--output", "-", "--json").json["result"] is True
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("output.scor > 80", "known keys: score"),
+        ("output.score", "true or false"),
+        ("ctx.nope.output > 1", "nope"),
+        ("output.score > 'x'", "output.score > 'x'"),
+    ],
+)
+def test_a_condition_without_an_answer(inside: Inside, condition: str, words: str) -> None:
+    ended = inside("eval", "-c", condition, "--output", '{"score": 87}')
+    assert (ended.code, ended.out) == (exits.FAILED, "")
+    assert words in ended.err and "[condition_failed]" in ended.err
+    ended = inside("eval", "-c", condition, "--output", '{"score": 87}', "--json")
+    assert ended.code == exits.FAILED
+    (problem,) = ended.json["problems"]
+    assert problem["code"] == "condition_failed" and words in problem["message"] + problem["hint"]
+
+
+def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
+    condition = '{"type": "composite", "operator": "XOR", "conditions": ["output >", {"type": "nope"}]}'
+    given = ("--output", "{", "--context", "[]", "--inputs", "3")
+    ended = inside("eval", "-c", condition, *given, "--json")
+    assert ended.code == exits.REFUSED
+    assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [
+        ("condition_shape", "/operator"),
+        ("condition_syntax", "/conditions/0"),
+        ("condition_unknown_kind", "/conditions/1/type"),
+        ("json_syntax", ""),
+        ("option_invalid", ""),
+        ("option_invalid", ""),
+    ]
+    ended = inside("eval", "-c", condition, *given)
+    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert "refused: 6 problems" in ended.err and "--output: line 1" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [
+        ("missing.yaml", "file_missing"),
+        ("@missing", "file_missing"),
+        ('{"type": "cel"', "json_syntax"),
+        ("output.score >", "condition_syntax"),
+        ("nope.score > 1", "condition_unknown_name"),
+        ("x" * 5000 + "\0", "condition_syntax"),
+    ],
+)
+def test_a_condition_that_is_none(inside: Inside, condition: str, code: str) -> None:
+    ended = inside("eval", "-c", condition, "--json")
+    assert ended.code == exits.REFUSED
+    assert code in [problem["code"] for problem in ended.json["problems"]]
+
+
+def test_what_takes_long_is_decided_in_another_process() -> None:
+    """A list of thousands of items, and code."""
+    ended = process("eval", "-c", "output.all(x, x >= 0)", "--output", json.dumps([*range(3000)]), "--json")
+    assert ended.code == exits.OK and ended.json["result"] is True
+    condition = json.dumps({"type": "python_sandbox", "code": SANDBOX})
+    ended = process("eval", "-c", condition, "--output", "5", "--context", '{"a": 4}')
+    assert (ended.code, ended.err) == (exits.OK, "")
+    assert ended.out.startswith("true  ")
+
+
+def test_code_and_schemas_are_read_from_the_store(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(SANDBOX)
+    (tmp_path / "schema.json").write_text('{"type": "integer"}')
+    code = inside("blobs", "put", str(tmp_path / "code.py"), "--json").json["$blob"]
+    schema = inside("blobs", "put", str(tmp_path / "schema.json"), "--json").json["$blob"]
+    parts = [{"type": "python_sandbox", "code_ref": code}, {"type": "schema_validation", "schema_ref": schema}]
+    condition = {"type": "composite", "operator": "AND", "conditions": parts}
+    given = ("--output", "5", "--context", '{"a": 4}', "--json")
+    answer = inside("eval", "-c", json.dumps(condition), *given).json
+    assert answer["result"] is True
+    assert [part["type"] for part in answer["parts"]] == ["python_sandbox", "schema_validation"]
+    unknown = json.dumps({"type": "python_sandbox", "code_ref": "sha256:" + "0" * 64})
+    ended = inside("eval", "-c", unknown, *given)
+    assert ended.code == exits.REFUSED
+    assert [problem["code"] for problem in ended.json["problems"]] == ["blob_unknown"]
+
+
+def test_no_store_is_opened_without_need(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert inside("eval", "-c", "true", "--store", "sqlite:///nowhere/at/all.db").code == exits.OK
+    assert list(tmp_path.iterdir()) == []

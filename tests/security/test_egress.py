@@ -1,0 +1,166 @@
+"""What the rules let out and what not, and the allow-list that opens more."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+
+from tidemill.errors import Rejected
+from tidemill.security.addresses import closed, misspelled
+from tidemill.security.egress import CallFailed, Egress, read_allow_list, read_entry, shown
+
+
+def refused(egress: Egress, host: str, port: int, *found: str) -> str:
+    """Why a connection is refused; empty if it is not."""
+    try:
+        egress.check_origin("http", host)
+        egress.check_addresses(host, port, [ip_address(each) for each in found or (host,)])
+    except CallFailed as failed:
+        return failed.code
+    return ""
+
+
+OPEN = ["93.184.215.14", "8.8.8.8", "1.1.1.1", "172.32.0.1", "100.128.0.1", "11.0.0.1", "223.255.255.255", "198.20.0.1"]
+OPEN6 = ["2606:2800:21f::1", "2a00:1450:4001::1", "2400:cb00::1", "2001:4860:4860::8888", "2001:200::1", "3000::1"]
+
+
+@pytest.mark.parametrize("address", OPEN + OPEN6)
+def test_the_open_internet_is_open(address: str) -> None:
+    assert closed(ip_address(address)) == ""
+    assert refused(Egress(), address, 443) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("10.0.0.1", "private"), ("192.168.1.1", "private"), ("172.31.0.1", "private"), ("fd00::1", "private"),
+        ("127.0.0.1", "loopback"), ("::1", "loopback"), ("169.254.169.254", "link-local"), ("fe80::1", "link-local"),
+        ("100.64.0.1", "shared"), ("0.0.0.0", "this network"), ("::", "IPv4-compatible"), ("4000::1", "reserved"),
+        ("::ffff:8.8.8.8", "IPv4-mapped"), ("2002::1", "6to4"), ("2001::1", "Teredo"), ("64:ff9b::808:808", "NAT64"),
+        ("224.0.0.1", "multicast"), ("ff02::1", "multicast"), ("240.0.0.1", "reserved"),
+        ("255.255.255.255", "reserved"),
+        ("168.63.129.16", "metadata"), ("100.100.100.200", "metadata"), ("192.0.0.192", "metadata"),
+        ("fd00:ec2::254", "metadata"), ("198.18.0.1", "benchmark"), ("203.0.113.1", "documentation"),
+        ("2001:db8::1", "documentation"), ("::1.2.3.4", "IPv4-compatible"), ("100::1", "reserved"),
+    ],
+)  # fmt: skip
+def test_everything_else_is_closed(address: str, kind: str) -> None:
+    assert closed(ip_address(address)) == kind
+    assert refused(Egress(), address, 443) == "egress_refused"
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "a-b.example", "x_y.example.", "xn--bcher-kva.example", "1.example.com"]
+)
+def test_a_usual_name_is_no_misspelling(host: str) -> None:
+    assert misspelled(host) == ""
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a b", "-a", "a-", "a..b", ".a", "a/b", "a@b", "a%20", "A", "ä", "1", "a.1", "a.0x1", "x" * 64]
+)
+def test_an_unusual_one_is(host: str) -> None:
+    assert misspelled(host)
+
+
+def test_one_closed_address_among_many_closes_the_name() -> None:
+    assert refused(Egress(), "a.example", 443, "8.8.8.8") == ""
+    assert refused(Egress(), "a.example", 443, "8.8.8.8", "10.0.0.1") == "egress_refused"
+
+
+@pytest.mark.parametrize(("port", "code"), [(80, ""), (443, ""), (8080, "egress_refused"), (22, "egress_refused")])
+def test_only_two_ports_are_open(port: int, code: str) -> None:
+    assert refused(Egress(), "a.example", port, "8.8.8.8") == code
+
+
+@pytest.mark.parametrize(
+    ("entry", "host", "port", "address", "open_"),
+    [
+        ("db.internal", "db.internal", 80, "10.0.0.1", True),
+        ("db.internal", "DB.internal.", 443, "10.0.0.1", True),
+        ("db.internal", "db.internal", 8080, "10.0.0.1", False),
+        ("db.internal", "other.internal", 80, "10.0.0.1", False),
+        ("db.internal", "x.db.internal", 80, "10.0.0.1", False),
+        ("db.internal:8080", "db.internal", 8080, "10.0.0.1", True),
+        ("db.internal:8080", "db.internal", 80, "10.0.0.1", False),
+        ("db.internal:*", "db.internal", 9, "10.0.0.1", True),
+        ("http://db.internal", "db.internal", 80, "10.0.0.1", True),
+        ("http://db.internal", "db.internal", 443, "10.0.0.1", False),
+        ("https://db.internal/", "db.internal", 443, "10.0.0.1", True),
+        ("http://db.internal:8080", "db.internal", 8080, "10.0.0.1", True),
+        ("db.internal:*", "db.internal", 80, "169.254.169.254", False),
+        ("169.254.169.254", "db.internal", 80, "169.254.169.254", True),
+        ("api.example:8443", "api.example", 8443, "8.8.8.8", True),
+        ("10.0.0.0/8", "10.1.2.3", 80, "10.1.2.3", True),
+        ("10.0.0.0/8", "db.internal", 443, "10.1.2.3", True),
+        ("10.0.0.0/8", "10.1.2.3", 8080, "10.1.2.3", False),
+        ("10.0.0.0/8:8080", "10.1.2.3", 8080, "10.1.2.3", True),
+        ("10.0.0.0/8", "11.1.2.3", 22, "11.1.2.3", False),
+        ("127.0.0.1:8080", "127.0.0.1", 8080, "127.0.0.1", True),
+        ("127.0.0.1:8080", "127.0.0.1", 8080, "::ffff:127.0.0.1", False),
+        ("localhost:8080", "localhost", 8080, "127.0.0.1", True),
+        ("127.0.0.1:8080", "localhost", 8080, "127.0.0.1", False),
+        ("fd00::/8", "db.internal", 80, "fd00::7", True),
+        ("[fd00::/8]:8080", "db.internal", 8080, "fd00::7", True),
+        ("[::1]:*", "::1", 5, "::1", True),
+    ],
+)
+def test_an_entry_opens_what_it_says_and_nothing_else(
+    entry: str, host: str, port: int, address: str, open_: bool
+) -> None:
+    assert refused(Egress(allow=(entry,)), host.lower(), port, address) == ("" if open_ else "egress_refused")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "",
+        "ftp://a",
+        "a:b",
+        "a:0",
+        "a:65536",
+        "a:-1",
+        "127.1",
+        "2130706433",
+        "a b",
+        "10.0.0.0/33",
+        "http://",
+        "a/b",
+        "*",
+        "*.a",
+        "a:٣",
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_refused_at_once(entry: str) -> None:
+    with pytest.raises(Rejected) as refusal:
+        Egress(allow=(entry,))
+    assert refusal.value.code == "egress_entry_invalid"
+    assert "HOST:PORT" in refusal.value.problems[0].hint
+
+
+def test_entries_stand_between_commas_or_spaces() -> None:
+    assert read_allow_list(" a, b:80  c,,\n") == ("a", "b:80", "c")
+    assert read_entry("A.example.").name == "a.example"
+
+
+def test_a_refusal_says_how_to_allow_it() -> None:
+    with pytest.raises(CallFailed) as failed:
+        Egress().check_addresses("db.internal", 8080, [ip_address("10.0.0.1")])
+    assert failed.value.message == "db.internal is 10.0.0.1, which is a private address"
+    assert failed.value.hint.endswith("TIDEMILL_EGRESS_ALLOW=db.internal:8080")
+    Egress(allow=(failed.value.hint.rpartition("=")[2],)).check_addresses("db.internal", 8080, [ip_address("10.0.0.1")])
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://a.example/p?key=sesame&b=2&c#f", "https://a.example/p?key=***&b=***&***"),
+        ("https://user:sesame@a.example:8080/", "https://a.example:8080/"),
+        ("http:user:sesame@a.example", "the URL"),
+        ("http://[sesame", "the URL"),
+        ("user:sesame", "the URL"),
+    ],
+)
+def test_what_is_told_of_a_url(url: str, told: str) -> None:
+    assert shown(url) == told
