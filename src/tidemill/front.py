@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
+from tidemill.engine.logs import LogLine
 from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Handler
@@ -29,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EVENTS_AHEAD_MAX = 4_096
-"""Events that `follow` keeps for a slow reader before it stops reading itself."""
+"""What `follow` keeps for a slow reader before it stops reading itself."""
 STOP_SECONDS_MAX = 5.0
 
 Function = Callable[..., Any]
@@ -107,6 +108,7 @@ class Tidemill:
     why = _blocking(Engine.why)
     why_node = _blocking(Engine.why_node)
     compare = _blocking(Engine.compare)
+    logs = _blocking(Engine.logs)
     find = _blocking(Engine.find)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
@@ -182,9 +184,28 @@ class Tidemill:
             workflow = f"{published.name}@{published.version}"
         return self.result(self.start(workflow, inputs), timeout_s=timeout_s)
 
-    def follow(self, run_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
-        """The run's events from `after` + 1 on, as they are committed; ends with the run."""
-        pump = _Pump(self._engine, run_id, after)
+    def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> Iterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run.
+
+        With `live` also parts of results and progress, which are not kept: those of nodes that run in this process,
+        on a SQLite store.
+        """
+        return self._pumped(self._engine.follow(run_id, after, live=live))
+
+    def follow_logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> Iterator[LogLine]:
+        """What handlers have printed and logged, and go on to; ends with the run."""
+        return self._pumped(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
+
+    def _pumped(self, source: AsyncIterator[T]) -> Iterator[T]:
+        pump = _Pump(source)
         self._wait(pump.open())
         try:
             while batch := self._wait(pump.take()):
@@ -250,15 +271,15 @@ class Tidemill:
         self._loop.stop()
 
 
-class _Pump:
-    """Reads a run's events ahead, so that a reader in another thread crosses over once per batch.
+class _Pump(Generic[T]):
+    """Reads ahead what a run has to say, so that a reader in another thread crosses over once per batch.
 
     All of it runs in the loop's thread.
     """
 
-    def __init__(self, engine: Engine, run_id: str, after: int) -> None:
-        self._events = engine.follow(run_id, after)
-        self._ahead: list[dict[str, Any]] = []
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._ahead: list[T] = []
         self._some, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -267,15 +288,15 @@ class _Pump:
         self._task.add_done_callback(lambda _: self._some.set())
 
     async def _fill(self) -> None:
-        async for event in self._events:
-            self._ahead.append(event)
+        async for each in self._source:
+            self._ahead.append(each)
             self._some.set()
             if len(self._ahead) >= EVENTS_AHEAD_MAX:
                 self._room.clear()
                 await self._room.wait()
 
-    async def take(self) -> list[dict[str, Any]]:
-        """Everything read so far, at least one event; nothing when the run has ended."""
+    async def take(self) -> list[T]:
+        """Everything read so far, at least one; nothing when the run has ended."""
         assert self._task is not None
         await self._some.wait()
         batch, self._ahead = self._ahead, []

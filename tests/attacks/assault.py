@@ -1,4 +1,4 @@
-"""Carries the attacks on one language out, in a process that may be lost, and reports each as a line of JSON.
+"""Carries a volley of attacks out, in a process that may be lost, and reports each as a line of JSON.
 
 Every attack goes through the doors that the engine uses. An attack is announced before it begins, so that one which
 never ends, or takes the process with it, is known all the same.
@@ -76,14 +76,14 @@ def baited(source: Json, bait: dict[str, str]) -> Json:
     return json.loads(text)
 
 
-async def carried_out(attack: Attack, language: str, bait: dict[str, str], isolation: Impatient) -> Report:
+async def carried_out(attack: Attack, volley: str, bait: dict[str, str], isolation: Impatient) -> Report:
     """Carry one attack out."""
     report = Report(attack.name)
     source = baited(attack.source, bait)
     begun = time.monotonic()
     async with watched(report):
         try:
-            if language == "templates":
+            if volley.startswith("template"):
                 _template(source, report)
             else:
                 await _condition(source, report, isolation)
@@ -159,16 +159,16 @@ def resident_mb() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-async def main(language: str, names: set[str], bait: dict[str, str]) -> None:
-    """Carry all attacks on a language out, or those that are named."""
+async def main(volley: str, names: set[str], bait: dict[str, str]) -> None:
+    """Carry a volley out, or only the attacks that are named."""
     isolation = Impatient()
     warm = settled(decide(_warm(), SCENE), isolation)
     assert not isinstance(warm, Verdict) and (await warm).value
-    for attack in CORPORA[language]:
+    for attack in CORPORA[volley]:
         if names and attack.name not in names:
             continue
         print(json.dumps({"began": attack.name}), flush=True)
-        report = await carried_out(attack, language, bait, isolation)
+        report = await carried_out(attack, volley, bait, isolation)
         print(json.dumps(vars(report)), flush=True)
     await isolation.close()
 

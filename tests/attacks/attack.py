@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemill.expressions.scope import Json
@@ -54,8 +53,3 @@ def group(name: str, ending: Ending, *sources: Json) -> list[Attack]:
 def each(name: str, *pairs: tuple[Json, Ending]) -> list[Attack]:
     """Write attacks of one kind that end in different ways."""
     return [Attack(f"{name}-{number}", source, ending) for number, (source, ending) in enumerate(pairs, start=1)]
-
-
-def corpus(*groups: Iterable[Attack]) -> tuple[Attack, ...]:
-    """Put groups together."""
-    return tuple(attack for members in groups for attack in members)

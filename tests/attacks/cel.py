@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each, group
+from tests.attacks.attack import Attack, Failed, Gives, Refused, each, group
 from tidemill.expressions.scope import Json
 
 SYNTAX, UNKNOWN, FAILED = "condition_syntax", "condition_unknown_name", "condition_failed"
@@ -57,6 +57,9 @@ TYPES = each(
     ("null", BROKEN),
     ("[true]", BROKEN),
     ("{'a': true}", BROKEN),
+    ("{null: true}", BROKEN),
+    ("{1.5: true}", BROKEN),
+    ("{output: 1}[output.n] == 1", NAUGHT),
     ("output.flag ? 1 : 2", BROKEN),
     ("output.name && true", NAUGHT),
     ("output.none || false", NAUGHT),
@@ -195,6 +198,13 @@ LOOPS: list[Attack] = [
     ),
 ]
 
+WEIGHTS = group(
+    "weight",
+    NAUGHT,
+    "output.rows.all(a, output.rows.all(b, output.rows.all(c, a.name + b.name + c.name != '')))",
+    "output.rows.map(a, output.rows.map(b, output.text + a.name)).size() < 0",
+)
+
 PATTERNS = each(
     "pattern",
     ("output.text.matches('(a+)+$')", Gives(True)),
@@ -289,5 +299,3 @@ SHAPES = each(
     (inside("OR", "true", "secrets.TOKEN == ''"), NOT_A_NAME),
     (inside("AND"), Refused("condition_shape")),
 )
-
-CEL: tuple[Attack, ...] = corpus(NAMES, TYPES, EDGES, NESTING, LOOPS, PATTERNS, TEXTS, SHAPES)

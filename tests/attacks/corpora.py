@@ -1,20 +1,34 @@
-"""All attacks there are, by the language in which they are written."""
+"""All attacks there are, in volleys of one language each that take a few seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tests.attacks import cel, jsonpath, sandbox, sandbox_bombs, schemas, template_bombs, templates
 from tests.attacks.attack import Attack
-from tests.attacks.cel import CEL
-from tests.attacks.jsonpath import JSONPATH
-from tests.attacks.sandbox import SANDBOX
-from tests.attacks.schemas import SCHEMAS
-from tests.attacks.templates import TEMPLATES
 
-CORPORA: Mapping[str, tuple[Attack, ...]] = {
-    "templates": TEMPLATES,
-    "cel": CEL,
-    "jsonpath": JSONPATH,
-    "schemas": SCHEMAS,
-    "sandbox": SANDBOX,
+CORPORA: Mapping[str, Sequence[Attack]] = {
+    "template-loops": template_bombs.LOOPS,
+    "cel-loops": cel.LOOPS,
+    "template-escapes": (
+        *templates.ATTRIBUTE_WALKS,
+        *templates.SUBSCRIPT_WALKS,
+        *templates.WALKS_OF_FILTERS,
+        *templates.FORMATS,
+        *templates.NAMES,
+        *templates.TAGS,
+    ),
+    "template-growth": template_bombs.GROWTH,
+    "template-recursion": template_bombs.RECURSION,
+    "template-texts": (*template_bombs.NUMBERS, *template_bombs.PATTERNS, *templates.TEXTS),
+    "cel-values": (*cel.NAMES, *cel.TYPES, *cel.EDGES, *cel.TEXTS),
+    "cel-nesting": (*cel.NESTING, *cel.WEIGHTS, *cel.PATTERNS, *cel.SHAPES),
+    "jsonpath": (*jsonpath.DIALECTS, *jsonpath.NESTING, *jsonpath.ABYSSES, *jsonpath.VALUES),
+    "jsonpath-bombs": jsonpath.BOMBS,
+    "schema": (*schemas.REFERENCES, *schemas.SIZES),
+    "schema-patterns": schemas.PATTERNS,
+    "comparison": schemas.COMPARISONS,
+    "sandbox-escapes": (*sandbox.IMPORTS, *sandbox.WALKS),
+    "sandbox-answers": (*sandbox.ANSWERS, *sandbox.SYNTAXES),
+    "sandbox-bombs": sandbox_bombs.BOMBS,
 }

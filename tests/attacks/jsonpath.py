@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, Ending, Failed, Gives, Refused, corpus, each
+from tests.attacks.attack import Attack, Ending, Failed, Gives, Refused, each
 from tidemill.expressions.scope import Json
 
 SYNTAX, SHAPE, FAILED = "condition_syntax", "condition_shape", "condition_failed"
@@ -177,5 +177,3 @@ VALUES = each(
     (asked("$.n // comment"), BROKEN),
     (asked(" $.n "), BROKEN),
 )
-
-JSONPATH: tuple[Attack, ...] = corpus(DIALECTS, BOMBS, NESTING, ABYSSES, VALUES)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each
-from tests.attacks.sandbox_bombs import BOMBS, bodies, body, code
+from tests.attacks.attack import Failed, Gives, Refused, each
+from tests.attacks.sandbox_bombs import bodies, body, code
 
 SYNTAX, SHAPE, FAILED = "condition_syntax", "condition_shape", "condition_failed"
 NAUGHT = Failed(FAILED)
@@ -292,5 +292,3 @@ SYNTAXES = each(
     (body("return sorted(context) == []"), NAUGHT),
     (body("output['n'] = 4\ncontext.clear()\nreturn output['n'] == 4"), NAUGHT),
 )
-
-SANDBOX: tuple[Attack, ...] = corpus(IMPORTS, WALKS, BOMBS, ANSWERS, SYNTAXES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each, group
+from tests.attacks.attack import Failed, Gives, Refused, each, group
 from tidemill.expressions.scope import Json
 
 INVALID, SHAPE, FAILED = "schema_invalid", "condition_shape", "condition_failed"
@@ -101,8 +101,8 @@ PATTERNS = each(
     (matching({"properties": {"text": {"pattern": "(a?){400}a{400}b"}}}), Gives(False)),
     (matching({"properties": {"text": {"pattern": "("}}}), Refused(INVALID)),
     (matching({"properties": {"text": {"pattern": "(" * 3000 + ")" * 3000}}}), Refused(INVALID)),
-    (matching({"properties": {"text": {"pattern": "a?" * 100_000}}}), Refused(INVALID)),
-    (matching({"patternProperties": {"b?" * 100_000: True}}), Refused(INVALID)),
+    (matching({"properties": {"text": {"pattern": "a?" * 500_000}}}), Refused(INVALID)),
+    (matching({"patternProperties": {"b?" * 500_000: True}}), Refused(INVALID)),
     (matching({"patternProperties": {"(a+)+$": False}}), Gives(True)),
     (matching({"patternProperties": {"(x|n|a)+$": False}}), Gives(False)),
     (matching({"patternProperties": {"^(\\w+\\s?)*$": True}}), Gives(True)),
@@ -227,5 +227,3 @@ COMPARISONS = each(
     (computed(["true"]), MISSHAPEN),
     (computed("output.n == '\ud800'"), Refused("condition_syntax")),
 )
-
-SCHEMAS: tuple[Attack, ...] = corpus(REFERENCES, PATTERNS, SIZES, COMPARISONS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, Failed, Gives, Refused, corpus, each, group
-from tests.attacks.template_bombs import BOMBS
+from tests.attacks.attack import Failed, Gives, Refused, each, group
 
 SYNTAX, FAILED = "template_syntax", "template_failed"
 PRIVATE = Refused(SYNTAX, "names that start with _ are not visible")
@@ -275,8 +274,4 @@ TEXTS = each(
     ("{{ 'x'|date_format(secrets.TOKEN) }}", NAUGHT),
     ("{{ 'x'|regex_search(secrets.TOKEN ~ '(') }}", NAUGHT),
     ("{{ secrets.TOKEN.nothing }}", NAUGHT),
-)
-
-TEMPLATES: tuple[Attack, ...] = corpus(
-    ATTRIBUTE_WALKS, SUBSCRIPT_WALKS, WALKS_OF_FILTERS, FORMATS, NAMES, TAGS, BOMBS, TEXTS
 )

@@ -62,6 +62,24 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"flight": "flight-1", "nights": ["nights-1", "nights-2"], "car": "the red one"},
     ),
     ("children", {}, {"sum": 108, "runs": 11}),
+    (
+        "pipeline",
+        {"most": 300},
+        {
+            "cheapest": [
+                {"airline": "United", "price": 275, "leaves": "2026-07-03T11:45:00-04:00"},
+                {"airline": "Delta", "price": 299, "leaves": "2026-07-01T08:30:00-04:00"},
+            ],
+            "totals": [
+                {"code": "DL", "flights": 1, "total": 299, "dearest": 299},
+                {"code": "KL", "flights": 1, "total": 189.5, "dearest": 189.5},
+                {"code": "UA", "flights": 1, "total": 275, "dearest": 275},
+            ],
+        },
+    ),
+    ("search", {}, {"result": {"titles": ["Moby-Dick", "The Old Man and the Sea"], "best": "Moby-Dick"}}),
+    ("search", {"query": "miserables"}, {"result": {"titles": ["Les Misérables"], "best": "Les Misérables"}}),
+    ("search", {"query": "zebra"}, {"result": {"titles": [], "best": "nothing"}}),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
 ]
 

@@ -34,7 +34,7 @@ SCOPES = st.builds(
     JSON,
     OBJECTS,
     JSON | OBJECTS,
-    st.booleans(),
+    st.sampled_from([True, True, True, False]),
 )
 
 
@@ -81,7 +81,24 @@ def _cel(below: Text) -> Text:
     )
 
 
-CEL = st.recursive(_CEL_PATHS | _CEL_LITERALS, _cel, max_leaves=6)
+_CEL_TERMS = _CEL_PATHS | _CEL_LITERALS
+
+
+def _cel_boolean(below: Text) -> Text:
+    return (
+        joined(below, one_of(" && ", " || "), below)
+        | joined("!(", below, ")")
+        | joined("(", below, " ? ", below, " : ", below, ")")
+        | joined(_CEL_PATHS, one_of(".all(x, ", ".exists(y, ", ".exists_one(x, "), below, ")")
+        | joined("size(", _CEL_PATHS, ".filter(x, ", below, ")) > 0")
+    )
+
+
+_COMPARED = joined(_CEL_PATHS, one_of(" == ", " != ", " < ", " >= ", " in "), _CEL_TERMS)
+_ASKED = joined(
+    "has(", one_of("output", "inputs", "ctx.a.output", "ctx.gone", "x"), one_of(".a", ".items", ".output"), ")"
+)
+CEL = st.recursive(_COMPARED | _ASKED, _cel_boolean, max_leaves=5) | st.recursive(_CEL_TERMS, _cel, max_leaves=6)
 
 # JSONPath
 
@@ -108,9 +125,19 @@ _SEGMENTS = (
     | joined(one_of("[", "..["), _SELECTORS, ",", _SELECTORS, "]")
 )
 QUERIES = joined("$", st.lists(_SEGMENTS, max_size=3).map("".join), one_of("", "", "", ".length()"))
-JSONPATH: Values = st.fixed_dictionaries(
-    {"type": st.just("jsonpath"), "query": QUERIES, "operator": st.sampled_from(OPERATORS), "value": JSON},
-    optional={"source": one_of("output", "ctx", "current", "nowhere")},
+_OPERATORS_WITH_VALUES = st.one_of(
+    st.tuples(st.sampled_from([each for each in OPERATORS if each.startswith(("count", "sum", "avg", "m"))]), NUMBERS),
+    st.tuples(one_of("exists", "empty"), st.booleans()),
+    st.tuples(one_of("in", "not_in"), st.lists(JSON, max_size=3)),
+    st.tuples(one_of("==", "!=", "contains"), JSON),
+    st.tuples(one_of("<", "<=", ">", ">="), NUMBERS | STRINGS),
+    st.tuples(st.sampled_from(OPERATORS), JSON),
+)
+JSONPATH: Values = st.builds(
+    lambda query, asked, more: {"type": "jsonpath", "query": query, "operator": asked[0], "value": asked[1], **more},
+    QUERIES,
+    _OPERATORS_WITH_VALUES,
+    st.fixed_dictionaries({}, optional={"source": one_of("output", "ctx", "current", "nowhere")}),
 )
 
 # JSON Schema

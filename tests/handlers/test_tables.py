@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -139,7 +140,7 @@ def test_the_first_rows() -> None:
 
 
 def test_selecting() -> None:
-    rows = [{"a": 1, "b": {"c": BIG + 1}, "d": None}, {"a": 2}]
+    rows: Rows = [{"a": 1, "b": {"c": BIG + 1}, "d": None}, {"a": 2}]
     assert select_fields(rows, ["d", "a"]) == [{"d": None, "a": 1}, {"d": None, "a": 2}]
     assert list(select_fields(rows, ["d", "a"])[0]) == ["d", "a"]
     assert select_fields(rows, {"x": "b.c", "y": "a"}) == [{"x": BIG + 1, "y": 1}, {"x": None, "y": 2}]
@@ -216,8 +217,8 @@ def test_groups_part_a_table(values: list[tuple[int, bool, int]]) -> None:
         assert group["sum"] == sum(group["all"])
 
 
-PEOPLE = [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bo"}, {"id": None, "name": "Cy"}]
-ORDERS = [{"id": 1, "sum": 5}, {"id": 1, "sum": 6}, {"id": 3, "sum": 7}, {"id": None, "sum": 8}]
+PEOPLE: Rows = [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bo"}, {"id": None, "name": "Cy"}]
+ORDERS: Rows = [{"id": 1, "sum": 5}, {"id": 1, "sum": 6}, {"id": 3, "sum": 7}, {"id": None, "sum": 8}]
 
 
 @pytest.mark.parametrize(
@@ -354,12 +355,13 @@ def test_what_is_no_date() -> None:
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.one_of(st.none(), st.integers(), st.text(max_size=3)))))
 def test_nothing_that_is_given_is_changed(rows: Rows) -> None:
     before = msgspec.json.encode(rows)
-    for work in (
+    works: list[Callable[[], Rows]] = [
         lambda: sort_rows(rows, [SortKey("a")]),
         lambda: select_fields(rows, ["a", "b"]),
         lambda: group_rows(rows, ["a"], {"n": Aggregation("list", "b")}),
         lambda: join_rows(rows, rows, Join(["a"], ["a"], "full"), 10_000),
-    ):
+    ]
+    for work in works:
         with suppress(Wrong):
             work()
     assert msgspec.json.encode(rows) == before

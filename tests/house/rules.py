@@ -23,6 +23,15 @@ ADDRESS = re.compile(
     r"|files\.pythonhosted"
     r"|registry\.npmjs"
 )
+CLIENTS = re.compile(
+    r"(?:httpx2?|httpcore2?|requests|aiohttp|urllib3|http\.client|urllib\.request|ftplib|telnetlib)(?:\..*)?"
+    r"|(?:socket\.create_connection|asyncio\.open_connection)"
+)
+FETCHER = (
+    "src/tidemill/security/fetcher.py",
+    "src/tidemill/security/wire.py",
+    "src/tidemill/handlers/llm_openai.py",  # Gives the transport of the fetcher to a library that wants a client.
+)
 ASSERTING = re.compile(r"raises|warns|fail|assert\w*")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -77,6 +86,24 @@ def dynamic_code(path: str, tree: ast.AST) -> list[str]:
         if (isinstance(node, ast.Name) and node.id in {"eval", "exec"})
         or (isinstance(node, ast.Attribute) and ast.unparse(node) in {"builtins.eval", "builtins.exec"})
     ]
+
+
+def http_clients(path: str, tree: ast.AST) -> list[str]:
+    """Whatever calls somebody over HTTP does it through the fetcher, which keeps the rules; nothing else may."""
+    found = [name for node in ast.walk(tree) for name in reached(node)]
+    return [f"{path}: {name}" for name in found if path not in FETCHER and CLIENTS.fullmatch(name)]
+
+
+def reached(node: ast.AST) -> list[str]:
+    """The names that a statement imports, or an expression looks up, in full."""
+    match node:
+        case ast.Attribute():
+            return [ast.unparse(node)]
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            return [module, *(f"{module}.{alias.name}" for alias in names)]
+    return []
 
 
 def skipping(path: str, tree: ast.AST) -> list[str]:

@@ -74,6 +74,10 @@ def test_text_never_becomes_code() -> None:
     assert_none(rules.dynamic_code(name, tree) for name, tree in trees("src").items())
 
 
+def test_one_fetcher_makes_all_calls() -> None:
+    assert_none(rules.http_clients(name, tree) for name, tree in trees("src").items())
+
+
 def test_no_file_knows_this_machine() -> None:
     assert_none(rules.addresses(name, text) for name, text in texts().items())
 

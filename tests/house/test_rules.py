@@ -69,6 +69,29 @@ def test_dynamic_code(text: str, broken: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("import httpx2", True),
+        ("import httpcore2._async", True),
+        ("def f():\n    from httpx import AsyncClient", True),
+        ("import urllib.request", True),
+        ("from urllib import request", True),
+        ("from http.client import HTTPConnection", True),
+        ("from http import client", True),
+        ("import requests, aiohttp", True),
+        ("import socket\nsocket.create_connection(('a', 1))", True),
+        ("await asyncio.open_connection('a', 1)", True),
+        ("import urllib.parse, http", False),
+        ("from tidemill.handlers.requests import call_of", False),
+        ("fetcher.client()", False),
+    ],
+)
+def test_http_clients(text: str, broken: bool) -> None:
+    assert bool(rules.http_clients("src/tidemill/handlers/a.py", ast.parse(text))) is broken
+    assert not rules.http_clients("src/tidemill/security/wire.py", ast.parse(text))
+
+
+@pytest.mark.parametrize(
     ("parts", "broken"),
     [
         (("see /", "work/main"), True),

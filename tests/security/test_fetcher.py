@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.security.certificates import authority
-from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, web
+from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
 from tidemill.security.egress import CallFailed, Egress, Limits
 from tidemill.security.fetcher import Call, Fetcher, same_origin
 
@@ -77,6 +78,15 @@ def test_a_fetcher_serves_one_loop_after_the_other() -> None:
             return answer.status
 
     assert [asyncio.run(once()) for _ in range(2)] == [200, 200]
+
+
+async def test_a_client_of_another_library_keeps_the_rules(fetcher: Fetcher, served: Web) -> None:
+    served.routes |= {"/": redirect("/b"), "/bomb": reply(bomb(9), Content_Encoding="gzip")}
+    async with httpx2.AsyncClient(transport=fetcher.transport(), trust_env=False) as client:
+        assert (await client.get(served.url())).status_code == 302
+        for url in ("http://10.0.0.1/", "http://127.1/", served.url("/bomb")):
+            with pytest.raises(CallFailed):
+                await client.get(url)
 
 
 # Redirects
@@ -239,14 +249,18 @@ async def test_long_and_endless_heads_are_refused(fetcher: Fetcher, served: Web)
 # Time
 
 
+def dripping(data: bytes) -> list[bytes | float]:
+    return [data, 0.05] * 60
+
+
 @pytest.mark.parametrize(
     "script",
     [
         raw(5.0),
         raw(OK + b"Content-Length: 9\r\n\r\n", 5.0),
-        raw(OK + b"Content-Length: 99\r\n\r\n", *[b"x", 0.05] * 60),
-        raw(*[b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.05] * 60),
-        raw(OK, *[b"X-A: b\r\n", 0.05] * 60),
+        raw(OK + b"Content-Length: 99\r\n\r\n", *dripping(b"x")),
+        raw(*dripping(b"HTTP/1.1 103 Early Hints\r\n\r\n")),
+        raw(OK, *dripping(b"X-A: b\r\n")),
     ],
     ids=["nothing", "no body", "slow body", "endless hints", "slow head"],
 )
@@ -292,7 +306,7 @@ async def test_a_name_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [cut, reply(b"half", length=99), raw(b"HTTP/1.1 2"), raw(b"SSH-2.0-OpenSSH\r\n\r\n")],
+    [cut, reply_with(b"half", 200, {}, length=99), raw(b"HTTP/1.1 2"), raw(b"SSH-2.0-OpenSSH\r\n\r\n")],
     ids=["nothing", "half a body", "half a line", "no HTTP"],
 )
 async def test_a_connection_that_is_cut(fetcher: Fetcher, served: Web, script: Script) -> None:

@@ -32,8 +32,13 @@ Writer = Callable[[bytes], Awaitable[None]]
 Script = Callable[[Asked, Writer], Awaitable[None]]
 
 
-def reply(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> Script:
-    """Answer with a status, headers (`_` is `-`) and a body; `length` may lie about it."""
+def reply(body: bytes = b"", status: int = 200, **headers: str) -> Script:
+    """Answer with a status, headers (`_` is `-`) and a body."""
+    return reply_with(body, status, headers)
+
+
+def reply_with(body: bytes, status: int, headers: dict[str, str], length: int | None = None) -> Script:
+    """The same with headers as a dict; `length` may lie about the body."""
     lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Whatever')}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines.append(f"Content-Length: {len(body) if length is None else length}")
@@ -41,7 +46,7 @@ def reply(body: bytes = b"", status: int = 200, *, length: int | None = None, **
 
 
 def json_reply(value: Any, status: int = 200, **headers: str) -> Script:
-    return reply(msgspec.json.encode(value), status, Content_Type="application/json", **headers)
+    return reply_with(msgspec.json.encode(value), status, {"Content-Type": "application/json", **headers})
 
 
 def raw(*parts: bytes | float) -> Script:

@@ -52,6 +52,8 @@ class TestSqliteStoreInRealTime(StoreConformance):
 
 
 class TestSqliteBesideMemory(DifferentialSuite):
+    seeds = range(800)
+
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:
         self.folder, self.opened = tmp_path, 0

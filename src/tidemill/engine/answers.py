@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.engine.failures import clipped
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Asked, Child, Fail, Pause, Skip
+from tidemill.handlers.raised import clipped
 from tidemill.kernel.commands import Request, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM
 

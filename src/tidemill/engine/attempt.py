@@ -212,7 +212,7 @@ class Attempt:
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
         place = Place(task.node, task.visit, task.index, attempt_of(self._act))
-        self._speaker = Speaker(self._tools.around.air, self.lease.stream, place, self._disclosed, lambda: self.over)
+        self._speaker = Speaker(self._tools.around.air, self.lease, place, self._disclosed, lambda: self.over)
         return context_of(
             self._flow.workflow,
             self._state,

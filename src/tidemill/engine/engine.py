@@ -1,7 +1,7 @@
 """The façade: everything that can be done with runs and workflows, in one place.
 
 An engine is a store, a blob store, a catalog and turns; with a worker and a keeper it also does the work. Its
-verbs come in groups of their own (operators, inbox, letters, history, library); starting, following and finding
+verbs come in groups of their own (operators, inbox, letters, history, logs, library); starting, following and finding
 runs is here. Everything is async; `tidemill.open` offers the same verbs to callers that are not.
 """
 
@@ -25,6 +25,7 @@ from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.letters import Letters
 from tidemill.engine.library import Library
+from tidemill.engine.logs import Logs
 from tidemill.engine.registry import Registry
 from tidemill.engine.requests import check_labels, check_run_id, check_words
 from tidemill.engine.rows import RUN, RunRow, read_run_row
@@ -34,7 +35,7 @@ from tidemill.engine.sweeping import Sweeper
 from tidemill.engine.tools import Surroundings
 from tidemill.engine.turn import Turns
 from tidemill.engine.upkeep import RETENTION_DAYS, Upkeep
-from tidemill.engine.utterances import Air
+from tidemill.engine.utterances import Air, shown
 from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
@@ -43,13 +44,13 @@ from tidemill.expressions.isolation import Isolation, Nowhere
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
-from tidemill.kernel.events import AnyEvent, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import NodeType
 from tidemill.security.secrets import FirstOf, Secrets
-from tidemill.stores.contract import Frame, Store, Stream
+from tidemill.stores.contract import Breath, Frame, Store, Stream
 
 
-class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
+class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
     """The verbs, and the life of a process that serves them. `worker`: it also runs nodes."""
 
     def __init__(
@@ -227,8 +228,13 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                 entry = await self._ended(run_id, entry.state.seq)
         return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
 
-    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """The run's events from `after` + 1 on, as they are committed; ends with the run."""
+    async def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run.
+
+        With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
+        have no `seq` and are not kept; whoever is slow may miss some, and a SQLite store hands them on only within
+        the process that runs the node.
+        """
         entry = await self._entry(run_id)
         if not 0 <= after <= entry.state.seq:
             message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
@@ -239,8 +245,14 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
         last = None if entry.state.busy else entry.state.seq
-        async with aclosing(self._events(run_id, after)) as events:
-            async for seq, event in events:
+        async with aclosing(self._frames(run_id, after)) as frames:
+            async for frame in frames:
+                seq = frame.version
+                if not seq:
+                    for told in shown(frame.body) if live else ():
+                        yield told
+                    continue
+                event = decode_event(frame.body)
                 yield plain(event, seq)
                 if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):
                     return
@@ -255,8 +267,7 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
             if late_ms > 0.5:
                 await self._ambient.sleep(late_ms)
 
-        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breathe))
-        async with aclosing(frames):
+        async with aclosing(self._frames(run_id, after, breathe)) as frames:
             async for frame in frames:
                 if frame.version and type(decode_event(frame.body)) in _ENDS:
                     over = await self._over(run_id, frame.version)
@@ -264,13 +275,9 @@ class Engine(Letters, Inbox, History, Library, Upkeep, Vault):
                         return over
         raise Unavailable("the store was closed before the run ended")
 
-    async def _events(self, run_id: str, after: int) -> AsyncGenerator[tuple[int, AnyEvent], None]:
-        """Committed events behind `after` with their numbers, without end."""
-        frames = cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after))
-        async with aclosing(frames):
-            async for frame in frames:
-                if frame.version:
-                    yield frame.version, decode_event(frame.body)
+    def _frames(self, run_id: str, after: int, breath: Breath | None = None) -> AsyncGenerator[Frame, None]:
+        """Committed events behind `after` and live frames, without end."""
+        return cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breath))
 
     async def _over(self, run_id: str, seq: int) -> Entry | None:
         """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""

@@ -29,6 +29,7 @@ from tidemill.engine.archiving import (
 from tidemill.engine.binaries import files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.indexing import all_rows, rows_of
+from tidemill.engine.journals import forget_journals
 from tidemill.engine.rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.runs import Runs
 from tidemill.errors import TidemillError, Unavailable
@@ -134,6 +135,8 @@ class Retirer:
             if why or self._dry_run:
                 return why
             await self._put(stream, tail, state)
+            # Before the run itself: nobody would look for the lines of a run that is gone.
+            await forget_journals(self._store, stream.tenant, stream.key)
         except (TidemillError, *DAMAGE) as error:
             if isinstance(error, Unavailable) and self._in_vain != stream.key:
                 # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.

@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tidemill.engine.failures import clipped
 from tidemill.engine.programs import Program
 from tidemill.expressions.conditions import Condition, Verdict, decide
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.leaf import Steps
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Scope
+from tidemill.handlers.raised import clipped
 from tidemill.kernel.commands import Failed, Skips
 from tidemill.kernel.events import Error, Reading, Route
 from tidemill.kernel.model import Branch, Node

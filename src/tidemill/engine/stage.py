@@ -18,7 +18,7 @@ class Stage:
     """The handlers that this process has opened."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, asyncio.Future[None]] = {}
+        self._opened: dict[str, asyncio.Task[None]] = {}
         self._handlers: list[Handler] = []
 
     def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
@@ -35,7 +35,7 @@ class Stage:
         for handler in reversed(handlers):
             if handler.close is not None:
                 try:
-                    await handler.close()
+                    await _done(handler.close())
                 except Exception:
                     LOG.exception("%s could not be closed", handler.type.key)
 
@@ -55,19 +55,20 @@ class Stage:
         if handler.open is None and handler.close is None:
             return
         key = handler.type.key
-        known = self._opened.get(key)
-        if known is None:
-            known = self._opened[key] = asyncio.ensure_future(self._begin(handler))
-        try:
-            await asyncio.shield(known)
-        except BaseException:
-            if known.done() and (known.cancelled() or known.exception() is not None):
-                self._opened.pop(key, None)
-            raise
+        if key not in self._opened:
+            # What is opened serves all attempts, so the first one does not hear what it says later.
+            ground = copy_context()
+            ground.run(EAR.set, None)
+            self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
+        await asyncio.shield(self._opened[key])
 
     async def _begin(self, handler: Handler) -> None:
-        if handler.open is not None:
-            await handler.open()
+        try:
+            if handler.open is not None:
+                await _done(handler.open())
+        except BaseException:
+            del self._opened[handler.type.key]
+            raise
         self._handlers.append(handler)
 
 

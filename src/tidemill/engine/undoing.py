@@ -49,7 +49,7 @@ class Undoing:
         self._started = tools.ambient.monotonic_ms()
         self._disclosed = Disclosed(tools.around.secrets)
         place = Place(task.node, task.visit, task.index, undo.attempt + 1)
-        self._speaker = Speaker(tools.around.air, lease.stream, place, self._disclosed, lambda: False)
+        self._speaker = Speaker(tools.around.air, lease, place, self._disclosed, lambda: False)
 
     async def run(self) -> Undone:
         """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded."""

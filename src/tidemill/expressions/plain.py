@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2.runtime import Undefined
 
-from tidemill.expressions.bounds import DEPTH_MAX, WRITABLE_BITS_MAX, TEXT_MAX, VALUES_MAX
+from tidemill.expressions.bounds import DEPTH_MAX, TEXT_MAX, VALUES_MAX, WRITABLE_BITS_MAX
 from tidemill.expressions.failure import template_failed
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.scope import Json
@@ -90,7 +90,7 @@ def _sound(value: str) -> str:
 
 def _writable(value: int) -> int:
     if value.bit_length() > WRITABLE_BITS_MAX:
-        raise template_failed("the result holds an integer with thousands of digits", "turn it into a float: `x | float`")
+        raise template_failed("the result holds an integer with thousands of digits")
     return value
 
 

@@ -69,7 +69,7 @@ class Processes:
         return answer
 
     async def close(self) -> None:
-        """End all children; whoever still waits for one gets a `RuntimeError`."""
+        """End all children; whoever still waits for one gets a `RuntimeError`. Who asks afterwards gets new ones."""
         self._closed = True
         for child in self._busy:
             # Its asker sees that it is gone, and clears up.
@@ -80,6 +80,7 @@ class Processes:
             self._turns.release()
         while self._idle:
             await self._idle.pop().end()
+        self._closed = False
 
     async def _asked(self, frame: bytes, work: Errand | Chore, answer_max: int) -> tuple[Answer | None, int]:
         """Ask a child; without an answer, give the status with which it ended."""

@@ -240,15 +240,15 @@ class Handler:
 
     type: NodeType
     call: Call
-    open: Callable[[], Awaitable[None]] | None = None
-    close: Callable[[], Awaitable[None]] | None = None
+    open: Callable[[], Awaitable[None] | None] | None = None
+    close: Callable[[], Awaitable[None] | None] | None = None
     prepare: Step | None = None
     finish: Step | None = None
 
     @property
     def staged(self) -> bool:
         """Whether there is more to an attempt than the call."""
-        return not (self.open is None and self.prepare is None and self.finish is None)
+        return any((self.open, self.close, self.prepare, self.finish))
 
 
 class NodeClass(Protocol):

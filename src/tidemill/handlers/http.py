@@ -182,7 +182,7 @@ def _parsed(answer: Answer, parse: str) -> Any:
     media_type, _, parameters = answer.header("content-type").lower().partition(";")
     media_type = media_type.strip() or "application/octet-stream"
     kind = _kind(media_type) if parse == "auto" else parse
-    if not answer.body and kind != "bytes":
+    if not answer.body and parse != "bytes":
         return None
     if kind == "json":
         return _json(answer)

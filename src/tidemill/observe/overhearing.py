@@ -11,6 +11,7 @@ import io
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
@@ -61,20 +62,32 @@ class _Tee(io.TextIOBase):
         """Stay open: the stream behind is not ours."""
 
 
-class _Listener(logging.Handler):
-    wanted = 0
+class _Listener:
+    """Hears log records where they are made.
+
+    A handler of the root logger would hear them too, but it would also keep `logging.basicConfig` from doing anything.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self._behind = logging.getLogRecordFactory()
 
     def remove(self) -> None:
-        logging.getLogger().removeHandler(self)
+        """Give the factory back."""
+        if logging.getLogRecordFactory() is self:
+            logging.setLogRecordFactory(self._behind)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._behind(*args, **kwargs)
         ear = EAR.get()
-        if ear is None:
-            return
-        try:
-            ear(record.levelname.lower(), self.format(record) + "\n")
-        except Exception:
-            self.handleError(record)
+        if ear is not None:
+            # Whatever is wrong with a record is reported where it is printed.
+            with suppress(Exception):
+                ear(record.levelname.lower(), _FORMAT.format(record) + "\n")
+        return record
+
+
+_FORMAT = logging.Formatter("%(message)s")
 
 
 class Overhearing:
@@ -102,12 +115,12 @@ class Overhearing:
 
 
 def _listening() -> _Listener:
-    root = logging.getLogger()
-    known = next((each for each in root.handlers if isinstance(each, _Listener)), None)
-    if known is None:
-        known = _Listener()
-        root.addHandler(known)
-    return known
+    known = logging.getLogRecordFactory()
+    if isinstance(known, _Listener):
+        return known
+    listener = _Listener()
+    logging.setLogRecordFactory(listener)
+    return listener
 
 
 def _teed(source: str) -> _Tee | None:

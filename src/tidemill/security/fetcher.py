@@ -100,7 +100,7 @@ class Fetcher:
         self._opened: tuple[asyncio.AbstractEventLoop, CheckedTransport] | None = None
 
     def transport(self) -> CheckedTransport:
-        """What a client of somebody else's library must send its requests through."""
+        """What every request goes through, also those of a library that brings a client of its own."""
         # The HTTP library takes a tenth of a second to load, which only those pay who call somebody.
         from tidemill.security import wire
 
