@@ -58,9 +58,9 @@ def test_the_output_is_matched(schema: Any, output: Any, expected: bool) -> None
 
 def test_the_reason_names_the_schema() -> None:
     scope = replace(AFTER, output=1)
-    assert evaluate(matching({"type": "integer"}), scope).reason == "the output matches the schema is true"
+    assert evaluate(matching({"type": "integer"}), scope).reason == "the output's match with the schema is true"
     titled = evaluate(matching({"title": "Order", "type": "string"}, invert=True), scope)
-    assert titled.reason == 'the output does not match the schema "Order" is true'
+    assert titled.reason == 'the output\'s mismatch with the schema "Order" is true'
 
 
 def test_the_normal_form_is_stable() -> None:

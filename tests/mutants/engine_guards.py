@@ -310,8 +310,8 @@ ENGINE: tuple[Guard, ...] = (
         name="handler-may-not-exit",
         why="A handler that calls `exit` would end the worker.",
         file=ATTEMPT,
-        snippet="except BaseException as error:\n            return self._result(failed_by(error))\n        return",
-        sabotage="except Exception as error:\n            return self._result(failed_by(error))\n        return",
+        snippet="except BaseException as error:\n            result: Coming",
+        sabotage="except Exception as error:\n            result: Coming",
         test=TESTS + "test_a_handler_that_wants_to_exit_fails_and_the_worker_stays[work]",
     ),
     Guard(
@@ -341,7 +341,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="handler-gets-a-copy",
         why="A handler that changes what it was given would change it for every other node of the process.",
-        file=ATTEMPT,
+        file="engine/contexts.py",
         snippet="config = decode_value(encode_value(template.render(scope)))",
         sabotage="config = template.render(scope)",
         test=TESTS + "test_a_handler_may_change_what_it_was_given",

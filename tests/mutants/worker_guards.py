@@ -49,7 +49,7 @@ WORKERS: tuple[Guard, ...] = (
         name="function-left-to-those-who-have-it",
         why="A worker without a function would fail the runs of those that have it.",
         file="engine/attempt.py",
-        snippet='if self._node.delivery != "at_most_once" and await self._tools.others():',
+        snippet='if self._node.delivery != "at_most_once" and await self._tools.around.others():',
         sabotage="if False:",
         test=IN_RETURNS + "test_a_function_that_only_another_worker_has_is_left_to_it",
     ),

@@ -586,8 +586,8 @@ WORLD: tuple[Guard, ...] = (
         name="hand-over-runs-only",
         why="A message or a step to undo would be begun without a claim.",
         file=WORKER,
-        snippet='put.task.kind == "run"\n            and not put.ready_at_ms',
-        sabotage="not put.ready_at_ms",
+        snippet='put.task.kind == "run"\n            and not (put.ready_at_ms or put.caps)',
+        sabotage="not (put.ready_at_ms or put.caps)",
         test=IN_CHILDREN + "test_a_child_that_nobody_waits_for_any_more_is_cancelled[time-out]",
     ),
     Guard(
@@ -665,9 +665,9 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="undo-config-checked",
         why="A compensator would be called with a config that its type does not allow.",
-        file=UNDOING,
-        snippet='        if problems:\n            raise ExpressionError(code="config_invalid"',
-        sabotage='        if False:\n            raise ExpressionError(code="config_invalid"',
+        file="engine/contexts.py",
+        snippet='    if problems:\n        raise ExpressionError(code="config_invalid"',
+        sabotage='    if False:\n        raise ExpressionError(code="config_invalid"',
         test=IN_ROLLBACK_TROUBLE
         + "test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more[<lambda>-5-config_invalid]",
     ),
@@ -683,8 +683,8 @@ WORLD: tuple[Guard, ...] = (
         name="compensator-has-a-time-out",
         why="A compensator that hangs would hang its rollback.",
         file=UNDOING,
-        snippet="await bounded(ended, self._compensator.timeout_ms)",
-        sabotage="await bounded(ended, None)",
+        snippet="await bounded(ended, self._compensator.timeout_ms, ground)",
+        sabotage="await bounded(ended, None, ground)",
         test=IN_ROLLBACK_TROUBLE + "test_a_compensator_has_a_time_out_of_its_own",
     ),
     Guard(

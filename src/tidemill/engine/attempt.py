@@ -187,13 +187,14 @@ class Attempt:
             ground, ended = self._tools.around.stage.call(self._handler, context, speaker.hear)
             if not isinstance(ended, (Return, Pause, Skip)):
                 return self._await(ended, ground)
-            result = self._ended(ended)
         except KeyboardInterrupt:
             raise
         except Lacking as error:
             return self._lacking(error)
         except BaseException as error:
-            result = self._result(failed_by(error))
+            result: Coming = self._result(failed_by(error))
+        else:
+            result = self._ended(ended)
         return self._hushed(result) if speaker.has_spoken else result
 
     async def _hushed(self, result: Coming) -> Result:

@@ -57,7 +57,7 @@ class Matching:
         source = self.schema.source
         title = source.get("title") if isinstance(source, dict) else None
         name = f'the schema "{shorten(title, 60)}"' if isinstance(title, str) and title else "the schema"
-        return f"the output {'does not match' if self.invert else 'matches'} {name}"
+        return f"the output's {'mismatch' if self.invert else 'match'} with {name}"
 
 
 def parse_matching(raw: Raw, path: str, problems: list[Problem]) -> Matching | None:

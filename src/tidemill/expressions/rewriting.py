@@ -30,7 +30,7 @@ from tidemill.expressions.environment import (
 from tidemill.expressions.paths import READERS, Key, Path, build
 from tidemill.expressions.patterns import check_arguments
 from tidemill.expressions.references import NODE_MAPS, References, merged
-from tidemill.expressions.wording import listing, meant
+from tidemill.expressions.wording import kind_of, listing, meant
 
 _REFUSED_TAGS = {
     nodes.Include: "include",
@@ -143,6 +143,9 @@ class Rewriting(NodeTransformer):
         if self._is_node_map(node.node) and not isinstance(node.arg, nodes.Slice):
             return self._computed(node)
         if isinstance(node.arg, nodes.Slice):
+            if isinstance(node.node, nodes.Const) and not isinstance(node.node.value, str):
+                # Python would write a warning to the terminal of the worker.
+                self._fault(node, f"{kind_of(node.node.value)} has no parts", "")
             return self._parts(node)
         return self._chosen(node, node.arg) or self._parts(node)
 
