@@ -13,7 +13,7 @@ LOCKED := requirements/dev.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check sim chaos mutants bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run test check sim chaos mutants leaks bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n die
 
 mutants: setup ## Break every guard once and see its test fail
 	@$(BIN)/python -m tests.mutants
+
+leaks: setup ## Evaluate every kind of expression 10,000 times and see that nothing is kept
+	@$(BIN)/python -m tests.attacks.leaks 10000
 
 bench: setup ## Measure the cost rules
 	@$(BIN)/python -m benches

@@ -15,6 +15,7 @@ BENCHES = (
     "bench_sqlite",
     "bench_sqlite_scale",
     "bench_expressions",
+    "bench_nodes",
 )
 
 

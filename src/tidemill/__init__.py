@@ -16,23 +16,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemill.engine.catalog import Published
+    from tidemill.engine.logs import LogLine
     from tidemill.engine.roster import WorkerView
     from tidemill.engine.rows import RunRow
     from tidemill.engine.views import RunView
     from tidemill.errors import Problem, Rejected, TidemillError, Unavailable
     from tidemill.front import Tidemill
     from tidemill.front import open as open  # noqa: A004
-    from tidemill.handlers.contract import Asked, Blob, Child, Fail, Handler, NodeContext, Pause, Return, Skip
-    from tidemill.kernel.model import NodeType
+    from tidemill.handlers.contract import (
+        Asked,
+        Blob,
+        Cancelled,
+        Child,
+        Fail,
+        Handler,
+        NodeContext,
+        Pause,
+        Return,
+        Skip,
+        node_type,
+    )
+    from tidemill.handlers.functions import function
+    from tidemill.kernel.model import Capabilities, NodeType
 
     __version__: str
 
 _HOMES = {
     "Asked": "tidemill.handlers.contract",
     "Blob": "tidemill.handlers.contract",
+    "Cancelled": "tidemill.handlers.contract",
+    "Capabilities": "tidemill.kernel.model",
     "Child": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
+    "LogLine": "tidemill.engine.logs",
     "NodeContext": "tidemill.handlers.contract",
     "NodeType": "tidemill.kernel.model",
     "Pause": "tidemill.handlers.contract",
@@ -47,15 +64,20 @@ _HOMES = {
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
     "WorkerView": "tidemill.engine.roster",
+    "function": "tidemill.handlers.functions",
+    "node_type": "tidemill.handlers.contract",
     "open": "tidemill.front",
 }
 
 __all__ = [
     "Asked",
     "Blob",
+    "Cancelled",
+    "Capabilities",
     "Child",
     "Fail",
     "Handler",
+    "LogLine",
     "NodeContext",
     "NodeType",
     "Pause",
@@ -71,6 +93,8 @@ __all__ = [
     "Unavailable",
     "WorkerView",
     "__version__",
+    "function",
+    "node_type",
 ]
 """`open` is public too, but a star import must not hide the built-in one."""
 

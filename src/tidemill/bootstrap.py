@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +27,18 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.isolation import Carrier, Nowhere
 from tidemill.expressions.processes import Processes
 from tidemill.handlers.borders import BORDERS
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.classify import classify_handler
+from tidemill.handlers.contract import Handler, NodeClass, handler_of
+from tidemill.handlers.discovery import Broken, Offer, gathered, installed
 from tidemill.handlers.http import http_handler
+from tidemill.handlers.llm import llm_handler
+from tidemill.handlers.llm_openai import openai_provider
+from tidemill.handlers.llm_scripted import scripted
 from tidemill.handlers.pipeline import pipeline_handler
 from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
 from tidemill.handlers.search import SEARCHING
+from tidemill.handlers.sql import Database, SqliteDatabase, sql_handler
 from tidemill.handlers.transform import transform_handler
 from tidemill.handlers.waiting import WAITING
 from tidemill.handlers.webhook import webhook_handler
@@ -49,16 +56,24 @@ from tidemill.stores.sqlite.store import SqliteStore
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE or memory://"
 SECRETS_VARIABLE = "TIDEMILL_SECRETS"
+DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
+BUILT_IN = "Tidemill"
+GIVEN = "`handlers`"
+"""Where node types come from that no distribution offers."""
+LOG = logging.getLogger(__name__)
 
 
 def built_in_handlers(
-    functions: Mapping[str, Callable[..., Any]] | None = None, carrier: Carrier | None = None
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    carrier: Carrier | None = None,
+    store: Store | None = None,
 ) -> tuple[Handler, ...]:
     """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
     fetcher, carrier = Fetcher(egress_here()), carrier or Nowhere()
     http = http_handler(fetcher)
+    models = {"openai": openai_provider(fetcher), "scripted": scripted}
     return (
         *PLAIN,
         *WAITING,
@@ -67,14 +82,66 @@ def built_in_handlers(
         python_handler(functions or {}),
         http,
         webhook_handler(fetcher),
+        llm_handler(models, fetcher.close),
+        classify_handler(models, fetcher.close),
         pipeline_handler(http, carrier),
         transform_handler(carrier),
+        sql_handler(databases_here(), store if isinstance(store, SqliteStore) else None, has_own=_takes_sql(store)),
     )
 
 
+def databases_here() -> dict[str, Database]:
+    """The databases that variables of the environment name: `TIDEMILL_DATABASE_CRM` is called `crm`."""
+    found: dict[str, Database] = {}
+    for variable, url in os.environ.items():
+        if variable.startswith(DATABASE_PREFIX):
+            if not url.startswith("sqlite:///"):
+                raise rejected("database_unknown", f"{variable} is no sqlite:///FILE", path=f"/{variable}")
+            found[variable.removeprefix(DATABASE_PREFIX).lower()] = SqliteDatabase(_file_of(url))
+    return found
+
+
+def _takes_sql(store: Store | None) -> bool:
+    """Whether a store takes statements; whoever checks a document without one finds out when it is published."""
+    return store is None or isinstance(store, SqliteStore)
+
+
+class NodeTypes(NamedTuple):
+    """The node types that there are, with their origins, and what was offered in vain."""
+
+    offers: tuple[Offer, ...]
+    broken: tuple[Broken, ...] = ()
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """Their code."""
+        return tuple(offer.handler for offer in self.offers)
+
+    @property
+    def by_name(self) -> dict[str, Sequence[NodeType]]:
+        """What the compiler knows of them."""
+        types: dict[str, list[NodeType]] = {}
+        for handler in self.handlers:
+            types.setdefault(handler.type.name, []).append(handler.type)
+        return {**types}
+
+
+def node_types(
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
+    carrier: Carrier | None = None,
+    store: Store | None = None,
+) -> NodeTypes:
+    """Those that come with Tidemill, those that installed distributions offer, and those that are given."""
+    found = installed()
+    own = [Offer(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store)]
+    given = [Offer(handler_of(handler), GIVEN) for handler in handlers]
+    return NodeTypes(gathered((*own, *found.offers, *given)), found.broken)
+
+
 def built_in_types() -> dict[str, Sequence[NodeType]]:
-    """What the compiler knows of them, by name."""
-    return {handler.type.name: (handler.type,) for handler in built_in_handlers()}
+    """What the compiler knows of the node types that come with Tidemill, by name."""
+    return NodeTypes(tuple(Offer(handler, BUILT_IN) for handler in built_in_handlers())).by_name
 
 
 class Shelf(NamedTuple):
@@ -207,7 +274,7 @@ def engine_at(
     url: str = DEFAULT_URL,
     *,
     functions: Mapping[str, Callable[..., Any]] | None = None,
-    handlers: Sequence[Handler] = (),
+    handlers: Sequence[Handler | NodeClass] = (),
     work: bool = True,
     concurrency: int = 64,
     queues: Sequence[str] = (),
@@ -227,6 +294,9 @@ def engine_at(
     """
     ambient, shelf = RealAmbient(), shelf_at(url)
     processes = Processes() if work else None
+    types = node_types(functions, handlers, processes, shelf.store)
+    for broken in types.broken:
+        LOG.warning("%s", broken)
     host, pid = socket.gethostname(), os.getpid()
     options = WorkerOptions(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
@@ -244,7 +314,7 @@ def engine_at(
         store=shelf.store,
         blobs=shelf.blobs,
         ambient=ambient,
-        handlers=(*built_in_handlers(functions, processes), *handlers),
+        handlers=types.handlers,
         worker=options if work else None,
         user=os_user(),
         archive=archive_at(archive, url),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -22,7 +22,8 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.logs import LogLine
 from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.views import RunView
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.functions import Function, by_name
 from tidemill.kernel.document import Format, read_document
 from tidemill.kernel.model import Workflow
 
@@ -33,15 +34,14 @@ EVENTS_AHEAD_MAX = 4_096
 """What `follow` keeps for a slow reader before it stops reading itself."""
 STOP_SECONDS_MAX = 5.0
 
-Function = Callable[..., Any]
 Document = Mapping[str, Any] | str | bytes | Path
 
 
 def open(  # noqa: A001 - `tidemill.open` is how it is called
     url: str = DEFAULT_URL,
     *,
-    functions: Mapping[str, Function] | None = None,
-    handlers: Sequence[Handler] = (),
+    functions: Mapping[str, Function] | Iterable[Function] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
     concurrency: int = 64,
     queues: Sequence[str] = (),
     only: str = "",
@@ -52,14 +52,14 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     """Open the store at `url` and, unless `work` is off, run nodes in this process.
 
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
-    own. At most `concurrency` nodes run at a time, of all queues unless `queues` names some, and of all runs unless
-    `only` names one: then of that one and its children. Runs that ended
-    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`. Close
-    it, or use it in a `with`.
+    own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
+    nodes run at a time, of all queues unless `queues` names some, and of all runs unless `only` names one: then of
+    that one and its children. Runs that ended `retention_days` ago, or when their workflow says, go to the
+    `archive`: a folder, or `s3://bucket/prefix`. Close it, or use it in a `with`.
     """
     engine = engine_at(
         url,
-        functions=functions,
+        functions=by_name(functions),
         handlers=handlers,
         concurrency=concurrency,
         queues=queues,

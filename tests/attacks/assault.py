@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -33,6 +34,8 @@ PATIENCE_MS = 700
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30
+PROCESSOR_SECONDS_MAX = 60
+HANG_SECONDS = 10
 TICK_SECONDS = 0.002
 
 
@@ -80,7 +83,6 @@ async def carried_out(attack: Attack, volley: str, bait: dict[str, str], isolati
     """Carry one attack out."""
     report = Report(attack.name)
     source = baited(attack.source, bait)
-    begun = time.monotonic()
     async with watched(report):
         try:
             if volley.startswith("template"):
@@ -89,7 +91,6 @@ async def carried_out(attack: Attack, volley: str, bait: dict[str, str], isolati
                 await _condition(source, report, isolation)
         except ExpressionError as failure:
             _ended(report, "failed", [failure.problem()])
-    report.ms = (time.monotonic() - begun) * 1000
     report.resident_mb = resident_mb()
     return report
 
@@ -127,9 +128,10 @@ def _ended(report: Report, ending: str, problems: list[Problem]) -> None:
 
 @asynccontextmanager
 async def watched(report: Report) -> AsyncIterator[None]:
-    """Measure for how long the event loop stands still: the longest time between two ticks of a task.
+    """Measure how long it takes, and for how long the event loop stands still: the longest time between two ticks.
 
-    On a busy machine that happens to the innocent as well, so a gap counts only as far as this thread has worked.
+    On a busy machine the loop also stands still because others are served first. That is the time in which it stood
+    still without working, and it does not count.
     """
     gaps = [0.0]
 
@@ -143,13 +145,15 @@ async def watched(report: Report) -> AsyncIterator[None]:
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
-    worked = time.thread_time()
+    begun, worked = time.monotonic(), time.thread_time()
     try:
         yield
     finally:
-        worked = time.thread_time() - worked
+        took, worked = time.monotonic() - begun, time.thread_time() - worked
         await asyncio.sleep(2 * TICK_SECONDS)
         ticking.cancel()
+        late = sum(gap - TICK_SECONDS for gap in gaps[1:])
+        report.ms = (took - max(0, min(late, took) - worked)) * 1000
         report.blocked_ms = min(max(gaps), worked) * 1000
 
 
@@ -168,8 +172,11 @@ async def main(volley: str, names: set[str], bait: dict[str, str]) -> None:
         if names and attack.name not in names:
             continue
         print(json.dumps({"began": attack.name}), flush=True)
+        # Native code listens to nobody but the kernel, so a hang is the end of this process.
+        signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
         report = await carried_out(attack, volley, bait, isolation)
         print(json.dumps(vars(report)), flush=True)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     await isolation.close()
 
 
@@ -182,5 +189,6 @@ def _warm() -> Condition:
 if __name__ == "__main__":
     # Were a guard missing, this process would be what an attack eats up, and not the machine.
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS_MAX, PROCESSOR_SECONDS_MAX))
     _, chosen, file, variable, url, *only = sys.argv
     asyncio.run(main(chosen, set(only), {FILE: file, SECRET_NAME: variable, URL: url}))

@@ -200,9 +200,9 @@ LOOPS: list[Attack] = [
 
 WEIGHTS = group(
     "weight",
-    NAUGHT,
-    "output.rows.all(a, output.rows.all(b, output.rows.all(c, a.name + b.name + c.name != '')))",
-    "output.rows.map(a, output.rows.map(b, output.text + a.name)).size() < 0",
+    LATE,
+    "output.rows.all(row, !output.text.matches('(a?){400}b'))",
+    "output.rows.exists(row, output.text.matches('(a?){400}b' + row.name))",
 )
 
 PATTERNS = each(
@@ -210,7 +210,7 @@ PATTERNS = each(
     ("output.text.matches('(a+)+$')", Gives(True)),
     ("output.text.matches('^(a+)+b$')", Gives(False)),
     ("output.text.matches('(a|aa)+b')", Gives(False)),
-    ("output.text.matches('(a?){400}b')", Gives(False)),
+    ("output.text.matches('(a?){150}b')", Gives(False)),
     ("ctx.long.output.matches(ctx.pattern.output)", Gives(True)),
     ("output.text.matches('a{1000}{1000}')", BROKEN),
     ("'x'.matches('((a{100}){100}){100}')", BROKEN),

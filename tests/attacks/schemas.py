@@ -32,60 +32,59 @@ def doubling(depth: int, keyword: str = "allOf") -> Json:
     return {"$defs": {**definitions, f"d{depth}": {"type": "object"}}, "$ref": "#/$defs/d0"}
 
 
-REFERENCES = [
-    *group(
-        "reference",
-        NOT_FETCHED,
-        *(
-            matching({"$ref": target})
-            for target in (
-                "file://<file>",
-                "file:<file>",
-                "<file>",
-                "<url>",
-                "<url>#/x",
-                "https://127.0.0.1/schema",
-                "ftp://127.0.0.1/schema",
-                "data:application/json,{}",
-                "//127.0.0.1/schema",
-                "other.json",
-                "urn:example:x",
-                "jar:file://<file>!/x",
-                "gopher://127.0.0.1/",
-                "#/nowhere",
-                "#nowhere",
-            )
-        ),
-        matching({"$dynamicRef": "<url>"}),
-        matching({"$schema": "<url>"}),
-        matching({"$schema": "http://json-schema.org/draft-07/schema#"}),
-        matching({"$id": "<url>", "$ref": "other"}),
-        matching({"properties": {"a": {"items": {"anyOf": [{"$ref": "<url>"}]}}}}),
-        matching({"$defs": {"a": {"$ref": "file://<file>"}}}),
-        matching({"if": {"$ref": "<url>"}, "then": False}),
-        matching({"$ref": 5}),
-        matching({"$ref": None}),
+REFERENCES = group(
+    "reference",
+    NOT_FETCHED,
+    *(
+        matching({"$ref": target})
+        for target in (
+            "file://<file>",
+            "file:<file>",
+            "<file>",
+            "<url>",
+            "<url>#/x",
+            "https://127.0.0.1/schema",
+            "ftp://127.0.0.1/schema",
+            "data:application/json,{}",
+            "//127.0.0.1/schema",
+            "other.json",
+            "urn:example:x",
+            "jar:file://<file>!/x",
+            "gopher://127.0.0.1/",
+            "#/nowhere",
+            "#nowhere",
+        )
     ),
-    *each(
-        "recursion",
-        (matching({"$ref": "#"}), Gives(True)),
-        (
-            matching({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
-            Gives(True),
-        ),
-        (matching({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}), Refused(INVALID)),
-        (matching({"not": {"$ref": "#"}}), Gives(False)),
-        (matching({"$dynamicAnchor": "a", "$dynamicRef": "#a"}), Gives(True)),
-        (matching({"properties": {"rows": {"$ref": "#"}}, "items": {"$ref": "#"}}), Gives(True)),
-        (matching({"additionalProperties": {"$ref": "#"}, "items": {"$ref": "#"}}), Gives(True)),
-        (matching({"additionalProperties": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}), Gives(True)),
-        (matching(doubling(10)), Gives(True)),
-        (matching(doubling(40)), Refused(INVALID)),
-        (matching(doubling(40, "anyOf")), Refused(INVALID)),
-        (matching(doubling(40, "oneOf")), Refused(INVALID)),
-        (matching(doubling(25)), Refused(INVALID)),
+    matching({"$dynamicRef": "<url>"}),
+    matching({"$schema": "<url>"}),
+    matching({"$schema": "http://json-schema.org/draft-07/schema#"}),
+    matching({"$id": "<url>", "$ref": "other"}),
+    matching({"properties": {"a": {"items": {"anyOf": [{"$ref": "<url>"}]}}}}),
+    matching({"$defs": {"a": {"$ref": "file://<file>"}}}),
+    matching({"if": {"$ref": "<url>"}, "then": False}),
+    matching({"$ref": 5}),
+    matching({"$ref": None}),
+)
+
+RECURSION = each(
+    "recursion",
+    (matching({"$ref": "#"}), Gives(True)),
+    (
+        matching({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+        Gives(True),
     ),
-]
+    (matching({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}), Refused(INVALID)),
+    (matching({"not": {"$ref": "#"}}), Gives(False)),
+    (matching({"$dynamicAnchor": "a", "$dynamicRef": "#a"}), Gives(True)),
+    (matching({"properties": {"rows": {"$ref": "#"}}, "items": {"$ref": "#"}}), Gives(True)),
+    (matching({"additionalProperties": {"$ref": "#"}, "items": {"$ref": "#"}}), Gives(True)),
+    (matching({"additionalProperties": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}), Gives(True)),
+    (matching(doubling(10)), Gives(True)),
+    (matching(doubling(40)), Refused(INVALID)),
+    (matching(doubling(40, "anyOf")), Refused(INVALID)),
+    (matching(doubling(40, "oneOf")), Refused(INVALID)),
+    (matching(doubling(25)), Refused(INVALID)),
+)
 
 PATTERNS = each(
     "pattern",
@@ -127,9 +126,9 @@ SIZES = each(
     (matching(nested(40, "allOf")), Gives(True)),
     (matching({"enum": list(range(100_000))}), Gives(False)),
     (matching({"enum": ["x" * 1_100_000]}), Refused(INVALID)),
-    (matching({"allOf": [{"type": "object"}] * 2_000}), Gives(True)),
-    (matching({"anyOf": [{"type": "string"}] * 2_000}), Gives(False)),
-    (matching({"oneOf": [{"type": "object"}] * 5_000}), Gives(False)),
+    (matching({"allOf": [{"type": "object"}] * 1_000}), Gives(True)),
+    (matching({"anyOf": [{"type": "string"}] * 1_000}), Gives(False)),
+    (matching({"oneOf": [{"type": "object"}] * 1_000}), Gives(False)),
     (matching({"properties": {"rows": {"uniqueItems": True}}}), Gives(True)),
     (matching({"properties": {"rows": {"contains": {"const": 1}, "minContains": 10**9}}}), Gives(False)),
     (matching({"properties": {"n": {"multipleOf": 1e-300}}}), Gives(True)),
@@ -144,7 +143,7 @@ SIZES = each(
     (matching({"title": "\u202e" * 100, "type": "object"}), Gives(True)),
     (matching({"type": "__class__"}), Refused(INVALID)),
     (matching({"type": ["object"] * 2}), Refused(INVALID)),
-    (matching({"unevaluatedProperties": False, "allOf": [{"properties": {"n": True}}] * 2000}), Gives(False)),
+    (matching({"unevaluatedProperties": False, "allOf": [{"properties": {"n": True}}] * 1000}), Gives(False)),
     (matching(None), Refused(INVALID)),
     (matching("<url>"), Refused(INVALID)),
     (matching([]), Refused(INVALID)),

@@ -123,16 +123,6 @@ GROWTH = each(
         ),
         NAUGHT,
     ),
-    ("{% set x %}{% for a in range(90000) %}{{ inputs.customer * 20 }}{% endfor %}{% endset %}{{ x|length }}", GROWN),
-    ("{% macro m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endmacro %}{{ m()|length }}", GROWN),
-    ("{% filter length %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endfilter %}", GROWN),
-    (
-        (
-            "{% macro m() %}{{ caller()|length }}{% endmacro %}"
-            "{% call m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endcall %}"
-        ),
-        GROWN,
-    ),
     ("{{ [[0] * 1000] * 1000 * 100 }}", NAUGHT),
     ("{{ [nodes.long.output] * 1000 }}", NAUGHT),
     ("{{ ([nodes.long.output] * 1000)|json|length }}", NAUGHT),
@@ -141,6 +131,16 @@ GROWTH = each(
     ("{{ nodes.long.output.split('')|length }}", NAUGHT),
     ("{{ [[1] * 1000] * 1000 == [[1] * 1000] * 1000 }}", STEPS),
     ("{{ ([[1] * 1000] * 1000)|sum(start=[])|length }}", NAUGHT),
+)
+
+CAPTURES = group(
+    "capture",
+    GROWN,
+    "{% set x %}{% for a in range(90000) %}{{ inputs.customer * 20 }}{% endfor %}{% endset %}{{ x|length }}",
+    "{% macro m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endmacro %}{{ m()|length }}",
+    "{% filter length %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endfilter %}",
+    "{% macro m() %}{{ caller()|length }}{% endmacro %}"
+    "{% call m() %}{% for a in range(300) %}{{ inputs.text }}{% endfor %}{% endcall %}",
 )
 
 NUMBERS = each(

@@ -205,6 +205,8 @@ TAGS = group(
     "{% block a %}{% endblock %}",
     "{% autoescape false %}{{ 1 }}{% endautoescape %}",
     "{% include ['<file>', 'b'] ignore missing %}",
+    "{{ none[1:] }}",
+    "{{ 5[:1] }}",
     "{% do x %}",
     "{% break %}",
     "{% trans %}x{% endtrans %}",

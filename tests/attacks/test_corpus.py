@@ -84,6 +84,9 @@ def carried_out(volley: str, bait: Bait) -> Assault:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, said = process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
     lines = [json.loads(line) for line in out.splitlines()]
     reports = {line["name"]: Report(**line) for line in lines if "name" in line}
     begun = [line["began"] for line in lines if "began" in line]

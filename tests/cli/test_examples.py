@@ -80,6 +80,26 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("search", {}, {"result": {"titles": ["Moby-Dick", "The Old Man and the Sea"], "best": "Moby-Dick"}}),
     ("search", {"query": "miserables"}, {"result": {"titles": ["Les Misérables"], "best": "Les Misérables"}}),
     ("search", {"query": "zebra"}, {"result": {"titles": [], "best": "nothing"}}),
+    (
+        "triage",
+        {},
+        {
+            "topic": "bug",
+            "ticket": {"title": "Export button does nothing", "severity": "high"},
+            "repaired": True,
+            "goes": "to the engineers",
+        },
+    ),
+    (
+        "triage",
+        {"message": "I was charged twice"},
+        {"topic": "billing", "ticket": None, "repaired": False, "goes": "to the accountants"},
+    ),
+    (
+        "triage",
+        {"message": "Hello?"},
+        {"topic": "other", "ticket": None, "repaired": False, "goes": "to whoever is on duty"},
+    ),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
 ]
 

@@ -27,7 +27,7 @@ def test_workers_are_listed(shop: Shop) -> None:
     heads, row, note = lines_of(shop, "workers")
     assert heads.split() == ["WORKER", "STATE", "HOLDS", "QUEUES", "SINCE", "LAST", "BEAT"]
     assert re.fullmatch(rf"{worker.name}  alive +0  all     (just now|\d s ago)  (just now|\d s ago)", row)
-    assert note.startswith(f"  pid {worker.pid} on {worker.host} · ") and "value" in note
+    assert note.startswith(f"  pid {worker.pid} on {worker.host} · ") and "http" in note
     (found,) = shop.json("workers")["workers"]
     assert (found["name"], found["state"], found["held"]) == (worker.name, "alive", [])
     assert set(worker.types) == set(found["types"]) and "v" not in found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.door import refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
@@ -230,6 +231,24 @@ async def test_a_checkpoint_survives_the_worker(mill: Mill) -> None:
     assert run.status == "COMPLETED"
     assert seen == [(1, None), (2, {"by": 1})]
     assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
+
+
+@simulated
+async def test_a_checkpoint_waits_for_a_store_that_does_not_answer(mill: Mill) -> None:
+    """An outage of a minute is no fault of the handler: it used to cost it an attempt."""
+
+    async def far(context: NodeContext) -> int:
+        assert context.checkpoint is not None
+        worker.door.always("commit", refuse)
+        asyncio.get_running_loop().call_later(60, worker.door.always, "commit", None)
+        await context.checkpoint("here")
+        return context.attempt
+
+    worker = await mill.process(functions={"work": far})
+    run = await worker.run(document(call("a")))
+    assert worker.door.fired["commit"] > 6, "more often than a turn tries by itself"
+    assert (run.status, run.outputs) == ("COMPLETED", {"a": 1})
+    assert len(await mill.of(run.run_id, NodeCheckpointed)) == 1
 
 
 @simulated

@@ -194,7 +194,7 @@ NOT_JSON: dict[str, Any] = {
     "complex": lambda: 1j,
     "self": _selfish,
     "deep": _deep,
-    "generator": lambda: (x for x in range(3)),
+    "iterator": lambda: iter(range(3)),
     "key": lambda: {(1, 2): 3},
     "exception": lambda: ValueError("returned, not raised"),
 }

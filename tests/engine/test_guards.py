@@ -16,8 +16,8 @@ from tests.kernel.authoring import chain, document, node
 from tidemill.blobs.local import MemoryBlobs
 from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine import turn
+from tidemill.engine.asks import Answer, Ask
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.turn import Answer, Ask
 from tidemill.engine.worker import HAND_OVERS_PER_CLAIM
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Fail, Handler, NodeContext, Return

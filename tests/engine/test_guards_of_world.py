@@ -18,13 +18,13 @@ from tests.kernel import tables
 from tests.kernel.acts import Acts
 from tests.kernel.authoring import document, node
 from tidemill.engine.answers import asked_for
+from tidemill.engine.asks import Ask
 from tidemill.engine.errands import DEPTH_MAX, Errands
 from tidemill.engine.keeper import compare
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import read_approval_row, rows_beside
 from tidemill.engine.runs import Entry
 from tidemill.engine.tasks import may_run
-from tidemill.engine.turn import Ask
 from tidemill.engine.worker import Worker
 from tidemill.handlers.contract import Asked, Child, Fail, Pause, Skip
 from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Done, Result, Rewind

@@ -18,7 +18,7 @@ import pytest
 from tests.expressions.children import children_of, deciders, runs, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE, Watched
 from tidemill.errors import Unavailable
-from tidemill.expressions import processes as processes_module
+from tidemill.expressions import offspring as offspring_module
 from tidemill.expressions.conditions import Composite, Single, Verdict, compiled, decide
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.frames import FRAME_MAX, packed
@@ -53,8 +53,8 @@ def errand(raw: Json, scope: Scope = AFTER, deadline_ms: int = 20_000) -> Errand
 
 def smaller(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """Have the next children start with another limit."""
-    boot = processes_module._BOOT.replace("main(", f"import tidemill.expressions.child as c; {change}; main(")
-    monkeypatch.setattr(processes_module, "_BOOT", boot)
+    boot = offspring_module._BOOT.replace("main(", f"import tidemill.expressions.child as c; {change}; main(")
+    monkeypatch.setattr(offspring_module, "_BOOT", boot)
 
 
 async def busy(processes: Processes, condition: Errand) -> tuple[asyncio.Task[bool], int]:

@@ -225,7 +225,9 @@ async def test_the_config_is_not_changed_by_the_call() -> None:
         {"function": ""},
         {"function": 5},
         {"function": "f", "args": [1]},
-        {"function": "f", "isolation": "process"},
+        {"function": "f", "isolation": "elsewhere"},
+        {"function": "f", "isolation": "process", "limits": {"memory_mb": 1}},
+        {"function": "f", "limits": {"time_seconds": 1}},
         {"function": "f", "x": 1},
     ],
 )

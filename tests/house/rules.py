@@ -29,6 +29,8 @@ CLIENTS = re.compile(
 )
 FETCHER = (
     "src/tidemill/security/fetcher.py",
+    "src/tidemill/security/pool.py",
+    "src/tidemill/security/streams.py",
     "src/tidemill/security/wire.py",
     "src/tidemill/handlers/llm_openai.py",  # Gives the transport of the fetcher to a library that wants a client.
 )

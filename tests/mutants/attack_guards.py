@@ -12,7 +12,7 @@ ATTACKS: tuple[Guard, ...] = (
         file="expressions/environment.py",
         snippet='concat = staticmethod(partial(joined, ""))',
         sabotage='concat = staticmethod("".join)',
-        test=f"{CORPUS}[template-growth]",
+        test=f"{CORPUS}[template-captures]",
     ),
     Guard(
         name="inner-filters-hidden",
@@ -52,7 +52,7 @@ ATTACKS: tuple[Guard, ...] = (
         file="expressions/plain.py",
         snippet="if value.bit_length() > WRITABLE_BITS_MAX:",
         sabotage="if False:",
-        test=f"{CORPUS}[template-texts]",
+        test=f"{CORPUS}[template-numbers]",
     ),
     Guard(
         name="huge-integers-elsewhere",
@@ -68,7 +68,7 @@ ATTACKS: tuple[Guard, ...] = (
         file="expressions/cel_weight.py",
         snippet="return scale.points <= BUDGET",
         sabotage="return True",
-        test=f"{CORPUS}[cel-nesting]",
+        test=f"{CORPUS}[cel-weights]",
     ),
     Guard(
         name="odd-map-keys-refused",
@@ -84,7 +84,7 @@ ATTACKS: tuple[Guard, ...] = (
         file="expressions/jsonpath_reach.py",
         snippet="return repeats <= REPEATS_MAX and all(_is_light_test(test) for test in tests)",
         sabotage="return True",
-        test=f"{CORPUS}[jsonpath-bombs]",
+        test=f"{CORPUS}[jsonpath-weights]",
     ),
     Guard(
         name="schema-patterns-are-short",
@@ -100,7 +100,7 @@ ATTACKS: tuple[Guard, ...] = (
         file="expressions/schema.py",
         snippet="        retriever=_refuse,\n",
         sabotage="",
-        test=f"{CORPUS}[schema]",
+        test=f"{CORPUS}[schema-references]",
     ),
     Guard(
         name="operators-are-strings",
@@ -114,16 +114,8 @@ ATTACKS: tuple[Guard, ...] = (
         name="answers-are-booleans",
         why="A condition in Python could decide by a value that is no boolean.",
         file="expressions/interpreter.py",
-        snippet="if isinstance(answer, bool):",
-        sabotage="if answer or not answer:",
+        snippet="        if isinstance(answer, bool):\n            return answer\n",
+        sabotage="        return bool(answer)\n",
         test=f"{CORPUS}[sandbox-answers]",
-    ),
-    Guard(
-        name="interpreter-memory",
-        why="A condition in Python could take a gigabyte instead of its share.",
-        file="expressions/interpreter.py",
-        snippet='                "max_memory": sandbox.max_memory_mb << 20,\n',
-        sabotage="",
-        test=f"{CORPUS}[sandbox-bombs]",
     ),
 )

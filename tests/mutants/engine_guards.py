@@ -318,8 +318,8 @@ ENGINE: tuple[Guard, ...] = (
         name="awaited-handler-may-not-exit",
         why="An async handler that calls `exit` would end the worker.",
         file=CALLS,
-        snippet="return await pending\n    except BaseException as error:",
-        sabotage="return await pending\n    except Exception as error:",
+        snippet="return await at_home(pending)\n    except BaseException as error:",
+        sabotage="return await at_home(pending)\n    except Exception as error:",
         test=TESTS + "test_a_handler_that_wants_to_exit_fails_and_the_worker_stays[later]",
     ),
     Guard(

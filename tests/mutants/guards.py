@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from tests.mutants.attack_guards import ATTACKS
 from tests.mutants.blob_guards import BLOBS
 from tests.mutants.cel_guards import CEL
 from tests.mutants.decision_guards import ENGINE_DECISIONS, EXPRESSION_DECISIONS, KERNEL_DECISIONS
+from tests.mutants.egress_guards import CALLS, EGRESS
 from tests.mutants.engine_guards import ENGINE
 from tests.mutants.guard import Guard
 from tests.mutants.isolation_guards import ISOLATION
 from tests.mutants.jsonpath_guards import JSONPATH
 from tests.mutants.kernel_guards import KERNEL
+from tests.mutants.model_guards import MODELS
+from tests.mutants.pipeline_guards import PIPELINES
+from tests.mutants.python_guards import HOSTILE, PYTHON
 from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
 from tests.mutants.template_guards import TEMPLATES
@@ -26,6 +31,7 @@ GUARDS: tuple[Guard, ...] = (
     *ENGINE,
     *ENGINE_DECISIONS,
     *WORKERS,
+    *HOSTILE,
     *UPKEEP,
     *BLOBS,
     *EXPRESSION_DECISIONS,
@@ -33,6 +39,12 @@ GUARDS: tuple[Guard, ...] = (
     *JSONPATH,
     *TEMPLATES,
     *ISOLATION,
+    *ATTACKS,
+    *EGRESS,
+    *CALLS,
+    *MODELS,
+    *PIPELINES,
+    *PYTHON,
 )
 
 GUARDS_MIN = 500

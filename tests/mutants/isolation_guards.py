@@ -6,8 +6,10 @@ from tests.mutants.guard import Guard
 
 PROCESSES = "expressions/processes.py"
 CHILD = "expressions/child.py"
+OFFSPRING = "expressions/offspring.py"
 INTERPRETER = "expressions/interpreter.py"
 TESTS = "tests/expressions/test_processes.py::"
+IN_TIME = "async with asyncio.timeout(work.deadline_ms / 1000):"
 SANDBOX_TESTS = "tests/expressions/test_sandbox.py::"
 
 ISOLATION: tuple[Guard, ...] = (
@@ -15,7 +17,7 @@ ISOLATION: tuple[Guard, ...] = (
         name="errand-deadline",
         why="A condition that never ends would hold its run, and its child, for ever.",
         file=PROCESSES,
-        snippet="asyncio.timeout(deadline_ms / 1000)",
+        snippet="asyncio.timeout(work.deadline_ms / 1000)",
         sabotage="asyncio.timeout(None)",
         test=TESTS + "test_a_condition_that_takes_too_long_is_killed_in_time",
     ),
@@ -23,8 +25,8 @@ ISOLATION: tuple[Guard, ...] = (
         name="errand-starts-when-awake",
         why="A busy machine on which a child starts slowly would fail conditions that have done nothing wrong.",
         file=PROCESSES,
-        snippet="            await child.wake()\n            async with asyncio.timeout(deadline_ms / 1000):\n",
-        sabotage="            async with asyncio.timeout(deadline_ms / 1000):\n                await child.wake()\n",
+        snippet=f"            await child.wake()\n            {IN_TIME}\n",
+        sabotage=f"            {IN_TIME}\n                await child.wake()\n",
         test=TESTS + "test_waiting_for_a_child_to_start_does_not_count",
     ),
     Guard(
@@ -70,7 +72,7 @@ ISOLATION: tuple[Guard, ...] = (
     Guard(
         name="child-own-session",
         why="Ctrl-C at the terminal would reach the children, and conditions would fail with it.",
-        file=PROCESSES,
+        file=OFFSPRING,
         snippet="start_new_session=True",
         sabotage="start_new_session=False",
         test=TESTS + "test_signals_for_the_parent_do_not_disturb_a_child",
@@ -86,7 +88,7 @@ ISOLATION: tuple[Guard, ...] = (
     Guard(
         name="child-lifeline",
         why="Children would go on working when their parent is dead.",
-        file=CHILD,
+        file=OFFSPRING,
         snippet="fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)",
         sabotage="pass",
         test=TESTS + "test_no_child_survives_its_parent[sandbox]",
@@ -94,7 +96,7 @@ ISOLATION: tuple[Guard, ...] = (
     Guard(
         name="child-lifeline-of-the-group",
         why="The interpreter would go on working when the child and its parent are dead.",
-        file=CHILD,
+        file=OFFSPRING,
         snippet="fcntl.F_SETOWN, -os.getpid()",
         sabotage="fcntl.F_SETOWN, os.getpid()",
         test=TESTS + "test_no_child_survives_its_parent[sandbox]",
@@ -103,7 +105,7 @@ ISOLATION: tuple[Guard, ...] = (
         name="child-alarm",
         why="Native code would run without end when the parent is stopped.",
         file=CHILD,
-        snippet="signal.setitimer(signal.ITIMER_REAL, (errand.deadline_ms + GRACE_MS) / 1000)",
+        snippet="signal.setitimer(signal.ITIMER_REAL, (work.deadline_ms + GRACE_MS) / 1000)",
         sabotage="signal.setitimer(signal.ITIMER_REAL, 0)",
         test=TESTS + "test_a_child_ends_at_its_deadline_also_when_nobody_watches",
     ),
@@ -119,7 +121,7 @@ ISOLATION: tuple[Guard, ...] = (
         name="child-spent",
         why="A child that has grown would fail conditions which need little memory.",
         file=CHILD,
-        snippet="spent=_resident_mb() > SPENT_MB",
+        snippet="spent=resident_mb() > SPENT_MB",
         sabotage="spent=False",
         test=TESTS + "test_a_child_that_has_grown_is_replaced",
     ),

@@ -26,6 +26,7 @@ ROOMS = {
     "handlers": "Handlers",
     "blobs": "Blobs",
     "expressions": "Expressions",
+    "security": "Security",
 }
 
 

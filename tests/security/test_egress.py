@@ -64,6 +64,12 @@ def test_an_unusual_one_is(host: str) -> None:
     assert misspelled(host)
 
 
+@pytest.mark.parametrize("host", ["localhost", "x.localhost", "metadata", "metadata.google.internal.", "instance-data"])
+def test_names_of_this_machine_and_its_cloud_are_closed_wherever_they_lead(host: str) -> None:
+    assert refused(Egress(), host, 80, "8.8.8.8") == "egress_refused"
+    assert refused(Egress(allow=(host,)), host, 80, "8.8.8.8") == ""
+
+
 def test_one_closed_address_among_many_closes_the_name() -> None:
     assert refused(Egress(), "a.example", 443, "8.8.8.8") == ""
     assert refused(Egress(), "a.example", 443, "8.8.8.8", "10.0.0.1") == "egress_refused"

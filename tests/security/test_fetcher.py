@@ -16,6 +16,7 @@ from tests.security.certificates import authority
 from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
 from tidemill.security.egress import CallFailed, Egress, Limits
 from tidemill.security.fetcher import Call, Fetcher, same_origin
+from tidemill.security.pool import KEPT_MAX
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -68,6 +69,42 @@ async def test_a_closed_fetcher_opens_again(fetcher: Fetcher, served: Web) -> No
     assert served.connections == 2
 
 
+async def test_a_connection_that_the_server_closed_is_not_used_again(fetcher: Fetcher, served: Web) -> None:
+    served.routes["/"] = reply(b"x")
+    for _ in range(3):
+        assert (await fetcher.fetch(Call(url=served.url(), headers={"X-Close": "1"}))).status == 200
+        await asyncio.sleep(0.05)
+    assert served.connections == 3
+
+
+async def test_a_connection_that_says_too_much_is_not_used_again(fetcher: Fetcher, served: Web) -> None:
+    """What a server sends unasked would be taken for the answer to the next call."""
+    served.routes["/"] = raw(OK + b"Content-Length: 1\r\n\r\nx", 0.05, OK + b"Content-Length: 4\r\n\r\nevil")
+    served.routes["/next"] = reply(b"good")
+    assert (await fetcher.fetch(Call(url=served.url()))).body == b"x"
+    await asyncio.sleep(0.15)
+    assert (await fetcher.fetch(Call(url=served.url("/next")))).body == b"good"
+    assert served.connections == 2
+
+
+async def test_a_call_under_way_survives_closing(fetcher: Fetcher, served: Web) -> None:
+    served.routes["/"] = raw(0.2, OK + b"Content-Length: 1\r\n\r\nx")
+    under_way = asyncio.create_task(fetcher.fetch(Call(url=served.url())))
+    await asyncio.sleep(0.1)
+    await fetcher.close()
+    assert (await under_way).body == b"x"
+
+
+async def test_no_more_connections_are_kept_than_allowed(served: Web) -> None:
+    fetcher = Fetcher(Egress(allow=("127.0.0.1:*",)))
+    served.routes["/"] = raw(0.2, OK + b"Content-Length: 1\r\n\r\nx")
+    await asyncio.gather(*(fetcher.fetch(Call(url=served.url())) for _ in range(KEPT_MAX + 20)))
+    await asyncio.sleep(0.05)
+    assert served.connections == KEPT_MAX + 20
+    assert served.open == KEPT_MAX
+    await fetcher.close()
+
+
 def test_a_fetcher_serves_one_loop_after_the_other() -> None:
     fetcher = Fetcher(Egress(allow=("127.0.0.1:*",)))
 
@@ -82,9 +119,10 @@ def test_a_fetcher_serves_one_loop_after_the_other() -> None:
 
 async def test_a_client_of_another_library_keeps_the_rules(fetcher: Fetcher, served: Web) -> None:
     served.routes |= {"/": redirect("/b"), "/bomb": reply(bomb(9), Content_Encoding="gzip")}
+    served.routes["/long"] = reply(b"x" * 10_000_001)
     async with httpx2.AsyncClient(transport=fetcher.transport(), trust_env=False) as client:
         assert (await client.get(served.url())).status_code == 302
-        for url in ("http://10.0.0.1/", "http://127.1/", served.url("/bomb")):
+        for url in ("http://10.0.0.1/", "http://127.1/", served.url("/bomb"), served.url("/long")):
             with pytest.raises(CallFailed):
                 await client.get(url)
 
@@ -231,7 +269,9 @@ async def test_gzip_is_read(fetcher: Fetcher, served: Web, body: bytes, members:
     assert (answer.body, answer.header("content-encoding")) == (body * members, "")
 
 
-@pytest.mark.parametrize(("packed", "retryable"), [(gzip.compress(b"x" * 999)[:-9], True), (b"not gzip at all", False)])
+@pytest.mark.parametrize(
+    ("packed", "retryable"), [(gzip.compress(b"x" * 999)[:-9], True), (b"not gzip at all", False)], ids=["cut", "not"]
+)
 async def test_broken_gzip_is_noticed(fetcher: Fetcher, served: Web, packed: bytes, retryable: bool) -> None:
     served.routes["/"] = reply(packed, Content_Encoding="gzip")
     failed = await failing(fetcher, url=served.url())
@@ -369,6 +409,18 @@ async def test_a_certificate_must_be_for_the_name_that_was_called(tmp_path: Path
 async def test_headers_that_cannot_be_set(fetcher: Fetcher, served: Web, headers: dict[str, str], kind: str) -> None:
     failed = await failing(fetcher, url=served.url(), **{kind: headers})
     assert (failed.code, served.connections) == ("request_invalid", 0)
+
+
+@pytest.mark.parametrize("rest", ["a\\b", "a b", "a\tb", "\x7f"])
+async def test_a_url_that_could_be_read_in_two_ways_is_not_called(fetcher: Fetcher, served: Web, rest: str) -> None:
+    assert (await failing(fetcher, url=served.url(f"/{rest}"))).code == "url_invalid"
+    assert served.connections == 0
+
+
+async def test_a_url_with_credentials_is_not_called(fetcher: Fetcher, served: Web) -> None:
+    failed = await failing(fetcher, url=f"http://user:sesame@127.0.0.1:{served.port}/")
+    assert (failed.code, served.connections) == ("url_invalid", 0)
+    assert "sesame" not in failed.message
 
 
 async def test_a_url_may_be_long_but_not_endless(fetcher: Fetcher, served: Web) -> None:

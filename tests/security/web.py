@@ -75,6 +75,7 @@ class Web:
     routes: dict[str, Script] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
+    open: int = 0
     greeting: bytes = b""
 
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
@@ -82,6 +83,7 @@ class Web:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open += 1
 
         async def write(data: bytes) -> None:
             writer.write(data)
@@ -97,6 +99,7 @@ class Web:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, Cut):
             pass
         finally:
+            self.open -= 1
             writer.close()
 
 

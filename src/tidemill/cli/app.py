@@ -1,6 +1,7 @@
 """The commands and their options. What a command does is in the file of its name, imported when it is called.
 
-The groups of commands (`runs`, `approvals`, `dlq`, `archive`, `blobs`, `workflows`, `workers`) each have a file.
+The groups of commands (`runs`, `approvals`, `dlq`, `archive`, `blobs`, `nodes`, `workflows`, `workers`) each have a
+file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidemill.cli.archive import Where, archive
 from tidemill.cli.blobs import blobs
 from tidemill.cli.dlq import dlq
 from tidemill.cli.groups import show_help
+from tidemill.cli.nodes import nodes
 from tidemill.cli.options import (
     DEFAULT_STORE,
     Actor,
@@ -188,6 +190,10 @@ def run_command(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Carry on a run that was begun earlier.")
     ] = None,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", metavar="NODE", help="Print the parts of this node's result as they come."),
+    ] = None,
 ) -> int:
     """Run a workflow here and now, and watch it."""
     from tidemill.cli.asking import acting
@@ -202,6 +208,7 @@ def run_command(
         as_json=as_json,
         quiet=quiet,
         resume=resume,
+        stream=stream,
     )
     return run(options)
 
@@ -347,5 +354,5 @@ def print_version() -> None:
 
 for name, act in ACTS.items():
     runs.command(name)(act)
-for group in (runs, approvals, dlq, archive, blobs, workflows, workers):
+for group in (runs, approvals, dlq, archive, blobs, nodes, workflows, workers):
     app.add_typer(group)

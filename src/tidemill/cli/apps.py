@@ -1,7 +1,8 @@
 """The user's own code: where it is imported from, and the functions and node types that it offers.
 
-An app is a Python file or module, or something in it, with `functions` (a mapping from names to functions, which
-nodes of type `python` call), `handlers` (a list of node types), or both. Whatever is wrong with it is a refusal.
+An app is a Python file or module, or something in it, with `functions` (a mapping from names to functions, or a
+list of them, which nodes of type `python` call), `handlers` (a list of node types), or both. The functions of a
+module that are marked with `@tidemill.function` count too. Whatever is wrong with it is a refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tidemill.errors import Rejected, rejected
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.discovery import handlers_in
+from tidemill.handlers.functions import by_name, marked_in
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
 
@@ -26,7 +29,7 @@ class App(NamedTuple):
     """What the user's code offers."""
 
     functions: Mapping[str, Callable[..., Any]]
-    handlers: Sequence[Handler]
+    handlers: Sequence[Handler | NodeClass]
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def importable(folder: Path | None = None) -> Iterator[None]:
 def load_apps(names: Sequence[str]) -> App:
     """Import what `--app` names; of what is offered twice the later one counts. Raises Rejected."""
     functions: dict[str, Callable[..., Any]] = {}
-    handlers: list[Handler] = []
+    handlers: list[Handler | NodeClass] = []
     for name in names:
         found = _offered(name, _target(name))
         functions |= found.functions
@@ -93,13 +96,24 @@ def _unimportable(name: str, place: str, error: BaseException) -> Rejected:
     return rejected("app_invalid", message, hint=where)
 
 
+def _functions(target: Any) -> Any:
+    """The functions that an app lists, and those of a module that are marked with a name."""
+    listed = getattr(target, "functions", None)
+    if isinstance(listed, (list, tuple)) and all(map(callable, listed)):
+        listed = by_name(listed)
+    marked = marked_in(target) if isinstance(target, ModuleType) else {}
+    return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
+
+
 def _offered(name: str, target: Any) -> App:
-    functions, handlers = getattr(target, "functions", None), getattr(target, "handlers", None)
+    functions, handlers = _functions(target), getattr(target, "handlers", None)
     if functions is None and handlers is None:
         raise rejected("app_invalid", f"--app {name} offers neither functions nor handlers", hint=HOW)
     functions, handlers = functions or {}, handlers or ()
     if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
         raise rejected("app_invalid", f"--app {name}: functions is not a mapping of functions", hint=HOW)
-    if not isinstance(handlers, (list, tuple)) or not all(isinstance(each, Handler) for each in handlers):
-        raise rejected("app_invalid", f"--app {name}: handlers is not a list of tidemill.Handler", hint=HOW)
-    return App(functions, handlers)
+    try:
+        return App(functions, handlers_in(handlers))
+    except TypeError:
+        message = f"--app {name}: handlers is not a list of tidemill.Handler, nor of objects that describe node types"
+        raise rejected("app_invalid", message, hint=HOW) from None

@@ -49,6 +49,9 @@ class Row:
     quorum: int = 1
     """How many people have to agree, when people are asked."""
     agreed: int = 0
+    progress: float | None = None
+    """How far it says that it has come, from 0 to 1."""
+    said: str = ""
 
     @property
     def begun(self) -> bool:
@@ -96,6 +99,9 @@ class Board:
 
     def see(self, event: Mapping[str, Any]) -> Row | None:
         """Fold one event; answers the row whose visit it moved, None for everything else."""
+        if event.get("live"):
+            self._hear(event)
+            return None
         self.seq = event["seq"]
         kind: str = event["type"]
         if kind.startswith("Run"):
@@ -121,6 +127,12 @@ class Board:
         chosen = dict.fromkeys(islice((row.number for group in groups for row in group), 2 * height))
         numbers = sorted(islice(chosen, height))
         return [self._ordered[number] for number in numbers]
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        """Note how far a node says that it has come; of the items of a map, the last one that spoke."""
+        row = self.rows.get(event["node"])
+        if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
+            row.progress, row.said = event["fraction"], event["message"]
 
     def _see_run(self, kind: str, event: Mapping[str, Any]) -> None:
         if kind in ("RunCompleted", "RunFailed", "RunCancelled"):
@@ -238,7 +250,7 @@ class Board:
     def _move(self, row: Row, phase: Phase) -> None:
         self.counts[row.phase] -= 1
         self.counts[phase] += 1
-        row.phase = phase
+        row.phase, row.progress, row.said = phase, None, ""
         self._busy.pop(row.name, None)
         self._failed.pop(row.name, None)
         if phase in BUSY:

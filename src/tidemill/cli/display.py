@@ -6,18 +6,21 @@ meanwhile appears above it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, Group
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
 from tidemill.cli.board import Board, Phase, Row
 from tidemill.cli.phrases import SIGNS, detail, duration
 from tidemill.cli.terminal import clean
+from tidemill.observe.overhearing import Overhearing
 
 FRAMES_PER_SECOND = 8
 ROWS_MAX = 25
@@ -56,19 +59,33 @@ class Display:
     def __init__(self, board: Board, console: Console) -> None:
         self._board, self._console = board, console
         self._lock = threading.Lock()
+        self._overhearing = Overhearing()
         self._live = Live(
             console=console,
             get_renderable=self.render,
             refresh_per_second=FRAMES_PER_SECOND,
             vertical_overflow="crop",
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
 
     def __enter__(self) -> Self:
-        self._live.__enter__()
+        self._begin()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._live.__exit__(None, None, None)
+        self._end()
+
+    def _begin(self) -> None:
+        """Draw. What functions print appears above it, and is heard before it is mixed with what is drawn."""
+        self._overhearing.begin(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
+        self._live.start(refresh=True)
+
+    def _end(self) -> None:
+        self._live.stop()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._overhearing.end()
 
     def see(self, event: Mapping[str, Any]) -> None:
         """Fold an event; it is on the screen at the next frame."""
@@ -81,12 +98,12 @@ class Display:
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""
-        self._live.stop()
+        self._end()
 
     def enter(self) -> None:
         """Draw again, below whatever was written meanwhile."""
         self._console.print()
-        self._live.start()
+        self._begin()
 
     def render(self) -> Group:
         """The display as it is now."""
@@ -137,6 +154,9 @@ class Display:
             text.append_text(
                 bar(row.done + row.failed, row.count, ITEM_BAR_COLUMNS, "yellow" if row.failed else "cyan")
             )
+            text.append(" ")
+        elif row.progress is not None:
+            text.append_text(bar(round(100 * row.progress), 100, ITEM_BAR_COLUMNS, "cyan"))
             text.append(" ")
         text.append(detail(row, now_ms), style if row.phase in ("FAILED", "RETRYING", "TOLERATED") else "dim")
         return text

@@ -61,6 +61,13 @@ def tell_quietly(view: RunView, board: Board) -> None:
     """Print the outputs and nothing else; what went wrong goes to stderr."""
     if view.status == "COMPLETED":
         print(pretty(view.outputs))
+    else:
+        tell_trouble(view, board)
+
+
+def tell_trouble(view: RunView, board: Board) -> None:
+    """Say on stderr what went wrong, if anything did."""
+    if view.status == "COMPLETED":
         return
     if view.status == "FAILED":
         _print_plainly(f"failed {_where(board)}", explained(board), sys.stderr)

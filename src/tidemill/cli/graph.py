@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from tidemill.bootstrap import built_in_types
+from tidemill.bootstrap import node_types
 from tidemill.cli import exits
 from tidemill.cli.drawing import Line, as_text, columns, draw
 from tidemill.cli.mermaid import mermaid_lines
@@ -21,7 +21,7 @@ Form = Literal["text", "mermaid"]
 
 def graph(file: str, *, form: Form | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
-    types = built_in_types()
+    types = node_types().by_name
     document, _ = with_stand_ins(read_source(file).document)
     workflow = compile_document(document, types).workflow
     drawn = draws()

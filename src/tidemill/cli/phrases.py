@@ -47,7 +47,9 @@ def _happening(row: Row, now_ms: int) -> str:
     match row.phase:
         case "PENDING":
             return row.reason
-        case "ACTIVE" | "COMPLETED":
+        case "ACTIVE":
+            return _progress(row)
+        case "COMPLETED":
             return ""
         case "RETRYING" if row.until_ms is not None and row.until_ms <= now_ms:
             return f"attempt {row.attempt + 1}"
@@ -67,6 +69,12 @@ def _happening(row: Row, now_ms: int) -> str:
             )
         case "CANCELLED":
             return "cancelled"
+
+
+def _progress(row: Row) -> str:
+    """How far a node says that it has come."""
+    share = "" if row.progress is None else f"{row.progress:.0%}"
+    return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
 
 
 def _waiting(row: Row, left: str) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 
 from tidemill import front
 from tidemill.ambient import RealAmbient
@@ -14,7 +14,7 @@ from tidemill.cli import exits
 from tidemill.cli.apps import importable
 from tidemill.cli.asking import CLOSE_SECONDS_MAX, Asking
 from tidemill.cli.board import Board
-from tidemill.cli.ending import tell_end, tell_quietly
+from tidemill.cli.ending import tell_end, tell_quietly, tell_trouble
 from tidemill.cli.helping import Helper
 from tidemill.cli.lines import Lines, Silence
 from tidemill.cli.problems import as_plain, counted, print_json, print_problems, print_refusal
@@ -38,11 +38,13 @@ class RunOptions:
     quiet: bool
     resume: str | None = None
     """A run that was begun earlier and is now carried on."""
+    stream: str | None = None
+    """A node whose results are printed part by part, and nothing else."""
 
     @property
     def silent(self) -> bool:
         """Whether nothing is shown before the end."""
-        return self.as_json or self.quiet
+        return self.as_json or self.quiet or self.stream is not None
 
 
 class Watcher(Protocol):
@@ -64,13 +66,18 @@ class Watcher(Protocol):
 def run(options: RunOptions) -> int:
     """Run a document to its end and tell how it went."""
     try:
+        if options.stream is not None and (options.as_json or options.quiet):
+            message = "--stream prints parts as they come, --json and --quiet nothing but the end"
+            raise rejected("option_invalid", message, hint="drop one of them")
         source, inputs = read_source(options.file), read_inputs(options.given)
-        with stdout_kept_clean() if options.silent else nullcontext(), importable(source.folder):
-            view, board = _run(options, source, inputs)
+        with stdout_kept_clean() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
+            view, board = _run(options, source, inputs, out)
     except Rejected as refusal:
         return _refused(options, refusal)
     if options.as_json:
         print_json(view.to_dict())
+    elif options.stream is not None:
+        tell_trouble(view, board)
     elif options.quiet:
         tell_quietly(view, board)
     else:
@@ -78,14 +85,14 @@ def run(options: RunOptions) -> int:
     return _exit_code(view, board)
 
 
-def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[RunView, Board]:
+def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, Board]:
     """Work on one run and nothing else: what other runs of the store need, this process may not have."""
     run_id = options.resume or RealAmbient().new_id()
     mill = front.open(options.store, only=run_id)
     try:
         reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
         board = Board(mill.workflow(reference))
-        watcher = _watcher(options, board)
+        watcher = _watcher(options, board, out)
         # From here on an interrupt finds somebody who cancels the run.
         board.run_id = run_id
         if not options.resume:
@@ -98,7 +105,8 @@ def _run(options: RunOptions, source: Source, inputs: dict[str, Any]) -> tuple[R
             roles=options.roles,
             talks=not options.silent and options.file != STDIN,
         )
-        _watch(mill, board, watcher, helper)
+        # Parts and progress are of no interest to whoever only waits for the end.
+        _watch(mill, board, watcher, helper, live=not (options.as_json or options.quiet))
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -123,7 +131,11 @@ def _begun(mill: Tidemill, options: RunOptions, source: Source) -> str:
     return f"{view.workflow}@{view.version}"
 
 
-def _watcher(options: RunOptions, board: Board) -> Watcher:
+def _watcher(options: RunOptions, board: Board, out: TextIO) -> Watcher:
+    if options.stream is not None:
+        from tidemill.cli.sayings import Parts
+
+        return Parts(board, options.stream, out)
     if options.silent:
         return Silence(board)
     if not draws():
@@ -133,11 +145,11 @@ def _watcher(options: RunOptions, board: Board) -> Watcher:
     return Display(board, console())
 
 
-def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper) -> None:
+def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper, *, live: bool) -> None:
     """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
     with watcher:
         try:
-            for event in mill.follow(board.run_id):
+            for event in mill.follow(board.run_id, live=live):
                 watcher.see(event)
                 helper.see(board.run_id, event)
         except KeyboardInterrupt:

@@ -146,6 +146,33 @@ def _follow(asking: Asking, run: str, after: int, last: int | None) -> int:
     return asking.listen(ask)
 
 
+@runs.command("logs")
+def logs_command(
+    run: Run,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="A node of it; all of them by default.")] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.")] = None,
+    visit: Annotated[int | None, typer.Option("--visit", metavar="N", min=1, help="Only this visit.")] = None,
+    item: Annotated[
+        int | None, typer.Option("--item", "--index", metavar="INDEX", min=0, help="Only this item of a map, from 0.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run ends; with --json, one line per line.")
+    ] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="When each line was said, in UTC.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Show what the nodes of a run have printed and logged.
+
+    About the last megabyte of each attempt is kept, and written once a second while it runs.
+    """
+    from tidemill.cli.asking import Asking
+    from tidemill.cli.sayings import Wanted, tell_logs
+
+    wanted = Wanted(run=run, node=node, visit=visit, item=item, attempt=attempt, follow=follow, timestamps=timestamps)
+    return tell_logs(Asking(store, as_json), wanted)
+
+
 @runs.command("path")
 def path_command(
     run: Run,

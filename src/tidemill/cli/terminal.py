@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,14 +89,18 @@ def console() -> Console:
 
 
 @contextmanager
-def stdout_kept_clean() -> Iterator[None]:
-    """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile."""
+def stdout_kept_clean() -> Iterator[TextIO]:
+    """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
+
+    What is given is the standard output that they do not reach.
+    """
     sys.stdout.flush()
     kept_stream, kept_file = sys.stdout, os.dup(1)
     sys.stdout = sys.stderr
     os.dup2(2, 1)
     try:
-        yield
+        with open(kept_file, "w", encoding=kept_stream.encoding, errors=_HANDLER, closefd=False) as clean_out:
+            yield clean_out
     finally:
         sys.stdout = kept_stream
         os.dup2(kept_file, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tidemill.bootstrap import built_in_types
+from tidemill.bootstrap import node_types
 from tidemill.cli import exits
 from tidemill.cli.problems import as_plain, counted, print_json, print_problems
 from tidemill.cli.sources import STDIN, read_source
@@ -18,7 +18,7 @@ def validate(file: str, *, as_json: bool) -> int:
     """Compile a document and tell what came of it."""
     try:
         document, unchecked = with_stand_ins(read_source(file).document)
-        compiled = compile_document(document, built_in_types())
+        compiled = compile_document(document, node_types().by_name)
     except Rejected as refusal:
         _tell_refused(file, refusal.problems, as_json)
         return exits.REFUSED

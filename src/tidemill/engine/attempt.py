@@ -21,7 +21,7 @@ from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
 from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
-from tidemill.engine.contexts import attempt_of, context_of, masked, rendered
+from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
 from tidemill.engine.programs import Program
@@ -64,7 +64,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "called", "lease", "over", "phase", "task",
+        "_started", "_state", "_tools", "_within", "called", "lease", "over", "phase", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -79,6 +79,7 @@ class Attempt:
         self.called = self.over = False
         """The handler was called; nobody wants what it says any more."""
         self._disclosed = Disclosed(tools.around.secrets)
+        self._within = b""
         self._speaker: Speaker | None = None
 
     def start(self) -> Coming:
@@ -230,7 +231,7 @@ class Attempt:
         )
 
     async def _checkpoint(self, value: Any) -> None:
-        await self._tools.recorder.record_checkpoint(self, self.mask.value(value) if self.mask else value)
+        await self._tools.recorder.record_checkpoint(self, value)
 
     @property
     def mask(self) -> Mask:
@@ -255,23 +256,22 @@ class Attempt:
 
     def _ended(self, ended: Ended) -> Coming:
         match ended:
-            case Return(value, chosen):
-                if self.mask:
-                    value = self.mask.value(value)
+            case Return(value, chosen, statement):
+                self._within = b"" if statement is None else msgspec.msgpack.encode(statement)
                 try:
-                    text = encode_value(value)
+                    text = encoded(value, self.mask)
                 except NotJson as error:
                     return self._finish_binary(value, chosen, error)
                 return self._finish(text, chosen)
             case Pause() | Skip():
                 try:
-                    return self._asked(ended)
+                    return self._asked(hidden(ended, self.mask))
                 except Exception as error:
                     return self._result(failed_by(error))
 
     async def _finish_binary(self, value: Any, chosen: Chosen, refusal: NotJson) -> Result:
         """The value holds bytes, or is not JSON at all. Storing them takes no longer than a handler may."""
-        stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal)
+        stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
         text = await bounded(stored, self._node.timeout_ms)
         if isinstance(text, Unavailable):
             raise text
@@ -335,10 +335,13 @@ class Attempt:
     def _finish_known(self, text: bytes, chosen: Chosen) -> Coming:
         if len(text) > INLINE_BYTES_MAX:
             return self._routed(text, chosen, lambda route: self._finish_stored(text, route))
-        return self._routed(text, chosen, lambda route: self._result(Done(output=text, size=len(text)), route))
+        return self._routed(text, chosen, lambda route: self._result(self._done(text, len(text)), route))
 
     async def _finish_stored(self, text: bytes, route: Route | None) -> Result:
-        return self._result(Done(output=await self._store(text), size=len(text)), route)
+        return self._result(self._done(await self._store(text), len(text)), route)
+
+    def _done(self, output: Payload, size: int) -> Done:
+        return Done(output=output, size=size, within=self._within)
 
     async def _store(self, text: bytes) -> BlobRef:
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.blobs.payloads import NotJson
+from tidemill.engine.asks import Answer, Ask
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.binaries import stored_value
-from tidemill.engine.turn import Answer, Ask, Turns
+from tidemill.engine.calls import surely
+from tidemill.engine.contexts import encoded
+from tidemill.engine.turn import Turns
 from tidemill.kernel.commands import Begin, Checkpoint
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
 
@@ -30,14 +33,15 @@ class AttemptLog:
         """Commit how far the attempt has come."""
         task, lease = attempt.task, attempt.lease
         try:
-            text = encode_value(value)
+            text = encoded(value, attempt.mask)
         except NotJson as error:
-            text = await stored_value(self._blobs, lease.stream.tenant, value, error)
+            text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
         payload: Payload = text
         if len(text) > INLINE_BYTES_MAX:
-            payload = BlobRef(await self._blobs.put(lease.stream.tenant, text), len(text))
+            payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))
         command = Checkpoint(node=task.node, visit=task.visit, index=task.index, token=lease.token, value=payload)
-        answer = await self._turns.command(lease.stream, command, hold=lease)
+        # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
+        answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
 
     def begin_of(self, attempt: Attempt) -> Begin:

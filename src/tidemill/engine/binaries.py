@@ -20,6 +20,7 @@ from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.calls import surely
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob, Fail
+from tidemill.security.masking import Mask
 
 MARK = "$blob"
 """The key by which a description is known; its value is the digest."""
@@ -32,13 +33,16 @@ def files_in(text: bytes) -> list[str]:
     return sorted({found.decode() for found in _DESCRIBED.findall(text)})
 
 
-async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson) -> bytes:
-    """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it."""
+async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
+    """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it.
+
+    Secrets are masked in the value and the names of blobs, not in their bytes.
+    """
     found = _blobs_in(value)
     if not found:
         raise refusal
     known = {key: await described(blobs, tenant, blob) for key, blob in found.items()}
-    return encode_value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)]))
+    return encode_value(mask.value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)])))
 
 
 def _blobs_in(value: Any) -> dict[int, Blob]:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import TypeVar
 
 from tidemill.errors import Unavailable
+from tidemill.handlers.forks import at_home
 
 LOG = logging.getLogger(__name__)
 
@@ -86,6 +87,6 @@ async def _guarded(pending: Awaitable[T]) -> T | BaseException:
     Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
     """
     try:
-        return await pending
+        return await at_home(pending)
     except BaseException as error:
         return error

@@ -13,7 +13,7 @@ from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
-from tidemill.handlers.contract import Checkpointer, NodeContext, Reader, Voice
+from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, Reader, Skip, Voice
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.events import Payload
@@ -77,11 +77,26 @@ def attempt_of(act: Activation) -> int:
     return act.attempt if act.running else act.attempt + 1
 
 
+def encoded(value: Any, mask: Mask) -> bytes:
+    """The JSON text of a value without secrets, whatever kind of object it is. Raises NotJson."""
+    text = encode_value(value)
+    return encode_value(mask.value(decode_value(text))) if mask.is_in(text) else text
+
+
+def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
+    """What a handler asks for instead of a result, without secrets."""
+    if not mask or not mask.is_in(msgspec.json.encode(ended)):
+        return ended
+    shown: Pause | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
+    return shown
+
+
 def masked(failed: Failed, mask: Mask) -> Failed:
     """A failure without the secrets that were disclosed to the attempt."""
     error = failed.error
     hidden = msgspec.structs.replace(
         error,
+        code=mask.text(error.code),
         message=mask.text(error.message),
         hint=mask.text(error.hint),
         causes=tuple(mask.text(cause) for cause in error.causes),

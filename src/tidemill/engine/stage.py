@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Awaitable
 from contextvars import Context, copy_context
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext
+from tidemill.handlers.forks import end_copy
 from tidemill.observe.overhearing import EAR, Ear
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +29,13 @@ class Stage:
         ground.run(EAR.set, ear)
         if handler.staged:
             return ground, self._staged(handler, context)
-        return ground, ground.run(handler.call, context)
+        if handler.close is not None and handler not in self._handlers:
+            self._handlers.append(handler)
+        home = os.getpid()
+        try:
+            return ground, ground.run(handler.call, context)
+        finally:
+            end_copy(home)
 
     async def close(self) -> None:
         """Close what was opened; one that fails to does not keep the others."""

@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from tidemill.ambient import Ambient
+from tidemill.engine.asks import (
+    DURABLE,
+    Answer,
+    Ask,
+    answer_all,
+    asks_of,
+    mark_unsure,
+    statements_of,
+    with_standing,
+)
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import rows_beside, run_row, run_terms, what_terms_say
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.views import waiting_for
-from tidemill.errors import Problem, TidemillError, Unavailable
+from tidemill.errors import Problem, Unavailable
 from tidemill.kernel.codec import encode_events
-from tidemill.kernel.commands import AnyCommand, Result
+from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide import decide_all
 from tidemill.kernel.jobs import Put
 from tidemill.kernel.pen import Decision
@@ -32,12 +42,10 @@ from tidemill.stores.contract import (
     Committed,
     Job,
     Lease,
-    LeasesLost,
     Row,
     Snapshot,
     Store,
     Stream,
-    VersionConflict,
 )
 
 LOG = logging.getLogger(__name__)
@@ -54,34 +62,6 @@ NODES_LOOKED_AT_MAX = 1_000
 """What a larger run waits for is found by the keeper, off the way of its progress."""
 
 _encode_task = msgspec.msgpack.Encoder().encode
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an ask. Without a problem or an error it is durable."""
-
-    problem: Problem | None = None
-    error: Exception | None = None
-
-
-DURABLE = Answer()
-
-
-class Ask(msgspec.Struct):
-    """A command on its way to a decision."""
-
-    command: AnyCommand
-    done: Callable[[Ask, Answer], None]
-    """Called once, when the outcome is known."""
-    about: Any = None
-    """Whatever the asker wants to find again when it is answered."""
-    ack: Lease | None = None
-    """The lease this command settles: its job is removed in the same commit."""
-    hold: Lease | None = None
-    """The lease that must still be held, and stays so."""
-    start: Flow | None = None
-    """The workflow of a run that is to be created."""
-    flow: Flow | None = None
-    """The workflow that the run goes on under, when the command changes it."""
 
 
 class Taker(Protocol):
@@ -139,7 +119,7 @@ class Turns:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         left, self._waiting = self._waiting, {}
-        _answer_all(_asks_of(left), Unavailable(CLOSED))
+        answer_all(asks_of(left), Unavailable(CLOSED))
 
     def ask(self, stream: Stream, ask: Ask) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
@@ -183,10 +163,10 @@ class Turns:
             try:
                 await self._work_off(batch)
             except asyncio.CancelledError:
-                _answer_all(_asks_of(batch), Unavailable(CLOSED))
+                answer_all(asks_of(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                _answer_all(_asks_of(batch), error)
+                answer_all(asks_of(batch), error)
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
 
@@ -201,11 +181,11 @@ class Turns:
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:
-                    _answer_all(_asks_of(batch), error)
+                    answer_all(asks_of(batch), error)
                     return
                 # Nobody knows whether the commit happened: the tail will tell.
                 unsure = dict.fromkeys(batch)
-                _mark_unsure(_asks_of(batch))
+                mark_unsure(asks_of(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             answers = iter(results)
@@ -215,13 +195,13 @@ class Turns:
                 if isinstance(result, Committed):
                     self._apply(plan, result)
                 else:
-                    batch[plan.stream] = _with_standing(plan.asks, result)
+                    batch[plan.stream] = with_standing(plan.asks, result)
                     unsure[plan.stream] = None
             if batch:
                 self.races += 1
                 races += 1
                 if races > RACES_MAX:
-                    _answer_all(_asks_of(batch), Unavailable("too many lost races"))
+                    answer_all(asks_of(batch), Unavailable("too many lost races"))
                     return
 
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
@@ -246,7 +226,7 @@ class Turns:
             entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
-                _answer_all(asks, damage)
+                answer_all(asks, damage)
                 continue
             if entry is None:
                 flow = next((ask.start for ask in asks if ask.start is not None), None)
@@ -260,7 +240,7 @@ class Turns:
                 plans.append(self._decide(stream, entry, asks, now_ms))
             except Exception as error:
                 # One run's trouble is not that of the others whose commits would have shared the call.
-                _answer_all(asks, error)
+                answer_all(asks, error)
         return plans
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
@@ -289,6 +269,7 @@ class Turns:
             keep_lease_ms=self._lease_ms,
             keep_owner=self._owner,
             rows=self._rows(plan) if decision.events else (),
+            statements=statements_of(asks, decision.events),
         )
         return plan
 
@@ -360,41 +341,3 @@ def _job(put: Put, seq: int) -> Job:
         priority=put.priority,
         caps=put.caps,
     )
-
-
-def _with_standing(asks: list[Ask], result: VersionConflict | LeasesLost) -> list[Ask]:
-    """The asks to decide again. One whose lease is gone has nothing to say any more, except that it came too late."""
-    if isinstance(result, VersionConflict):
-        return asks
-    kept: list[Ask] = []
-    for ask in asks:
-        lease = ask.ack or ask.hold
-        if lease is None or lease.key not in result.keys:
-            kept.append(ask)
-        elif isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, late=True)
-            ask.ack = ask.hold = None
-            kept.append(ask)
-        else:
-            problem = Problem(code="lease_lost", message="somebody else holds the job now")
-            ask.done(ask, Answer(problem=problem))
-    return kept
-
-
-def _mark_unsure(asks: Iterable[Ask]) -> None:
-    for ask in asks:
-        if isinstance(ask.command, Result):
-            ask.command = msgspec.structs.replace(ask.command, again=True)
-
-
-def _asks_of(batch: Mapping[Stream, list[Ask]]) -> Iterator[Ask]:
-    return (ask for asks in batch.values() for ask in asks)
-
-
-def _answer_all(asks: Iterable[Ask], error: Exception) -> None:
-    shown = error if isinstance(error, TidemillError) else Unavailable(f"a turn failed: {error!r}")
-    if shown is not error:
-        LOG.error("a turn failed", exc_info=error)
-        shown.__cause__ = error
-    for ask in asks:
-        ask.done(ask, Answer(error=shown))

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value
 from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
-from tidemill.engine.contexts import masked, rendered
+from tidemill.engine.contexts import encoded, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
 from tidemill.engine.runs import Entry
@@ -131,9 +131,10 @@ class Undoing:
 
     async def _returned(self, value: Any) -> Undone:
         try:
-            text = encode_value(self._speaker.mask.value(value) if self._speaker.mask else value)
+            text = encoded(value, self._speaker.mask)
         except NotJson as error:
-            stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, error)
+            tenant, mask = self.lease.stream.tenant, self._speaker.mask
+            stored = stored_value(self._tools.blobs, tenant, value, error, mask)
             found = await bounded(stored, self._compensator.timeout_ms)
             if isinstance(found, Unavailable):
                 raise found from None

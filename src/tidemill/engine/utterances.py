@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.contexts import encoded
 from tidemill.engine.journals import Journal, Line, Place
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
@@ -80,7 +81,7 @@ class Air:
 
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
-        self._lock = threading.Lock()
+        self._lock, self._telling = threading.Lock(), asyncio.Lock()
         self._frames: dict[Stream, deque[bytes]] = {}
         self._journals: dict[Journal, None] = {}
         self._awake = False
@@ -119,11 +120,16 @@ class Air:
             self._journals[journal] = None
         self._wake()
 
-    async def settle(self, journal: Journal) -> None:
-        """Write the lines of an attempt that has ended, or wait until somebody has."""
-        with self._lock:
-            self._journals.pop(journal, None)
-        await self._kept(journal)
+    async def settle(self, journal: Journal | None) -> None:
+        """An attempt has ended: show what it has shown, and write its lines, before its result is known."""
+        try:
+            await self._hand_on()
+        except Unavailable as error:
+            LOG.warning("what a handler has shown is not handed on: %s", error)
+        if journal is not None:
+            with self._lock:
+                self._journals.pop(journal, None)
+            await self._kept(journal)
 
     def _wake(self) -> None:
         if not self._awake and self._loop is not None:
@@ -153,10 +159,12 @@ class Air:
                     return
 
     async def _hand_on(self) -> None:
-        with self._lock:
-            frames, self._frames = self._frames, {}
-        for stream, bodies in frames.items():
-            await self._store.tell(stream, [b"[" + b",".join(bodies) + b"]"])
+        # One at a time, or what was said later could be told first.
+        async with self._telling:
+            with self._lock:
+                frames, self._frames = self._frames, {}
+            for stream, bodies in frames.items():
+                await self._store.tell(stream, [b"[" + b",".join(bodies) + b"]"])
 
     async def _write(self) -> None:
         with self._lock:
@@ -175,7 +183,8 @@ class Speaker:
     """The voice of one attempt."""
 
     __slots__ = (
-        "_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_size", "_stream", "_token",
+        "_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_shown", "_size", "_stream",
+        "_token",
     )  # fmt: skip
 
     def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed, over: Callable[[], bool]) -> None:
@@ -185,6 +194,7 @@ class Speaker:
         self._parts: list[bytes] = []
         self._size = 0
         self._mask, self._masked = NO_MASK, 0
+        self._shown = False
 
     @property
     def mask(self) -> Mask:
@@ -197,7 +207,7 @@ class Speaker:
     def chunk(self, value: Any) -> None:
         """Show a part of the result, and keep it for the whole."""
         try:
-            text = encode_value(self.mask.value(value) if self.mask else value)
+            text = encoded(value, self.mask)
         except NotJson as error:
             raise Fail("output_not_json", f"a part of the result is not JSON: {error}") from error
         self._size += len(text)
@@ -221,25 +231,29 @@ class Speaker:
         parts = [decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 
-    def hear(self, source: str, text: str) -> None:
-        """Keep what was printed or logged."""
-        if not text:
-            return
-        if self._journal is None:
-            self._journal = Journal(self._stream.tenant, self._stream.key, self._place, self._token)
-        self._air.journal(self._journal, Line(self._air.now_ms(), source, self.mask.text(text)))
+    def hear(self, source: str, text: str) -> str:
+        """Keep what was printed or logged; answers it as others may see it."""
+        said = self.mask.text(text)
+        if said:
+            if self._journal is None:
+                run = self._stream
+                self._journal = Journal(
+                    run.tenant, run.key, self._place, self._token, lambda each: self.mask.text(each)
+                )
+            self._air.journal(self._journal, Line(self._air.now_ms(), source, said))
+        return said
 
     async def hush(self) -> None:
-        """The attempt has ended: write what it has said."""
-        if self._journal is not None:
+        """The attempt has ended: let all that it has said arrive."""
+        if self.has_spoken:
             await self._air.settle(self._journal)
 
     @property
     def has_spoken(self) -> bool:
-        """Whether there are lines to be written."""
-        return self._journal is not None
+        """Whether there is anything that must arrive before the result."""
+        return self._journal is not None or self._shown
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        place = self._place
+        place, self._shown = self._place, True
         frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
         self._air.frame(self._stream, frame)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
+from tidemill.engine.asks import DURABLE, Answer, Ask
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.attempt_log import AttemptLog, unheard
 from tidemill.engine.calls import discard, given_to
@@ -28,7 +29,7 @@ from tidemill.engine.returns import Aside, Returns
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import begun_elsewhere, may_run, seen_by, shelved, task_of, timer_of
 from tidemill.engine.tools import Elsewhere, Stale, Surroundings, Tools
-from tidemill.engine.turn import DURABLE, Answer, Ask, Turns
+from tidemill.engine.turn import Turns
 from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable

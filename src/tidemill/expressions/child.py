@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import signal
 import socket
-import sys
-from contextlib import suppress
 
 from tidemill.expressions.chores import Chore, done
 from tidemill.expressions.failure import ExpressionError, condition_failed
-from tidemill.expressions.frames import HEADER_SIZE, answer_of, framed, packed_answer, unpacked
+from tidemill.expressions.frames import answer_of, packed_answer, unpacked
 from tidemill.expressions.interpreter import Interpreter
 from tidemill.expressions.leaf import Errand, Leaf
+from tidemill.expressions.offspring import HEADER_SIZE, framed, hold_on_to, received, resident_mb, volunteer
 from tidemill.expressions.sandbox import MEMORY_MB_MAX, Sandbox
 from tidemill.expressions.scope import Scope
 
@@ -45,13 +43,13 @@ def main(wire: socket.socket, lifeline: int) -> None:
     _confine(lifeline)
     interpreter = Interpreter()
     wire.sendall(framed(READY))
-    while (header := _received(wire, HEADER_SIZE)) is not None:
-        body = _received(wire, int.from_bytes(header, "big"))
+    while (header := received(wire, HEADER_SIZE)) is not None:
+        body = received(wire, int.from_bytes(header, "big"))
         if body is None:
             return
         value = _decided(body, interpreter)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        wire.sendall(packed_answer(answer_of(value, spent=_resident_mb() > SPENT_MB)))
+        wire.sendall(packed_answer(answer_of(value, spent=resident_mb() > SPENT_MB)))
 
 
 def _decided(body: bytes, interpreter: Interpreter) -> bool | bytes | ExpressionError:
@@ -78,25 +76,14 @@ def _done(work: Errand | Chore, interpreter: Interpreter) -> bool | bytes:
     return judge(work.leaf, work.scope) if isinstance(work, Errand) else done(work, judge)
 
 
-def _received(wire: socket.socket, size: int) -> bytes | None:
-    """Read so many bytes; nothing if the parent is gone."""
-    body = bytearray()
-    while len(body) < size:
-        part = wire.recv(min(size - len(body), 1 << 20))
-        if not part:
-            return None
-        body += part
-    return bytes(body)
-
-
 def _confine(lifeline: int) -> None:
     """Give up what is not needed. The process of the interpreter inherits all of it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _volunteer()
+    volunteer()
     for kind, most in _LIMITS.items():
         resource.setrlimit(kind, (most, most))
-    _hold_on_to(lifeline)
+    hold_on_to(lifeline)
     # What native code writes when it dies is nothing for the log of the parent; up to here, an error is.
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)
@@ -110,33 +97,3 @@ _LIMITS = {
     # Private memory that can be written to, which leaves out mapped libraries and reserved addresses.
     resource.RLIMIT_DATA: MEMORY_MAX_MB << 20,
 }
-
-
-def _volunteer() -> None:
-    """When the machine runs out of memory, let the kernel end this process and not its parent."""
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")
-
-
-def _hold_on_to(lifeline: int) -> None:
-    """Have the kernel kill the whole group, interpreter included, when the parent is gone."""
-    if sys.platform == "linux":
-        import fcntl
-
-        # Its own group, which is called like itself: were it in that of its parent, the kernel would refuse.
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    # It may have been gone before the kernel was asked.
-    if select.select([lifeline], [], [], 0)[0]:
-        raise SystemExit
-
-
-def _resident_mb() -> int:
-    """Measure this process; where the kernel does not tell, the limit of memory has to do."""
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            pages = int(statm.read().split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -15,6 +15,7 @@ from tidemill.expressions.chores import Chore, Find, Jq, Sift
 from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand
+from tidemill.expressions.offspring import framed
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
@@ -26,8 +27,6 @@ ANSWER_MAX = 1 << 16
 
 RESULT_MAX = 1 << 26
 """Bytes of the answer to a chore."""
-
-HEADER_SIZE = 4
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,11 +80,6 @@ _Sent = _SentErrand | _SentSift | Jq | Find
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
-
-
-def framed(body: bytes) -> bytes:
-    """Put the length before a body."""
-    return len(body).to_bytes(HEADER_SIZE, "big") + body
 
 
 def packed(work: Errand | Chore) -> bytes:

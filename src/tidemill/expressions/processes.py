@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
-import sys
-from contextlib import suppress
-from typing import IO
 
 from tidemill.errors import Unavailable
 from tidemill.expressions.child import MEMORY_MAX_MB, READY
 from tidemill.expressions.chores import Chore
 from tidemill.expressions.failure import ExpressionError, condition_failed
-from tidemill.expressions.frames import ANSWER_MAX, HEADER_SIZE, RESULT_MAX, Answer, packed, unpacked_answer
+from tidemill.expressions.frames import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
 from tidemill.expressions.leaf import Errand
+from tidemill.expressions.offspring import HEADER_SIZE, Offspring
 from tidemill.expressions.scope import Json
 
 SIZE = 2
@@ -30,10 +27,6 @@ SIZE = 2
 START_MS = 30_000
 """How long a child may take to start; a machine that takes longer is in trouble."""
 
-_BOOT = (
-    "import sys, socket; sys.path[:] = sys.argv[3:]; from tidemill.expressions.child import main; "
-    "main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))"
-)
 _PART_MAX = 1 << 20
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """All that a child is given of the environment: where the libraries of the interpreter are."""
@@ -111,33 +104,19 @@ class Processes:
             if child.alive():
                 return child
             child.let_go()
-        return _Child()
+        try:
+            return _Child()
+        except OSError as error:
+            raise Unavailable(f"no process could be started to decide a condition: {error}") from error
 
 
-class _Child:
-    """One process, the wire to it, and the lifeline that ends it together with this process."""
+class _Child(Offspring):
+    """One process that decides."""
 
     def __init__(self) -> None:
-        self._wire, theirs = socket.socketpair()
-        self._wire.setblocking(False)
-        end, lifeline = os.pipe()
-        self._lifeline: IO[bytes] = open(lifeline, "wb", buffering=0)  # noqa: SIM115
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        super().__init__("tidemill.expressions.child", "-I", "-B", stdout=subprocess.DEVNULL, env=kept, cwd="/")
         self._awake = False
-        try:
-            self._process = _started(theirs.fileno(), end)
-        except OSError as error:
-            self.let_go()
-            raise Unavailable(f"no process could be started to decide a condition: {error}") from error
-        finally:
-            theirs.close()
-            os.close(end)
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def status(self) -> int:
-        """Tell how it ended; negative is the number of a signal."""
-        return self._process.returncode or 0
 
     async def wake(self) -> None:
         """Wait until it has started; its deadline does not count before."""
@@ -155,7 +134,7 @@ class _Child:
     async def ask(self, frame: bytes, answer_max: int) -> Answer | None:
         """Send a frame and wait for the answer; nothing if the process is gone."""
         try:
-            await asyncio.get_running_loop().sock_sendall(self._wire, frame)
+            await asyncio.get_running_loop().sock_sendall(self.wire, frame)
             body = await self._read(answer_max)
         except OSError:
             return None
@@ -164,44 +143,13 @@ class _Child:
     async def _read(self, answer_max: int = ANSWER_MAX) -> bytes | None:
         loop, received, size = asyncio.get_running_loop(), bytearray(), HEADER_SIZE
         while len(received) < size:
-            part = await loop.sock_recv(self._wire, min(size + ANSWER_MAX - len(received), _PART_MAX))
+            part = await loop.sock_recv(self.wire, min(size + ANSWER_MAX - len(received), _PART_MAX))
             received += part
             if len(received) >= HEADER_SIZE:
                 size = HEADER_SIZE + int.from_bytes(received[:HEADER_SIZE], "big")
             if not part or size > HEADER_SIZE + answer_max:
                 return None
         return bytes(received[HEADER_SIZE:])
-
-    async def end(self) -> None:
-        """Kill it and all that it has started, and wait until it is gone."""
-        self.kill()
-        self.let_go()
-        await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
-
-    def kill(self) -> None:
-        """Kill it and all that it has started."""
-        # As long as nobody has waited for it, its number cannot belong to another process.
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-    def let_go(self) -> None:
-        """Close what connects it to this process, which ends what may be left of it."""
-        self._wire.close()
-        self._lifeline.close()
-
-
-def _started(wire: int, lifeline: int) -> subprocess.Popen[bytes]:
-    paths = [os.path.abspath(each) for each in sys.path]
-    return subprocess.Popen(
-        [sys.executable, "-I", "-B", "-c", _BOOT, str(wire), str(lifeline), *paths],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(wire, lifeline),
-        env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
-        cwd="/",
-        start_new_session=True,
-    )
 
 
 def _late(work: Errand | Chore) -> ExpressionError:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Statement
 
 
 class Return(msgspec.Struct, frozen=True, gc=False):
@@ -25,6 +26,8 @@ class Return(msgspec.Struct, frozen=True, gc=False):
 
     value: Any
     next_nodes: tuple[str, ...] | None = None
+    statement: Statement | None = None
+    """What the store is to do in the same transaction in which it records the value."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -247,8 +250,8 @@ class Handler:
 
     @property
     def staged(self) -> bool:
-        """Whether there is more to an attempt than the call."""
-        return any((self.open, self.close, self.prepare, self.finish))
+        """Whether there is more to an attempt than the call; being closed one day costs it nothing."""
+        return any((self.open, self.prepare, self.finish))
 
 
 class NodeClass(Protocol):

@@ -1,136 +1,88 @@
 """Node type `python`: call a function of the operator's own code, registered by name or found by import path.
 
-An async function runs in the worker's loop. A plain function runs in a thread, so that it may block, unless
-the node says `isolation: inline`. The function gets `args` as keyword arguments and, when it has a parameter
-called `context`, the attempt's context.
+An async function runs in the worker's loop, a plain one in a thread, so that it may block; `isolation` says otherwise:
+`inline` is the loop itself, `process` is a process of its own with limits on time and memory. A generator of either
+kind shows its result bit by bit. The function gets `args` as keyword arguments and, when it has a parameter called
+`context`, the attempt's context.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import importlib
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, ended
-from tidemill.kernel.model import NodeType
+import msgspec
+
+from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
+from tidemill.handlers.functions import Function, arguments_of, imported, path_of, wants_context
+from tidemill.handlers.generators import is_final, settled
+from tidemill.handlers.python_process import Limits, PythonProcesses
+from tidemill.handlers.threads import in_thread
+from tidemill.kernel.model import Capabilities, Flaw, NodeType
+
+MEMORY_MB_MIN = 128
+"""An interpreter needs some for itself."""
+
+
+def _flaws(config: Any) -> Iterator[Flaw]:
+    if config.get("limits") and config.get("isolation") in (None, "inline", "thread"):
+        message = "limits are those of a process, and the function does not run in one"
+        yield Flaw("/limits", message, "write isolation: process, or use timeout_seconds")
+
 
 PYTHON = NodeType(
     name="python",
-    description="Calls a Python function, sync or async.",
+    title="Python",
+    icon="🐍",
+    capabilities=Capabilities(streaming=True, checkpointing=True),
+    description="Calls a Python function: sync, async or a generator, here or in a process of its own.",
     config_schema={
         "type": "object",
         "properties": {
             "function": {"type": "string", "minLength": 1},
             "args": {"type": "object"},
-            "isolation": {"enum": ["inline", "thread"]},
+            "isolation": {"enum": ["inline", "thread", "process"]},
+            "limits": {
+                "type": "object",
+                "properties": {
+                    "time_seconds": {"type": "number", "exclusiveMinimum": 0},
+                    "memory_mb": {"type": "integer", "minimum": MEMORY_MB_MIN},
+                },
+                "additionalProperties": False,
+            },
         },
         "required": ["function"],
         "additionalProperties": False,
     },
+    check=_flaws,
 )
 
-Function = Callable[..., Any]
 
-
-def python_handler(functions: Mapping[str, Function]) -> Handler:
+def python_handler(functions: Mapping[str, Function], processes: PythonProcesses | None = None) -> Handler:
     """The node type over a set of registered functions; other names are import paths `module:function`."""
     found: dict[str, tuple[Function, bool]] = {}
+    pool = processes or PythonProcesses()
 
     def resolve(name: str) -> tuple[Function, bool]:
         known = found.get(name)
         if known is None:
-            function = functions.get(name) or _imported(name)
-            known = found[name] = (function, _wants_context(function))
+            function = functions.get(name) or imported(name)
+            known = found[name] = (function, wants_context(function))
         return known
 
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         config: dict[str, Any] = context.config
-        function, wants_context = resolve(config["function"])
-        args = dict(config.get("args") or {})
-        if wants_context:
-            args["context"] = context
-        if inspect.iscoroutinefunction(function):
-            return _awaited(function(**args))
-        if config.get("isolation") == "inline":
-            result = function(**args)
-            return _awaited(result) if inspect.isawaitable(result) else ended(result)
-        return _in_thread(function, args)
+        name, isolation = config["function"], config.get("isolation")
+        if isolation == "process":
+            registered = functions.get(name)
+            path = name if registered is None else path_of(name, registered)
+            return pool.call(path, context, msgspec.convert(config.get("limits") or {}, Limits))
+        function, wants = resolve(name)
+        if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            result = function(**arguments_of(config, context if wants else None))
+            return ended(result) if is_final(result) else settled(result, context)
+        label = str(getattr(function, "__name__", "call"))
+        return in_thread(label, lambda given: function(**arguments_of(config, given if wants else None)), context)
 
-    return Handler(PYTHON, call)
-
-
-async def _awaited(result: Awaitable[Any]) -> Ended:
-    return ended(await result)
-
-
-async def _in_thread(function: Function, args: dict[str, Any]) -> Ended:
-    """Call a function that may block. What it returns may still want to be awaited, e.g. behind a decorator.
-
-    Each call has a thread of its own: one that never returns costs its own thread and nobody else's place.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def run() -> None:
-        try:
-            outcome, error = _called(function, args), None
-        except BaseException as raised:
-            outcome, error = None, raised
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-            loop.call_soon_threadsafe(_settle, future, outcome, error)
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(run,), name=f"tidemill-{_name(function)}", daemon=True).start()
-    result = await future
-    return ended(await result if inspect.isawaitable(result) else result)
-
-
-def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(outcome)
-    else:
-        future.set_exception(error)
-
-
-def _name(function: Function) -> str:
-    return str(getattr(function, "__name__", "call"))
-
-
-def _called(function: Function, args: dict[str, Any]) -> Any:
-    try:
-        return function(**args)
-    except (StopIteration, GeneratorExit) as error:
-        # These mean something to those who wait for a future, so they cannot travel through one.
-        raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error
-
-
-def _wants_context(function: Function) -> bool:
-    try:
-        return "context" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def _imported(name: str) -> Function:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise Lacking(
-            "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
-        )
-    try:
-        target: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            target = getattr(target, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise Lacking("function_unknown", f"{name} cannot be imported: {error}") from error
-    if not callable(target):
-        raise Fail("function_unknown", f"{name} is not a function")
-    found: Function = target
-    return found
+    return Handler(PYTHON, call, close=pool.close)

@@ -135,10 +135,12 @@ def call_config(step: Step) -> dict[str, Any]:
 
 def flaws(config: Any, http: NodeType) -> Iterator[Flaw]:
     """Report everything that is wrong with the steps of a pipeline."""
-    for number, step in enumerate(config.get("pipeline", ())):
-        schema = SCHEMAS.get(step.get("step"))
+    steps = config["pipeline"]
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None
         path = f"/pipeline/{number}"
         if schema is None:
+            # It is a template, and comes back once it is rendered.
             continue
         problems = compile_schema(schema).problems(step, path, wildcard=is_template)
         yield from (Flaw(each.path, each.message, each.hint) for each in problems)

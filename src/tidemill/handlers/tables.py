@@ -129,8 +129,6 @@ def drop_fields(rows: Rows, fields: Sequence[str]) -> Rows:
 
 def kind_for_order(value: Any) -> str | None:
     """Name the kind of values that a value can be compared with; nothing if it has no order."""
-    if isinstance(value, bool):
-        return "a boolean"
     return kind_of(value) if isinstance(value, int | float | str) else None
 
 

@@ -85,6 +85,8 @@ class Done(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     output: Payload
     size: int = 0
+    within: bytes = b""
+    """What the store is to do in the transaction that records this; the kernel does not look into it."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -2,7 +2,7 @@
 
 Whoever calls foreign code sets `EAR` in the context of the call; threads and tasks that it starts inherit it. While
 `Overhearing` is in place, whatever is written to the standard streams or logged in such a context is heard there as
-well as where it would have gone anyway.
+well as where it would have gone anyway; whoever listens may change it on its way.
 """
 
 from __future__ import annotations
@@ -15,29 +15,45 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-Ear = Callable[[str, str], None]
-"""Hears a source (`stdout`, `stderr`, or a logging level in small letters) and a text."""
+Ear = Callable[[str, str], str]
+"""Hears a source (`stdout`, `stderr`, or a logging level in small letters) and a text; answers it as it may go on."""
+
+Through = Callable[[TextIO], TextIO]
 
 EAR: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
+
+
+_EMIT = logging.StreamHandler.emit.__code__
 
 
 class _Tee(io.TextIOBase):
     """A standard stream with ears. Whatever else is asked of it is answered by the stream itself."""
 
-    def __init__(self, behind: TextIO, source: str) -> None:
-        self.behind, self._source = behind, source
+    def __init__(self, stream: TextIO, source: str, behind: TextIO) -> None:
+        self._stream, self._source, self.behind = stream, source, behind
         self.wanted = 0
 
     def remove(self) -> None:
         """Give the stream back."""
         if getattr(sys, self._source) is self:
-            setattr(sys, self._source, self.behind)
+            setattr(sys, self._source, self._stream)
 
     def write(self, text: str) -> int:
         ear = EAR.get()
-        if ear is not None:
-            ear(self._source, text)
-        return self.behind.write(text)
+        # What a logging handler prints has been heard as a record.
+        if ear is None or sys._getframe(1).f_code is _EMIT:
+            self._pass_on(text)
+        else:
+            self._pass_on(ear(self._source, text))
+        return len(text)
+
+    def _pass_on(self, text: str) -> None:
+        """Write it to the stream itself, which may have ears too: nothing is heard twice."""
+        token = EAR.set(None)
+        try:
+            self.behind.write(text)
+        finally:
+            EAR.reset(token)
 
     def flush(self) -> None:
         self.behind.flush()
@@ -83,11 +99,20 @@ class _Listener:
         if ear is not None:
             # Whatever is wrong with a record is reported where it is printed.
             with suppress(Exception):
-                ear(record.levelname.lower(), _FORMAT.format(record) + "\n")
+                _say(record, ear)
         return record
 
 
 _FORMAT = logging.Formatter("%(message)s")
+
+
+def _say(record: logging.LogRecord, ear: Ear) -> None:
+    """Have a record heard; if it may not go on as it is, it goes on as a text."""
+    text = _FORMAT.format(record) + "\n"
+    shown = ear(record.levelname.lower(), text)
+    if shown != text:
+        record.msg, record.args = shown.removesuffix("\n"), ()
+        record.exc_info = record.exc_text = record.stack_info = None
 
 
 class Overhearing:
@@ -96,12 +121,12 @@ class Overhearing:
     def __init__(self) -> None:
         self._ears: list[_Tee | _Listener] = []
 
-    def begin(self) -> None:
-        """Listen, unless it does already."""
+    def begin(self, through: Through | None = None) -> None:
+        """Listen, unless it does already. `through` makes of a stream the one that is written to from now on."""
         if self._ears:
             return
         self._ears.append(_listening())
-        self._ears += [tee for source in ("stdout", "stderr") if (tee := _teed(source)) is not None]
+        self._ears += [tee for source in ("stdout", "stderr") if (tee := _teed(source, through)) is not None]
         for ear in self._ears:
             ear.wanted += 1
 
@@ -123,10 +148,10 @@ def _listening() -> _Listener:
     return listener
 
 
-def _teed(source: str) -> _Tee | None:
+def _teed(source: str, through: Through | None) -> _Tee | None:
     stream = getattr(sys, source)
-    if stream is None or isinstance(stream, _Tee):
+    if stream is None or (through is None and isinstance(stream, _Tee)):
         return stream
-    tee = _Tee(stream, source)
+    tee = _Tee(stream, source, stream if through is None else through(stream))
     setattr(sys, source, tee)
     return tee

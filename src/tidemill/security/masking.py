@@ -1,7 +1,8 @@
 """Making sure that a secret's value is not in what an attempt leaves behind: errors, results, log lines, live frames.
 
-A value is looked for as it is and in the forms that software likes to give it: escaped as JSON, in a URL, in base64.
-What a handler encrypts, splits or spells backwards is beyond this.
+A value is looked for as it is and in the forms that software likes to give it: line by line, escaped as JSON or Python,
+in a URL, in hex, and in base64, alone or within something longer. What a handler encrypts, splits or spells backwards
+is beyond this.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tidemill.security.secrets import MASKED
 
 VALUE_MIN = 4
 """Shorter values are not masked: they stand in every other word."""
+PIECE_MIN = 8
+"""Shorter lines of a value, and encodings, are not looked for by themselves."""
 
 
 class Mask:
@@ -43,12 +46,14 @@ class Mask:
 
     def value(self, value: Any) -> Any:
         """Mask a JSON value: its strings and keys, and numbers that spell a secret."""
+        if not self._forms:
+            return value
         match value:
             case str():
                 return self.text(value)
             case dict():
                 return {self.text(key): self.value(each) for key, each in value.items()}
-            case list():
+            case list() | tuple():
                 return [self.value(each) for each in value]
             case int() | float() if not isinstance(value, bool):
                 return MASKED if self.text(str(value)) != str(value) else value
@@ -59,11 +64,22 @@ NO_MASK = Mask()
 
 
 def _forms(value: str) -> Iterable[str]:
+    """The ways in which a value may be written; short ones stand in every other word and are left out."""
     raw = value.encode("utf-8", "surrogatepass")
-    encoded = {base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()}
-    yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield from encoded
-    yield from (each.rstrip("=") for each in encoded)
+    whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)
     yield from (quote(raw, safe=""), quote(raw), quote_plus(raw))
+    yield from (line for line in value.splitlines() if len(line) >= PIECE_MIN)
+    yield from (form for form in (raw.hex(), raw.hex().upper(), *_in_base64(raw)) if len(form) >= PIECE_MIN)
+
+
+def _in_base64(raw: bytes) -> Iterable[str]:
+    """The value alone, and what of it shows when something stands before it, as a user's name does."""
+    forms = [base64.b64encode(raw).decode()]
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + raw).decode()
+        # Characters at both ends also depend on what stands beside the value.
+        forms.append(text[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6])
+    for form in forms:
+        yield form
+        yield form.replace("+", "-").replace("/", "_")

@@ -13,6 +13,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 
 import httpcore2
 import httpx2
@@ -20,13 +22,14 @@ import httpx2
 from tidemill.security import addresses
 from tidemill.security.addresses import Address
 from tidemill.security.bodies import read_body
-from tidemill.security.egress import SCHEMES, CallFailed, Egress
+from tidemill.security.egress import SCHEMES, CallFailed, Egress, Limits
+from tidemill.security.pool import Pool
+from tidemill.security.streams import connected
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
 
 ADDRESSES_MAX = 8
-KEPT_SECONDS = 30
 HEADER_TOO_LONG = 431
 _UNPACKED = frozenset({b"content-encoding", b"content-length"})
 
@@ -41,7 +44,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
     """Opens connections, to checked addresses only."""
 
     def __init__(self, egress: Egress, resolver: Resolver) -> None:
-        self._egress, self._resolver, self._net = egress, resolver, httpcore2.AnyIOBackend()
+        self._egress, self._resolver = egress, resolver
 
     async def connect_tcp(
         self,
@@ -58,7 +61,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             async with asyncio.timeout(seconds):
                 found = await self._resolved(host, port)
                 self._egress.check_addresses(host, port, found)
-                return await self._connected(found, port, seconds / len(found), socket_options)
+                return await self._connected(found, port, seconds / len(found))
         except TimeoutError as error:
             message = f"{host} did not accept a connection within {seconds:g} s"
             raise CallFailed("connection_failed", message, retryable=True) from error
@@ -88,16 +91,13 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             raise CallFailed("host_unreachable", f"{host} has no address", retryable=True)
         return parsed
 
-    async def _connected(
-        self, found: list[Address], port: int, seconds: float, options: Iterable[SocketOption] | None
-    ) -> httpcore2.AsyncNetworkStream:
-        tried = found[:ADDRESSES_MAX]
-        for address in tried[:-1]:
-            try:
-                return await self._net.connect_tcp(str(address), port, seconds, None, options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                continue
-        return await self._net.connect_tcp(str(tried[-1]), port, None, None, options)
+    async def _connected(self, found: list[Address], port: int, seconds: float) -> httpcore2.AsyncNetworkStream:
+        *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
+        for address in others:
+            with suppress(TimeoutError, httpcore2.ConnectError):
+                async with asyncio.timeout(seconds):
+                    return await connected(address, port)
+        return await connected(last, port)
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
@@ -105,13 +105,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._egress = egress
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls or httpx2.create_ssl_context(),
-            max_connections=None,
-            max_keepalive_connections=100,
-            keepalive_expiry=KEPT_SECONDS,
-            network_backend=CheckedBackend(egress, resolver),
-        )
+        self._pool = Pool(tls or httpx2.create_ssl_context(), CheckedBackend(egress, resolver))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer with a body that is decompressed already, as far as it keeps within the limits."""
@@ -129,15 +123,17 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             content=request.stream,
             extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
         )
+        connection = await self._pool.take(wanted.url)
+        give_back = partial(self._pool.put_back, wanted.url, connection)
         try:
-            answer = await self._pool.handle_async_request(wanted)
-        except CallFailed as error:
-            # On its way here the library took its cause away.
-            raise error from error.__context__
-        except _ERRORS as error:
-            raise _failed(error, host) from error
+            answer = await connection.handle_async_request(wanted)
+        except BaseException as error:
+            await give_back()
+            if isinstance(error, _ERRORS):
+                raise _failed(error, host) from error
+            raise
         headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
-        response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, self._egress))
+        response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
         if sum(len(name) + len(value) for name, value in answer.headers) > limits.header_bytes_max:
             await response.aclose()
             message = f"the head of the answer of {host} is longer than {limits.header_bytes_max:,} bytes"
@@ -146,25 +142,36 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._pool.aclose()
+        await self._pool.close()
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of an answer as it is read."""
+    """The body of an answer as it is read. Whoever begins to read it again goes on where the first one stopped."""
 
-    def __init__(self, answer: httpcore2.Response, host: str, egress: Egress) -> None:
-        self._answer, self._host, self._egress = answer, host, egress
+    def __init__(
+        self, answer: httpcore2.Response, host: str, limits: Limits, give_back: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._answer, self._host, self._limits, self._give_back = answer, host, limits, give_back
+        self._closed = False
+        self._pieces = self._read()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def _read(self) -> AsyncIterator[bytes]:
         encodings = [value.decode("latin-1") for name, value in self._answer.headers if _is_encoding(name)]
         try:
-            async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._egress.limits):
+            async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._limits):
                 yield piece
         except _ERRORS as error:
             raise _failed(error, self._host) from error
 
     async def aclose(self) -> None:
-        await self._answer.aclose()
+        """Let go of the connection, once; it is used again if the answer was read to its end."""
+        if not self._closed:
+            self._closed = True
+            await self._answer.aclose()
+            await self._give_back()
 
 
 def _is_encoding(name: bytes) -> bool:
@@ -175,8 +182,8 @@ _ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoco
 
 
 def _failed(error: Exception, host: str) -> CallFailed:
-    """What the library says, in our words. It hides the cause of an error, which is why the context is asked."""
-    below = error.__cause__ or error.__context__
+    """What the library says, in our words."""
+    below = error.__cause__
     if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         hint = "see the certificate of the server, and which authorities this machine trusts"
         return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(below)}", hint=hint)

@@ -87,6 +87,16 @@ class Snapshot(Value, frozen=True, kw_only=True):
     body: bytes
 
 
+class Statement(Value, frozen=True, kw_only=True):
+    """Something in the store's own language, done in the same transaction as a commit; only SQL stores can."""
+
+    text: str
+    parameters: bytes = b"[]"
+    """A JSON list, or an object by name."""
+    answer: bytes = b""
+    """What `rehearse` said; if it comes out otherwise, nothing is written."""
+
+
 class Commit(Value, frozen=True, kw_only=True):
     """One all-or-nothing change to one stream. Checked and applied in this order:
 
@@ -118,6 +128,7 @@ class Commit(Value, frozen=True, kw_only=True):
     keep_owner: str = ""
     """The owner of the kept leases, as in `Claim`."""
     rows: tuple[Row, ...] = ()
+    statements: tuple[Statement, ...] = ()
 
 
 def check(commit: Commit) -> None:
@@ -150,7 +161,23 @@ class LeasesLost(Value, frozen=True, kw_only=True):
     keys: tuple[str, ...]
 
 
-CommitResult = Committed | VersionConflict | LeasesLost
+class StatementRefused(Value, frozen=True, kw_only=True):
+    """A statement failed, or came out otherwise than when it was rehearsed; nothing was written."""
+
+    message: str
+    changed: bool = False
+    """It did work, with another answer: rehearse it again."""
+
+
+CommitResult = Committed | VersionConflict | LeasesLost | StatementRefused
+
+
+class Rehearsing(Protocol):
+    """A store with a language for statements."""
+
+    async def rehearse(self, statement: Statement) -> bytes:
+        """Do a statement and undo it; answers what it said, as JSON. Raises `Rejected` when it fails."""
+        ...
 
 
 class Claim(Value, frozen=True, kw_only=True):

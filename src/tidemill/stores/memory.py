@@ -33,6 +33,7 @@ from tidemill.stores.contract import (
     Page,
     Row,
     Snapshot,
+    StatementRefused,
     Stream,
     Tail,
     VersionConflict,
@@ -115,6 +116,8 @@ class MemoryStore:
             return LeasesLost(keys=tuple(dict.fromkeys(lost)))
         if commit.expected is not None and commit.expected != len(log.records):
             return VersionConflict(version=len(log.records))
+        if commit.statements:
+            return StatementRefused(message="this store has no statements")
         if commit.records:
             log.records.extend(commit.records)
             self._bells.ring(commit.stream)

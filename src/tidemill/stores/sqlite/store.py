@@ -32,6 +32,7 @@ from tidemill.stores.contract import (
     Lease,
     Page,
     Row,
+    Statement,
     Stream,
     Tail,
     check,
@@ -43,7 +44,7 @@ from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, conn
 from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.schema import migrate, newest_known
-from tidemill.stores.sqlite.streams import SQL, Streams, quiet_tail, streams_of, tail_of
+from tidemill.stores.sqlite.streams import SQL, Streams, numbered, quiet_tail, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints, prepare
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
 
@@ -155,17 +156,14 @@ class SqliteStore:
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
+    async def rehearse(self, statement: Statement) -> bytes:
+        return await self._write(lambda tx: self._streams.statements.rehearse(tx, statement), durable=False)
+
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
-        return await self._write(lambda tx: self._jobs.renew(tx, self._numbered(tx, leases), lease_ms), durable=False)
+        return await self._write(lambda tx: self._jobs.renew(tx, numbered(tx, leases), lease_ms), durable=False)
 
     async def release(self, leases: Sequence[Lease], *, delay_ms: int = 0) -> None:
-        await self._write(lambda tx: self._jobs.release(tx, self._numbered(tx, leases), delay_ms), durable=False)
-
-    def _numbered(self, tx: Transaction, leases: Sequence[Lease]) -> list[tuple[int | None, Lease]]:
-        names = dict.fromkeys(lease.stream for lease in leases)
-        found = {name: one(tx.execute(SQL["stream"], (name.kind, name.tenant, name.key))) for name in names}
-        numbers = {name: None if row is None else row[0] for name, row in found.items()}
-        return [(numbers[lease.stream], lease) for lease in leases]
+        await self._write(lambda tx: self._jobs.release(tx, numbered(tx, leases), delay_ms), durable=False)
 
     async def _write(self, operation: Operation[T], *, durable: bool) -> T:
         writer = self._writer

@@ -16,6 +16,7 @@ from tidemill.stores.contract import (
     Commit,
     CommitResult,
     Committed,
+    Lease,
     LeasesLost,
     Row,
     Stream,
@@ -26,6 +27,7 @@ from tidemill.stores.sqlite.file import one
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import write_row
 from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
+from tidemill.stores.sqlite.statement import Statements
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
 from tidemill.stores.statements import statements
 
@@ -47,9 +49,14 @@ class Streams:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+        self.statements = Statements()
         self.ids: dict[Stream, int] = {}
 
     def apply(self, tx: Transaction, commit: Commit) -> CommitResult:
+        """Refuse, or write, with the statements that come along."""
+        return self.statements.within(tx, commit, self._apply) if commit.statements else self._apply(tx, commit)
+
+    def _apply(self, tx: Transaction, commit: Commit) -> CommitResult:
         """Refuse, or write; everything that can refuse comes before the first change."""
         stream = commit.stream
         number = tx.learned.get(stream) or self.ids.get(stream)
@@ -236,3 +243,11 @@ def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) ->
     else:
         rows = execute(SQL["streams"], (kind, after.tenant, after.key, limit))
     return [Stream(tenant, kind, key) for tenant, key in rows]
+
+
+def numbered(tx: Transaction, leases: Sequence[Lease]) -> list[tuple[int | None, Lease]]:
+    """Leases with the numbers of their streams; None for one that is not there."""
+    names = dict.fromkeys(lease.stream for lease in leases)
+    found = {name: one(tx.execute(_STREAM, (name.kind, name.tenant, name.key))) for name in names}
+    numbers = {name: None if row is None else row[0] for name, row in found.items()}
+    return [(numbers[lease.stream], lease) for lease in leases]

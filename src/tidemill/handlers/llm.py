@@ -1,0 +1,93 @@
+"""Node type `llm`: asks a language model, and returns its words or the value that they spell."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.handlers.answers import TIMEOUT_SCHEMA
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.handlers.llm_config import SECRET_FIELDS, model_flaws, model_schema
+from tidemill.handlers.llm_provider import Message, Providers, Question, Settings
+from tidemill.handlers.llm_turns import ACCOUNT_SCHEMA, answered, instructed
+from tidemill.kernel.model import Capabilities, Flaw, NodeType
+
+_TEXT = {"type": "string"}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
+        "name": _TEXT,
+    },
+    "required": ["role", "content"],
+    "additionalProperties": False,
+}
+_STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 16}]}
+
+
+def _flaws(config: Any) -> Iterator[Flaw]:
+    yield from model_flaws(config)
+    if "prompt" not in config and "messages" not in config:
+        yield Flaw("", "there is nothing to ask", "write `prompt` or `messages`")
+    if "first_token_seconds" in config and config.get("stream") in (None, False):
+        yield Flaw("/first_token_seconds", "only a stream has a first token", "add stream: true")
+
+
+def llm_type(providers: Providers) -> NodeType:
+    """The node type as the compiler sees it."""
+    return NodeType(
+        name="llm",
+        title="Language model",
+        icon="sparkles",
+        description="Asks a language model; with a schema, its answer is a checked JSON value.",
+        capabilities=Capabilities(streaming=True),
+        secret_fields=SECRET_FIELDS,
+        schemas=("schema",),
+        check=_flaws,
+        config_schema=model_schema(
+            providers,
+            (),
+            prompt=_TEXT,
+            messages={"type": "array", "items": _MESSAGE, "minItems": 1},
+            system=_TEXT,
+            schema={"type": ["object", "boolean"]},
+            stream={"type": "boolean"},
+            stop=_STOP,
+            first_token_seconds=TIMEOUT_SCHEMA,
+        ),
+        output_schema={
+            "type": "object",
+            "properties": {"text": _TEXT, "value": True, "finish_reason": _TEXT, **ACCOUNT_SCHEMA},
+            "additionalProperties": False,
+        },
+    )
+
+
+def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
+    """The node type over some providers, by name."""
+
+    async def work(context: NodeContext) -> Ended:
+        settings = msgspec.convert(context.config, Settings)
+        answer = await answered(providers[settings.provider], question_of(context.config, settings), context)
+        reply = answer.reply
+        output = {"text": reply.text, "finish_reason": reply.finish_reason, **answer.account(settings.prices)}
+        return Return(output if "schema" not in context.config else output | {"value": answer.value})
+
+    return Handler(llm_type(providers), work, close=close)
+
+
+def question_of(config: dict[str, Any], settings: Settings) -> Question:
+    """What a config asks: the messages, and the prompt as the last of them."""
+    messages: list[Message] = [*config.get("messages", ())]
+    if "prompt" in config:
+        messages.append({"role": "user", "content": config["prompt"]})
+    form = config.get("schema")
+    return Question(
+        settings=settings,
+        messages=instructed(config.get("system", ""), messages, form),
+        form=form,
+        stream=config.get("stream", False),
+    )

@@ -1,0 +1,193 @@
+"""What a worker and the process in which it has a function called say to each other.
+
+The worker sends a `Call` and answers what the function asks for; the process sends what the function says, and at
+last one of the `Answer`s. A frame is its length in four bytes, and msgpack; JSON values travel as their texts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.expressions.offspring import framed
+from tidemill.handlers.contract import Fail, Lacking, Pause
+from tidemill.handlers.raised import Raised, causes_of, clipped, described
+
+FRAME_MAX = 288 << 20
+"""Bytes of the longest frame that is believed."""
+RESULT_MAX = 256 << 20
+"""Bytes of a result; whoever has more of them stores them elsewhere."""
+CODE_MAX = 100
+OUT_OF_MEMORY_STATUS = 71
+"""How a process ends when there is not even memory to say that there is none."""
+
+READY = b""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Call a function. What an attempt may never look at, such as its inputs, is asked for."""
+
+    function: str
+    run_id: str
+    node: str
+    visit: int
+    index: int
+    attempt: int
+    config: bytes
+    deadline_ms: int | None
+    last_checkpoint: bytes
+    resumed: bytes
+    undoing: bool
+    memory_mb: int | None
+    log_level: int
+    paths: list[str]
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """What was asked for; nothing if there is none."""
+
+    value: bytes | None
+    failed: Failed | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """The function wants something: `inputs`, `upstream`, `checkpoint`, `read` or `secret`."""
+
+    what: str
+    value: bytes
+
+
+class Part(msgspec.Struct, frozen=True, tag=True):
+    """A part of the result."""
+
+    value: bytes
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """How far the function has come."""
+
+    fraction: float | None
+    message: str
+
+
+class Said(msgspec.Struct, frozen=True, tag=True):
+    """Something was printed, to `stdout` or `stderr`."""
+
+    source: str
+    text: str
+
+
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """Something was logged."""
+
+    name: str
+    level: int
+    text: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The function returned a value; without one, the parts of the result are it."""
+
+    value: bytes | None
+    next_nodes: tuple[str, ...] | None = None
+    spent: bool = False
+    """The process has grown too large to be used again."""
+
+
+class Paused(msgspec.Struct, frozen=True, tag=True):
+    """The function waits."""
+
+    pause: Pause
+
+
+class Skipped(msgspec.Struct, frozen=True, tag=True):
+    """The visit turns out not to be needed."""
+
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The function raised something that it understands, or that a worker does."""
+
+    code: str
+    message: str
+    retryable: bool = False
+    retry_after_ms: float | None = None
+    hint: str = ""
+    lacking: bool = False
+    cause: Threw | None = None
+
+    def error(self) -> Fail:
+        """The exception."""
+        make = Lacking if self.lacking else Fail
+        after_ms = None if self.retry_after_ms is None else int(self.retry_after_ms)
+        fail = make(self.code, self.message, retryable=self.retryable, retry_after_ms=after_ms, hint=self.hint)
+        fail.__cause__ = None if self.cause is None else self.cause.error()
+        return fail
+
+
+class Threw(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The function raised anything else."""
+
+    kind: str
+    message: str
+    retryable: bool
+    causes: tuple[str, ...]
+    traceback: str
+
+    def error(self) -> Raised:
+        """What is known of the exception."""
+        return Raised(self.kind, self.message, retryable=self.retryable, causes=self.causes, traceback=self.traceback)
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """The function was told to stop, and did."""
+
+
+Answer = Done | Paused | Skipped | Failed | Threw | Stopped
+Message = Ask | Part | Progress | Said | Logged | Answer
+
+_ENCODER = msgspec.msgpack.Encoder()
+_MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_ORDERS: msgspec.msgpack.Decoder[Call | Reply] = msgspec.msgpack.Decoder(Call | Reply)
+
+
+def packed(message: Message | Call | Reply) -> bytes:
+    """Write a message as a frame."""
+    return framed(_ENCODER.encode(message))
+
+
+def unpacked(body: bytes) -> Message:
+    """Read what a process says."""
+    return _MESSAGES.decode(body)
+
+
+def order_of(body: bytes) -> Call | Reply:
+    """Read what a worker says."""
+    return _ORDERS.decode(body)
+
+
+def failed_of(fail: Fail) -> Failed:
+    """Write down a failure, whatever its author put into its fields."""
+    after_ms: object = fail.retry_after_ms
+    cause = fail.__cause__ or fail.__context__
+    return Failed(
+        code=clipped(fail.code, CODE_MAX) or "failed",
+        message=clipped(fail.message),
+        retryable=bool(fail.retryable),
+        retry_after_ms=float(after_ms) if isinstance(after_ms, (int, float)) and after_ms == after_ms else None,
+        hint=clipped(fail.hint or ""),
+        lacking=isinstance(fail, Lacking),
+        cause=None if cause is None else threw(cause),
+    )
+
+
+def threw(error: BaseException) -> Threw:
+    """Write down any other exception."""
+    raised = described(error)
+    return Threw(
+        kind=raised.kind,
+        message=raised.message,
+        retryable=raised.retryable,
+        causes=causes_of(error),
+        traceback=raised.traceback,
+    )

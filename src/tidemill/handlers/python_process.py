@@ -1,0 +1,310 @@
+"""Calling functions in processes that can be killed: a few are kept warm, each is asked one thing at a time.
+
+Whatever becomes of such a process, the worker only learns that there is no answer. One that was told to stop, has
+grown, or has left its asker without an answer is not used again, so that no answer ever reaches the wrong asker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.expressions.offspring import HEADER_SIZE, Offspring
+from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
+from tidemill.handlers.python_frames import (
+    FRAME_MAX,
+    OUT_OF_MEMORY_STATUS,
+    READY,
+    Answer,
+    Ask,
+    Call,
+    Done,
+    Failed,
+    Logged,
+    Message,
+    Part,
+    Paused,
+    Progress,
+    Reply,
+    Said,
+    Skipped,
+    Stopped,
+    Threw,
+    failed_of,
+    packed,
+    unpacked,
+)
+
+START_MS = 30_000
+"""How long a process may take to start; a machine that takes longer is in trouble."""
+GRACE_MS = 2_000
+"""How long a function whose time is up may take to end by itself."""
+CANCELLED_GRACE_MS = 800
+"""The same for one that nobody waits for any more: it is gone before the next attempt begins."""
+DYING_MS = 1_000
+OUT_OF_MEMORY_RETRIES = 2
+
+Ending = Done | Paused | Skipped | Failed | Threw
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a call may take."""
+
+    time_seconds: float | None = None
+    memory_mb: int | None = None
+
+
+class PythonProcesses:
+    """Keeps the processes. It belongs to the event loop in which it is used, until it is closed."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = size or max(4, 2 * (os.cpu_count() or 1))
+        self._turns: asyncio.Semaphore | None = None
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
+        """Call a function by its import path, and give what it comes to."""
+        async with self._place():
+            process = self._taken()
+            self._busy.add(process)
+            again = False
+            try:
+                await process.wake()
+                conversation = _Conversation(process, context, limits)
+                answer = await conversation.held(function)
+                again = not conversation.interrupted and not (isinstance(answer, Done) and answer.spent)
+            finally:
+                self._busy.discard(process)
+                if again:
+                    self._idle.append(process)
+                else:
+                    process.kill()
+                    await asyncio.shield(process.end())
+        return _outcome(answer, context)
+
+    async def close(self) -> None:
+        """End all processes; whoever still waits for one gets no answer."""
+        for process in self._busy:
+            process.kill()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=START_MS / 1000)
+        while self._idle:
+            await self._idle.pop().end()
+        self._turns = None
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task is not None, "a function is waited for"
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(self._size)
+        self._calls.add(task)
+        try:
+            async with self._turns:
+                yield
+        finally:
+            self._calls.discard(task)
+
+    def _taken(self) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.alive():
+                return process
+            process.let_go()
+        try:
+            # What does not go through sys.stdout goes where the worker's own errors go.
+            return _Process("tidemill.handlers.python_child", stdout=2)
+        except OSError as error:
+            raise _no_process(str(error)) from error
+
+
+class _Process(Offspring):
+    """A process with a voice."""
+
+    _reader: asyncio.StreamReader | None = None
+    _writer: asyncio.StreamWriter
+
+    async def wake(self) -> None:
+        """Wait until it has started."""
+        if self._reader is not None:
+            return
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self.wire)
+        ready = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_MS / 1000):
+                ready = await self._body()
+        if ready != READY:
+            raise _no_process("it did not start")
+
+    async def send(self, message: Call | Reply) -> None:
+        """Say something to it; that it is gone is noticed by who listens."""
+        with suppress(OSError):
+            self._writer.write(packed(message))
+            await self._writer.drain()
+
+    async def hear(self) -> Message | None:
+        """What it says next; nothing if it is gone."""
+        body = await self._body()
+        try:
+            return None if body is None else unpacked(body)
+        except msgspec.DecodeError as error:
+            raise Fail("answer_invalid", f"the function ended with something that is no outcome: {error}") from error
+
+    async def _body(self) -> bytes | None:
+        assert self._reader is not None
+        try:
+            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "big")
+            return None if size > FRAME_MAX else await self._reader.readexactly(size)
+        except (OSError, asyncio.IncompleteReadError):
+            return None
+
+    def let_go(self) -> None:
+        if self._reader is not None:
+            self._writer.close()
+        super().let_go()
+
+
+class _Conversation:
+    """One call: what the function says meanwhile is heard, what it asks for is answered."""
+
+    def __init__(self, process: _Process, context: NodeContext, limits: Limits) -> None:
+        self._process, self._context, self._limits = process, context, limits
+        self.interrupted = False
+
+    async def held(self, function: str) -> Ending:
+        """Call the function, and see to it that it ends."""
+        await self._process.send(self._call(function))
+        answer = asyncio.ensure_future(self._answer())
+        seconds = self._limits.time_seconds
+        try:
+            if not await _is_done(answer, seconds):
+                await self._stop(answer, GRACE_MS)
+            found = answer.result() if answer.done() else Stopped()
+            if isinstance(found, Stopped):
+                raise _late(seconds)
+            return found or await self._died()
+        except asyncio.CancelledError:
+            await self._stop(answer, CANCELLED_GRACE_MS)
+            raise
+        finally:
+            answer.cancel()
+
+    async def _stop(self, answer: asyncio.Future[Any], grace_ms: int) -> None:
+        """Ask the function to end, and wait a moment."""
+        self.interrupted = True
+        self._process.tell(signal.SIGALRM)
+        await _is_done(answer, grace_ms / 1000)
+
+    async def _died(self) -> Failed:
+        """Find out how the process ended."""
+        self.interrupted = True
+        await self._process.ended(DYING_MS)
+        status = self._process.status()
+        if status == OUT_OF_MEMORY_STATUS:
+            return Failed(code="out_of_memory", message="the function used up all of its memory")
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
+        return Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
+
+    async def _answer(self) -> Answer | None:
+        """Hear all that it says, up to the answer; nothing if it dies."""
+        while (message := await self._process.hear()) is not None:
+            match message:
+                case Ask():
+                    await self._process.send(await self._reply(message))
+                case Part(value):
+                    self._context.stream(decode_value(value))
+                case Progress(fraction, text):
+                    self._context.progress(fraction, text)
+                case Said(source, text):
+                    with suppress(OSError, ValueError, AttributeError):
+                        getattr(sys, source).write(text)
+                case Logged(name, level, text):
+                    logging.getLogger(name).log(level, "%s", text)
+                case _:
+                    return message
+        return None
+
+    async def _reply(self, ask: Ask) -> Reply:
+        try:
+            return Reply(await self._asked(ask.what, decode_value(ask.value)))
+        except Fail as fail:
+            return Reply(None, failed_of(fail))
+
+    async def _asked(self, what: str, value: Any) -> bytes | None:
+        context = self._context
+        match what:
+            case "inputs":
+                return encode_value(context.inputs)
+            case "names":
+                return encode_value(list(context.upstream))
+            case "upstream":
+                return encode_value(context.upstream[value]) if value in context.upstream else None
+            case "secret":
+                secret = context.secrets.get(value)
+                return None if secret is None else secret.encode()
+            case "checkpoint" if context.checkpoint is not None:
+                await context.checkpoint(value)
+                return None
+            case "read" if context.read is not None:
+                return await context.read(value)
+        raise Fail("answer_invalid", f"nobody here can answer {what}")
+
+    def _call(self, function: str) -> Call:
+        context = self._context
+        return Call(
+            function=function,
+            run_id=context.run_id,
+            node=context.node,
+            visit=context.visit,
+            index=context.index,
+            attempt=context.attempt,
+            config=encode_value(context.config),
+            deadline_ms=context.deadline_ms,
+            last_checkpoint=encode_value(context.last_checkpoint),
+            resumed=encode_value(context.resumed),
+            undoing=context.undoing,
+            memory_mb=self._limits.memory_mb,
+            log_level=logging.getLogger().level,
+            paths=[os.path.abspath(each) for each in sys.path],
+        )
+
+
+async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
+    await asyncio.wait({answer}, timeout=seconds)
+    return answer.done()
+
+
+def _outcome(answer: Ending, context: NodeContext) -> Ended:
+    match answer:
+        case Done(value, next_nodes):
+            return Return(context.voice.folded() if value is None else decode_value(value), next_nodes)
+        case Paused(pause):
+            return pause
+        case Skipped(reason):
+            return Skip(reason)
+        case Failed(code="out_of_memory"):
+            retryable = context.attempt <= OUT_OF_MEMORY_RETRIES
+            raise msgspec.structs.replace(answer, retryable=retryable).error()
+        case Failed() | Threw():
+            raise answer.error()
+
+
+def _late(seconds: float | None) -> Fail:
+    bound = "it may" if seconds is None else f"{seconds:g} s"
+    return Fail("timeout", f"the function took longer than {bound}", retryable=True, hint="raise limits.time_seconds")
+
+
+def _no_process(why: str) -> Lacking:
+    return Lacking("process_unavailable", f"no process could be started for a function: {why}", retryable=True)

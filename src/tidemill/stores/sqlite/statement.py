@@ -1,0 +1,174 @@
+"""Statements of others in a transaction of ours: one at a time, bounded, and away from the store's own tables.
+
+A statement is rehearsed first: done, looked at and undone, so that its answer can be written down as a fact. When it is
+done for good, in the transaction that commits this fact, it must come out the same; otherwise nothing is written.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import apsw
+import msgspec
+
+from tidemill.errors import Rejected, rejected
+from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
+from tidemill.stores.sqlite.writer import Transaction
+
+ROWS_MAX = 10_000
+ANSWER_BYTES_MAX = 4_194_304
+TIME_MAX_MS = 2_000
+"""A statement holds up every other commit of its store."""
+PROGRESS_STEPS = 10_000
+
+_FORBIDDEN = {
+    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
+    apsw.SQLITE_SAVEPOINT: "savepoints are the store's own affair",
+    apsw.SQLITE_ATTACH: "other files cannot be attached",
+    apsw.SQLITE_DETACH: "other files cannot be attached",
+    apsw.SQLITE_PRAGMA: "pragmas are not allowed",
+}
+
+
+def refusal(message: str) -> Rejected:
+    """Say why a statement cannot be done."""
+    return rejected("statement_refused", message)
+
+
+def own_tables() -> frozenset[str]:
+    """The tables that migrations have made, which are nobody else's."""
+    folder = files("tidemill.stores") / "sql" / "sqlite"
+    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if re.match(r"\d{4}_", path.name)]
+    found = {name.lower() for text in texts for name in re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text)}
+    return frozenset(found | {"migrations", "sqlite_master", "sqlite_schema", "sqlite_sequence"})
+
+
+class Statements:
+    """Does statements on one connection."""
+
+    def __init__(self) -> None:
+        self._own = own_tables()
+
+    def rehearse(self, tx: Transaction, statement: Statement) -> bytes:
+        """Do it and undo it; answers what it said."""
+        tx.execute("SAVEPOINT rehearsal")
+        try:
+            return self._perform(tx.connection, statement)
+        finally:
+            tx.execute("ROLLBACK TO rehearsal")
+            tx.execute("RELEASE rehearsal")
+
+    def within(self, tx: Transaction, commit: Commit, apply: Callable[..., CommitResult]) -> CommitResult:
+        """Do what a commit brings along, then the commit; if either is refused, neither has happened."""
+        tx.execute("SAVEPOINT performance")
+        result: CommitResult | None = None
+        try:
+            result = self._refused(tx, commit.statements) or apply(tx, commit)
+        finally:
+            if not isinstance(result, Committed):
+                tx.execute("ROLLBACK TO performance")
+            tx.execute("RELEASE performance")
+        return result
+
+    def _refused(self, tx: Transaction, statements: Sequence[Statement]) -> StatementRefused | None:
+        for statement in statements:
+            try:
+                answer = self._perform(tx.connection, statement)
+            except Rejected as found:
+                return StatementRefused(message=found.problems[0].message)
+            if statement.answer and answer != statement.answer:
+                return StatementRefused(message="it came out otherwise than when it was rehearsed", changed=True)
+        return None
+
+    def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
+        parameters = _bindings(statement.parameters)
+        reasons: list[str] = []
+        done: list[tuple[str, ...]] = []
+
+        def allowed(operation: int, first: str | None, second: str | None, *_: str | None) -> int:
+            reason = _FORBIDDEN.get(operation)
+            touched = [name for name in (first, second) if name is not None and name.lower() in self._own]
+            if reason is None and touched and operation in _ABOUT_TABLES:
+                if operation == apsw.SQLITE_READ and touched[0].lower().startswith("sqlite_"):
+                    return apsw.SQLITE_OK
+                if touched[0].lower().startswith("sqlite_") and operation in _BOOKKEEPING:
+                    return apsw.SQLITE_OK
+                reason = f"{touched[0]} is a table of the store's own"
+            if reason is not None:
+                reasons.append(reason)
+                return apsw.SQLITE_DENY
+            return apsw.SQLITE_OK
+
+        def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
+            done.append(tuple(column[0] for column in cursor.get_description()))
+            return len(done) == 1
+
+        deadline = time.monotonic() + TIME_MAX_MS / 1000
+        before = connection.total_changes()
+        cursor = connection.cursor()
+        cursor.exec_trace = traced
+        connection.authorizer = allowed
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_STEPS)
+        try:
+            rows = []
+            for row in cursor.execute(statement.text, parameters, can_cache=False):
+                rows.append(row)
+                if len(rows) > ROWS_MAX:
+                    raise refusal(f"it answers more than {ROWS_MAX} rows")
+        except apsw.ExecTraceAbort:
+            raise refusal("there is more than one statement") from None
+        except apsw.InterruptError:
+            raise refusal(f"it takes longer than {TIME_MAX_MS} ms, and everything else waits for it") from None
+        except apsw.AuthError:
+            raise refusal(reasons[0] if reasons else "it is not allowed") from None
+        except (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError, apsw.TooBigError) as error:
+            raise refusal(str(error)) from error
+        finally:
+            connection.authorizer = None
+            connection.set_progress_handler(None)
+            cursor.close()
+        return _answer(done[0] if done else (), rows, connection.total_changes() - before)
+
+
+_ABOUT_TABLES = {
+    apsw.SQLITE_READ,
+    apsw.SQLITE_INSERT,
+    apsw.SQLITE_UPDATE,
+    apsw.SQLITE_DELETE,
+    apsw.SQLITE_ALTER_TABLE,
+    apsw.SQLITE_DROP_TABLE,
+    apsw.SQLITE_CREATE_INDEX,
+    apsw.SQLITE_DROP_INDEX,
+    apsw.SQLITE_CREATE_TRIGGER,
+    apsw.SQLITE_DROP_TRIGGER,
+}
+_BOOKKEEPING = {apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+"""What SQLite itself does to its own tables when others are made."""
+
+
+def _bindings(parameters: bytes) -> Any:
+    given = msgspec.json.decode(parameters)
+    if isinstance(given, dict):
+        return {name: _bound(value) for name, value in given.items()}
+    return [_bound(value) for value in given]
+
+
+def _bound(value: Any) -> Any:
+    """A JSON value as SQLite takes it: lists and objects as JSON texts."""
+    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
+
+
+def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
+    for row in rows:
+        for name, value in zip(columns, row, strict=True):
+            if isinstance(value, bytes):
+                raise refusal(f"the column {name} holds bytes: ask for hex({name})")
+    found = [dict(zip(columns, row, strict=True)) for row in rows]
+    answer = msgspec.json.encode({"rows": found, "count": len(found), "changed": changed})
+    if len(answer) > ANSWER_BYTES_MAX:
+        raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+    return answer

@@ -1,0 +1,181 @@
+"""A node type with more than a call: opened once per process, prepared and cleaned up around each attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.engine.kit import Mill, simulated
+from tests.kernel.authoring import document, node
+from tidemill.handlers.contract import Fail, Handler, NodeContext, Return, handler_of
+from tidemill.kernel.model import NodeType
+from tidemill.observe.overhearing import EAR
+
+
+class Diary:
+    """A node type that writes down what is done with it. `call` does what the config says."""
+
+    type = NodeType(name="diary")
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.refusals = 0
+        self.open_s = 0.0
+        self.heard_while_opening: Any = "nobody asked"
+
+    async def open(self) -> None:
+        self.lines.append("open")
+        self.heard_while_opening = EAR.get()
+        await asyncio.sleep(self.open_s)
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionError("not there yet")
+
+    async def close(self) -> None:
+        self.lines.append("close")
+
+    async def prepare(self, context: NodeContext) -> None:
+        self.lines.append(f"prepare {context.node}")
+        if context.config.get("unprepared"):
+            raise Fail("unprepared", "it could not be prepared for")
+
+    async def call(self, context: NodeContext) -> Any:
+        self.lines.append(f"call {context.node}")
+        await asyncio.sleep(context.config.get("seconds", 0))
+        if context.config.get("fails"):
+            raise Fail("asked_to", "as asked")
+        return context.node
+
+    async def finish(self, context: NodeContext) -> None:
+        self.lines.append(f"finish {context.node}")
+
+
+def diary(name: str, **fields: Any) -> dict[str, Any]:
+    return node(name, type="diary", **fields)
+
+
+@simulated
+async def test_it_is_opened_once_and_closed_at_the_end(mill: Mill) -> None:
+    kept = Diary()
+    kept.open_s = 2
+    worker = await mill.process(more=[handler_of(kept)])
+    run = await worker.run(
+        document(diary("a", config={}), diary("b", config={}), node("c", "a", "b", type="diary", config={}))
+    )
+    assert (run.status, run.nodes["c"]["output"]) == ("COMPLETED", "c")
+    await worker.stop()
+    assert kept.lines.count("open") == 1
+    assert (kept.lines[0], kept.lines[-1]) == ("open", "close")
+    for name in "abc":
+        steps = [line.split()[0] for line in kept.lines if line.endswith(f" {name}")]
+        assert steps == ["prepare", "call", "finish"]
+    assert kept.heard_while_opening is None, "what an open connection says later is nobody's line"
+
+
+@simulated
+async def test_one_that_was_not_used_is_neither_opened_nor_closed(mill: Mill) -> None:
+    kept = Diary()
+    worker = await mill.process(more=[handler_of(kept)])
+    await worker.run(document(node("a")))
+    await worker.stop()
+    assert kept.lines == []
+
+
+@simulated
+async def test_an_opening_that_fails_is_tried_again(mill: Mill) -> None:
+    kept = Diary()
+    kept.refusals = 2
+    worker = await mill.process(more=[handler_of(kept)])
+    run = await worker.run(document(diary("a", config={}, retry={"max_attempts": 5, "backoff_seconds": 1})))
+    assert run.status == "COMPLETED"
+    assert kept.lines == ["open", "open", "open", "prepare a", "call a", "finish a"]
+    assert run.nodes["a"]["attempts"] == 3
+
+
+@simulated
+async def test_an_opening_that_takes_longer_than_an_attempt_goes_on(mill: Mill) -> None:
+    """The attempt that began it runs out of time, the next one finds it done."""
+    kept = Diary()
+    kept.open_s = 5
+    worker = await mill.process(more=[handler_of(kept)])
+    retry = {"max_attempts": 5, "backoff_seconds": 2}
+    run = await worker.run(document(diary("a", config={}, timeout_seconds=3, retry=retry)))
+    assert run.status == "COMPLETED"
+    assert kept.lines == ["open", "prepare a", "call a", "finish a"]
+
+
+@simulated
+async def test_finish_is_called_whatever_happens(mill: Mill) -> None:
+    kept = Diary()
+    worker = await mill.process(more=[handler_of(kept)])
+    once = {"max_attempts": 1}
+    run = await worker.run(
+        document(
+            diary("fails", config={"fails": True}, retry=once, on_error="continue"),
+            diary("unprepared", config={"unprepared": True}, retry=once, on_error="continue"),
+            diary("late", config={"seconds": 60}, timeout_seconds=1, retry=once, on_error="continue"),
+        )
+    )
+    assert [run.nodes[name]["error"]["code"] for name in ("fails", "unprepared", "late")] == [
+        "asked_to", "unprepared", "timeout",
+    ]  # fmt: skip
+    assert "call unprepared" not in kept.lines
+    for name in ("fails", "unprepared", "late"):
+        assert kept.lines.count(f"finish {name}") == 1
+
+
+@simulated
+async def test_finish_is_called_when_the_run_is_cancelled(mill: Mill) -> None:
+    kept = Diary()
+    worker = await mill.process(more=[handler_of(kept)])
+    run_id = await worker.start(document(diary("long", config={"seconds": 1_000})))
+    await mill.until(lambda: "call long" in kept.lines)
+    await worker.engine.cancel(run_id)
+    await mill.until(lambda: "finish long" in kept.lines)
+
+
+@simulated
+async def test_one_that_cannot_be_closed_does_not_keep_the_others(mill: Mill) -> None:
+    closed: list[str] = []
+
+    async def closing(name: str) -> None:
+        closed.append(name)
+        if name == "second":
+            raise OSError("it is stuck")
+
+    def one(name: str) -> Handler:
+        return Handler(NodeType(name=name), lambda context: Return(None), close=lambda: closing(name))
+
+    worker = await mill.process(more=[one("first"), one("second")])
+    await worker.run(document(node("a", type="first"), node("b", "a", type="second")))
+    await worker.stop()
+    assert closed == ["second", "first"]
+
+
+@simulated
+async def test_steps_need_not_be_async(mill: Mill) -> None:
+    steps: list[str] = []
+
+    class Plain:
+        type = NodeType(name="plain")
+
+        def open(self) -> None:
+            steps.append("open")
+
+        def prepare(self, context: NodeContext) -> None:
+            steps.append("prepare")
+
+        def call(self, context: NodeContext) -> int:
+            return 7
+
+        def finish(self, context: NodeContext) -> None:
+            steps.append("finish")
+
+        def close(self) -> None:
+            steps.append("close")
+
+    worker = await mill.process(more=[handler_of(Plain())])
+    run = await worker.run(document(node("a", type="plain")))
+    await worker.stop()
+    assert run.nodes["a"]["output"] == 7
+    assert steps == ["open", "prepare", "finish", "close"]

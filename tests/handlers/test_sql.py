@@ -1,0 +1,175 @@
+"""Node type `sql`: statements on databases of the operator's, and on the run's own store, there exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import tidemill
+from tidemill.errors import Rejected
+from tidemill.stores.sqlite.statement import own_tables
+
+
+def made(path: Path, *statements: str) -> apsw.Connection:
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5_000)
+    for statement in statements:
+        connection.execute(statement)
+    return connection
+
+
+def asks(statement: str, database: str = "store", **config: Any) -> dict[str, Any]:
+    node = {"id": "ask", "type": "sql", "config": {"database": database, "statement": statement, **config}}
+    return {"name": "asking", "nodes": [node]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.db"
+    with tidemill.open(f"sqlite:///{path}", work=False):
+        pass
+    made(path, "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, total REAL)").close()
+    return path
+
+
+def ran(store: Path, document: dict[str, Any], inputs: Any = None) -> Any:
+    with tidemill.open(f"sqlite:///{store}") as mill:
+        return mill.run(document, inputs or {})
+
+
+def test_a_statement_on_the_store_is_part_of_the_commit(store: Path) -> None:
+    insert = asks(
+        "INSERT INTO orders (customer, total) VALUES (:customer, :total) RETURNING id, customer",
+        parameters={"customer": "{{ inputs.customer }}", "total": 12.5},
+    )
+    run = ran(store, insert, {"customer": "acme"})
+    assert run.status == "COMPLETED", run.error
+    assert run.outputs["ask"] == {"rows": [{"id": 1, "customer": "acme"}], "count": 1, "changed": 1}
+    assert made(store, "SELECT 1").execute("SELECT customer, total FROM orders").fetchall() == [("acme", 12.5)]
+
+
+def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
+    made(store, "INSERT INTO orders (customer, total) VALUES ('a', 1), ('b', 2)").close()
+    run = ran(store, asks("SELECT customer, total FROM orders WHERE total > ? ORDER BY id", parameters=[1]))
+    assert run.outputs["ask"] == {"rows": [{"customer": "b", "total": 2.0}], "count": 1, "changed": 0}
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELECT * FROM nowhere", "no such table"),
+        ("SELECT missing FROM orders", "no such column"),
+        ("INSERT INTO orders (id) VALUES (1), (1)", "UNIQUE"),
+        ("SELECT 1; SELECT 2", "more than one statement"),
+        ("SELECT body FROM records", "a table of the store's own"),
+        ("DELETE FROM jobs", "a table of the store's own"),
+        ("INSERT INTO streams (id) VALUES (1)", "a table of the store's own"),
+        ("DROP TABLE rows", "a table of the store's own"),
+        ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "a table of the store's own"),
+        ("COMMIT", "the store's own affair"),
+        ("SAVEPOINT mine", "the store's own affair"),
+        ("PRAGMA synchronous = OFF", "pragmas are not allowed"),
+        ("ATTACH DATABASE ':memory:' AS other", "other files cannot be attached"),
+        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "longer than"),
+        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10001) SELECT i FROM n", "10000 rows"),
+        ("SELECT x'00ff' AS raw", "holds bytes"),
+        ("SELECT ?", "Binding"),
+    ],
+)
+def test_what_cannot_be_done_is_a_failure_and_leaves_nothing(store: Path, statement: str, said: str) -> None:
+    run = ran(store, asks(statement))
+    assert run.status == "FAILED"
+    assert run.error["code"] == "sql_failed" and said in run.error["message"]
+    assert run.nodes["ask"]["attempts"] == 1, "the same statement would fail again"
+    # The store works on as before.
+    assert ran(store, asks("INSERT INTO orders (customer) VALUES ('later')")).status == "COMPLETED"
+
+
+def test_the_tables_of_the_store_are_known() -> None:
+    assert {"streams", "records", "jobs", "rows", "terms", "counters", "snapshots"} <= own_tables()
+
+
+def test_a_store_without_sql_refuses_the_document() -> None:
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish(asks("SELECT 1"))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/database")
+    assert "takes no statements" in problem.message
+
+
+def test_a_database_of_the_operators(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "crm.db", "CREATE TABLE seen (key TEXT PRIMARY KEY, n INTEGER)").close()
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", f"sqlite:///{tmp_path / 'crm.db'}")
+    text = "INSERT INTO seen VALUES (:effect_key, :n) ON CONFLICT DO NOTHING"
+    run = ran(store, asks(text, "crm", parameters={"n": 3}))
+    assert run.outputs["ask"]["changed"] == 1
+    assert made(tmp_path / "crm.db").execute("SELECT * FROM seen").fetchall() == [(f"{run.run_id}/ask/1/-1", 3)]
+    failed = ran(store, asks("SELECT * FROM nowhere", "crm"))
+    assert (failed.error["code"], failed.nodes["ask"]["attempts"]) == ("sql_failed", 1)
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish(asks("SELECT 1", "crn"))
+    assert 'there is no database "crn"' in refused.value.problems[0].message
+
+
+def test_two_statements_that_race_both_happen_once(store: Path) -> None:
+    """Each is rehearsed before the other commits, so one of them comes out otherwise and is rehearsed again."""
+    made(store, "INSERT INTO orders (id, customer, total) VALUES (1, 'x', 0)").close()
+    text = "UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total"
+    with tidemill.open(f"sqlite:///{store}") as mill:
+        mill.publish(asks(text))
+        runs = [mill.result(run) for run in [mill.start("asking", {}) for _ in range(30)]]
+    assert {run.status for run in runs} == {"COMPLETED"}
+    assert sorted(run.outputs["ask"]["rows"][0]["total"] for run in runs) == [float(n) for n in range(1, 31)]
+
+
+WORKER = """
+import sys, tidemill
+with tidemill.open(sys.argv[1]) as mill:
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_worker_leaves_each_statement_done_exactly_once(store: Path) -> None:
+    url, runs_wanted, kills = f"sqlite:///{store}", 400, 5
+    orders = made(store)
+
+    def done() -> int:
+        ((count,),) = orders.execute("SELECT count(*) FROM orders").fetchall()
+        return int(count)
+
+    with tidemill.open(url, work=False) as mill:
+        mill.publish(asks("INSERT INTO orders (customer) VALUES (:customer)", parameters={"customer": "{{ run.id }}"}))
+        runs = [mill.start("asking", {}) for _ in range(runs_wanted)]
+        killed_in_the_middle = 0
+        for _ in range(kills):
+            with started(url) as worker:
+                before, deadline = done(), time.monotonic() + 10
+                while done() == before and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                os.kill(worker.pid, signal.SIGKILL)
+            killed_in_the_middle += before < done() < runs_wanted
+        with started(url) as worker:
+            statuses = [mill.result(run, timeout_s=60).status for run in runs]
+            assert worker.stdin is not None
+            worker.stdin.close()
+            assert worker.wait(30) == 0
+    assert killed_in_the_middle, "no worker was killed while it was at work"
+    assert set(statuses) == {"COMPLETED"}
+    found = orders.execute("SELECT customer, count(*) FROM orders GROUP BY customer").fetchall()
+    assert sorted(found) == sorted((run, 1) for run in runs)
+
+
+def started(url: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, url]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
+    return worker

@@ -1,0 +1,130 @@
+"""The guards around the functions of operators: in threads, in processes, and in copies of this one."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+PROCESS = "handlers/python_process.py"
+CHILD = "handlers/python_child.py"
+TESTS = "tests/handlers/test_python_process.py::"
+GENERATORS = "tests/handlers/test_python_generators.py::"
+STRANGE = "tests/handlers/test_hostile.py::"
+COPIES = STRANGE + "test_a_copy_that_it_makes_of_the_worker_ends_where_it_comes_back"
+
+HOSTILE: tuple[Guard, ...] = (
+    Guard(
+        name="copy-ends-after-a-call",
+        why="A handler that forks would leave two workers with the same sockets and files.",
+        file="engine/stage.py",
+        snippet="        finally:\n            end_copy(home)\n",
+        sabotage="        finally:\n            pass\n",
+        test=COPIES + "[inline]",
+    ),
+    Guard(
+        name="checkpoint-outlasts-an-outage",
+        why="A store that does not answer for a moment would cost a handler that has done nothing wrong an attempt.",
+        file="engine/attempt_log.py",
+        snippet="await surely(lambda: self._turns.command(lease.stream, command, hold=lease))",
+        sabotage="await self._turns.command(lease.stream, command, hold=lease)",
+        test="tests/engine/test_attempt_calls.py::test_a_checkpoint_waits_for_a_store_that_does_not_answer",
+    ),
+)
+
+PYTHON: tuple[Guard, ...] = (
+    Guard(
+        name="copy-ends-after-a-step",
+        why="An async function that forks would leave two loops that fight for the same events.",
+        file="handlers/forks.py",
+        snippet="        finally:\n            end_copy(home)\n",
+        sabotage="        finally:\n            pass\n",
+        test=COPIES + "[async]",
+    ),
+    Guard(
+        name="copy-ends-in-its-thread",
+        why="A copy of the worker would speak to the loop of the original.",
+        file="handlers/threads.py",
+        snippet="        end_copy(home)\n",
+        sabotage="        pass\n",
+        test=COPIES + "[thread]",
+    ),
+    Guard(
+        name="copy-lets-go-of-the-line",
+        why="A process that has died would be waited for as long as a copy of it lives.",
+        file="handlers/python_line.py",
+        snippet="        self._wire.close()\n",
+        sabotage="        pass\n",
+        test=STRANGE + "test_a_copy_that_outlives_its_process_does_not_hide_its_death",
+    ),
+    Guard(
+        name="generator-asks-whether-to-go-on",
+        why="An endless generator in a thread would run for ever when its attempt is over.",
+        file="handlers/generators.py",
+        snippet="            context.heartbeat()\n",
+        sabotage="            pass\n",
+        test=GENERATORS + "test_a_generator_in_a_thread_is_closed_when_its_time_is_up",
+    ),
+    Guard(
+        name="late-thread-keeps-nothing",
+        why="A thread whose attempt is over would ask the loop to write a checkpoint that nobody wants.",
+        file="handlers/threads.py",
+        snippet="        self._context.heartbeat()\n",
+        sabotage="        pass\n",
+        test=GENERATORS + "test_a_thread_whose_attempt_is_over_keeps_no_checkpoint",
+    ),
+    Guard(
+        name="function-importable",
+        why="A process would call another function of the same name, or none.",
+        file="handlers/functions.py",
+        snippet='if target is not function or module == "__main__":',
+        sabotage="if False:",
+        test=TESTS + "test_a_function_that_another_process_cannot_find",
+    ),
+    Guard(
+        name="process-told-to-stop",
+        why="A function could not clean up when its time is up.",
+        file=PROCESS,
+        snippet="self._process.tell(signal.SIGALRM)",
+        sabotage="pass",
+        test=TESTS + "test_a_time_limit_can_be_noticed_and_what_there_is_returned",
+    ),
+    Guard(
+        name="process-without-an-answer-killed",
+        why="A function that does not listen would run on, and its answer would reach the next asker.",
+        file=PROCESS,
+        snippet="                if again:\n",
+        sabotage="                if True:\n",
+        test=TESTS + "test_who_does_not_listen_is_killed",
+    ),
+    Guard(
+        name="idle-process-alive",
+        why="A process that died while nobody looked would fail the next attempt.",
+        file=PROCESS,
+        snippet="            if process.alive():\n",
+        sabotage="            if True:\n",
+        test=TESTS + "test_a_process_that_died_while_idle_is_replaced",
+    ),
+    Guard(
+        name="out-of-memory-few-times",
+        why="A function that always needs too much would be tried as often as one that was unlucky.",
+        file=PROCESS,
+        snippet="retryable = context.attempt <= OUT_OF_MEMORY_RETRIES",
+        sabotage="retryable = True",
+        test=TESTS + "test_out_of_memory_is_tried_again_twice_at_most",
+    ),
+    Guard(
+        name="process-memory",
+        why="A function could take all memory of the machine.",
+        file=CHILD,
+        snippet="        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))\n",
+        sabotage="        pass\n",
+        test=TESTS + "test_memory_is_bounded",
+    ),
+    Guard(
+        name="process-spent",
+        why="What one function leaves in memory would count against the next one.",
+        file=CHILD,
+        snippet="resident_mb() > first_mb + SPENT_MB",
+        sabotage="False",
+        test=TESTS + "test_a_process_that_has_grown_is_replaced",
+    ),
+)

@@ -1,0 +1,213 @@
+"""What is printed and logged in a context is heard there, once, and still goes where it would have gone."""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TextIO
+
+import pytest
+
+from tidemill.observe.overhearing import EAR, Overhearing
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def __call__(self, source: str, text: str) -> str:
+        self.heard.append((source, text))
+        return text.replace("hush", "***")
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.heard)
+
+
+@contextmanager
+def ears() -> Iterator[None]:
+    overhearing = Overhearing()
+    overhearing.begin()
+    try:
+        yield
+    finally:
+        overhearing.end()
+
+
+def listening(listener: Listener, act: Callable[[], object]) -> None:
+    """Act where somebody listens, and with ears on the process for that time."""
+    ground = contextvars.copy_context()
+    ground.run(EAR.set, listener)
+    with ears():
+        ground.run(act)
+
+
+def test_prints_are_heard_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    listener = Listener()
+
+    def act() -> None:
+        print("to out", 1)
+        print("to err", file=sys.stderr)
+
+    listening(listener, act)
+    print("nobody listens")
+    assert [source for source, _ in listener.heard] == ["stdout"] * 4 + ["stderr"] * 2
+    assert listener.text == "to out 1\nto err\n"
+    out, err = capsys.readouterr()
+    assert (out, err) == ("to out 1\nnobody listens\n", "to err\n")
+
+
+def test_log_records_are_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A handler that prints records to a stream with ears does not have them heard again."""
+    listener, log = Listener(), logging.getLogger("tests.overheard")
+    log.propagate = False
+    try:
+        with ears():
+            printer = logging.StreamHandler(sys.stderr)
+            log.addHandler(printer)
+            listening(listener, lambda: log.warning("careful %s", "now"))
+    finally:
+        log.removeHandler(printer)
+        log.propagate = True
+    assert listener.heard == [("warning", "careful now\n")]
+    assert capsys.readouterr().err == "careful now\n"
+
+
+def test_a_record_that_cannot_be_written_harms_nobody() -> None:
+    listener, log = Listener(), logging.getLogger("tests.overheard")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+    try:
+        listening(listener, lambda: log.error("%d", "not a number"))
+    finally:
+        log.propagate = True
+    assert listener.heard == []
+
+
+def test_exceptions_are_heard_with_their_traces() -> None:
+    listener = Listener()
+
+    def act() -> None:
+        try:
+            _ = [][1]
+        except IndexError:
+            logging.getLogger("tests.overheard").exception("it broke")
+
+    listening(listener, act)
+    ((source, text),) = listener.heard
+    assert source == "error"
+    assert text.startswith("it broke\nTraceback") and text.endswith("IndexError: list index out of range\n")
+
+
+def test_whoever_listens_may_change_what_goes_on(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def act() -> None:
+        print("hush, said", "hush")
+        try:
+            raise ValueError("hush")
+        except ValueError:
+            logging.getLogger("tests.overheard").exception("%s!", "hush")
+
+    listening(Listener(), act)
+    assert capsys.readouterr().out == "***, said ***\n"
+    assert "hush" not in caplog.text.replace('ValueError("hush")', "")
+    assert caplog.messages[0].startswith("***!\nTraceback")
+
+
+def test_basic_config_still_works() -> None:
+    """Ears are not a handler of the root logger, which would keep `basicConfig` from doing anything."""
+    before = list(logging.getLogger().handlers)
+    with ears():
+        assert logging.getLogger().handlers == before
+
+
+def test_threads_started_there_are_heard() -> None:
+    listener = Listener()
+
+    def act() -> None:
+        ground = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: ground.run(print, "from a thread"))
+        thread.start()
+        thread.join()
+
+    listening(listener, act)
+    assert listener.text == "from a thread\n"
+
+
+def test_two_listeners_do_not_hear_each_other() -> None:
+    one, other = Listener(), Listener()
+    listening(one, lambda: print("one"))
+    listening(other, lambda: print("other"))
+    assert (one.text, other.text) == ("one\n", "other\n")
+
+
+def test_ears_upon_ears_hear_once() -> None:
+    """As when the live display takes over what is printed: it hears first, what lies behind it does not again."""
+    written, listener, above = io.StringIO(), Listener(), Overhearing()
+
+    def act() -> None:
+        above.begin(lambda stream: _Passing(stream, written))
+        try:
+            print("once")
+        finally:
+            above.end()
+        print("below")
+
+    listening(listener, act)
+    assert listener.text == "once\nbelow\n"
+    assert written.getvalue() == "once\n"
+
+
+class _Passing(io.StringIO):
+    """A stream that writes to another one too."""
+
+    def __init__(self, behind: TextIO, seen: io.StringIO) -> None:
+        super().__init__()
+        self._behind, self._seen = behind, seen
+
+    def write(self, text: str) -> int:
+        self._seen.write(text)
+        return self._behind.write(text)
+
+
+def test_the_last_who_leaves_takes_the_ears_off() -> None:
+    stream, factory = sys.stdout, logging.getLogRecordFactory()
+    one, other = Overhearing(), Overhearing()
+    one.begin()
+    other.begin()
+    other.begin()
+    one.end()
+    listener = Listener()
+    listening(listener, lambda: print("still heard"))
+    other.end()
+    assert listener.text == "still heard\n"
+    assert sys.stdout is stream
+    assert logging.getLogRecordFactory() is factory
+
+
+def test_a_stream_that_somebody_replaced_is_left_to_them() -> None:
+    overhearing, mine, stream = Overhearing(), io.StringIO(), sys.stdout
+    overhearing.begin()
+    with redirect_stdout(mine):
+        overhearing.end()
+        assert sys.stdout is mine
+        print("mine")
+    assert mine.getvalue() == "mine\n"
+    sys.stdout = stream
+
+
+def test_a_stream_with_ears_is_still_that_stream() -> None:
+    behind = sys.stdout
+    with ears():
+        assert sys.stdout is not behind
+        assert sys.stdout.writable() and sys.stdout.encoding == behind.encoding
+        sys.stdout.flush()
+        sys.stdout.close()
+        print("not closed")
+    assert not behind.closed

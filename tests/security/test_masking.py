@@ -1,0 +1,93 @@
+"""Which forms of a secret are found, and what is left of a text or a value."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import MASKED
+
+SECRET = 'tøken "quoted"/with+signs&äll\\sorts\n of=things'
+PLAIN = "s3cr3t-Canary-0042"
+PEM = "-----BEGIN KEY-----\nMIIBVgIBADANBgkqhkiG\n9w0BAQEFAASCAT8wggE7\n-----END KEY-----"
+
+
+def in_base64(text: str, before: str = "", after: str = "") -> str:
+    return base64.b64encode(f"{before}{text}{after}".encode()).decode()
+
+
+@pytest.mark.parametrize("secret", [PLAIN, SECRET])
+@pytest.mark.parametrize(
+    "form",
+    [
+        str,
+        lambda text: json.dumps(text)[1:-1],
+        lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+        lambda text: repr(text)[1:-1],
+        lambda text: quote(text, safe=""),
+        quote,
+        quote_plus,
+        in_base64,
+        lambda text: in_base64(text).rstrip("="),
+        lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
+        lambda text: text.encode().hex(),
+        lambda text: text.encode().hex().upper(),
+    ],
+)
+def test_every_form_is_found(secret: str, form: Any) -> None:
+    masked = Mask([secret]).text(f"before {form(secret)} after")
+    assert masked == f"before {MASKED} after"
+
+
+@pytest.mark.parametrize("before", ["", "u", "us", "user:", "a longer name:"])
+@pytest.mark.parametrize("after", ["", "!", "!!", " and more"])
+def test_base64_of_something_longer_gives_nothing_away(before: str, after: str) -> None:
+    """As in the header of basic authentication."""
+    whole = in_base64(PLAIN, before, after)
+    left = Mask([PLAIN]).text(whole)
+    assert MASKED in left
+    # At most one character at either end is shared with what stands beside the value.
+    assert len(left.replace(MASKED, "").rstrip("=")) <= len(in_base64(before)) + len(in_base64(after)) + 2
+
+
+def test_lines_of_a_long_secret_are_found_one_by_one() -> None:
+    mask = Mask([PEM])
+    for line in PEM.splitlines():
+        assert mask.text(f"printed: {line}") == f"printed: {MASKED}"
+
+
+def test_the_longer_secret_wins() -> None:
+    assert Mask(["token", "token-and-more"]).text("a token-and-more b token") == f"a {MASKED} b {MASKED}"
+
+
+def test_short_values_are_left_alone() -> None:
+    assert Mask(["abc", ""]).text("abc is in abcdef") == "abc is in abcdef"
+    assert not Mask(["abc"])
+
+
+def test_values_are_masked_with_keys_and_numbers() -> None:
+    mask = Mask([PLAIN, "12345678"])
+    value = {PLAIN: [f"x{PLAIN}y", 12345678, 1.5, True, None], "kept": {"n": 12}, "pair": (PLAIN,)}
+    assert mask.value(value) == {
+        MASKED: [f"x{MASKED}y", MASKED, 1.5, True, None],
+        "kept": {"n": 12},
+        "pair": [MASKED],
+    }
+
+
+def test_json_texts_are_searched_as_they_are() -> None:
+    mask = Mask([SECRET])
+    assert mask.is_in(json.dumps({"a": SECRET}).encode())
+    assert not mask.is_in(b'{"a": "harmless"}')
+
+
+def test_no_mask_changes_nothing() -> None:
+    value = {"a": [PLAIN]}
+    assert NO_MASK.value(value) is value
+    assert NO_MASK.text(PLAIN) == PLAIN
+    assert not NO_MASK.is_in(PLAIN.encode())

@@ -1,0 +1,98 @@
+"""Where secrets come from, and what an attempt can learn of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemill.errors import Unavailable
+from tidemill.security.secrets import (
+    PREFIX,
+    VALUE_BYTES_MAX,
+    Disclosed,
+    EnvironmentSecrets,
+    FirstOf,
+    FolderSecrets,
+)
+
+
+def test_the_environment_is_asked_under_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}CRM_TOKEN", "from-the-environment")
+    monkeypatch.setenv("OTHER", "no secret")
+    assert EnvironmentSecrets().get("CRM_TOKEN") == "from-the-environment"
+    assert EnvironmentSecrets().get("OTHER") is None
+
+
+def test_a_folder_holds_a_file_for_each(tmp_path: Path) -> None:
+    (tmp_path / "TOKEN").write_text("in-a-file\n")
+    (tmp_path / "WINDOWS").write_bytes(b"in-a-file\r\n")
+    (tmp_path / "PEM").write_text("-----\nline\n-----\n")
+    folder = FolderSecrets(tmp_path)
+    assert (folder.get("TOKEN"), folder.get("WINDOWS")) == ("in-a-file", "in-a-file")
+    assert folder.get("PEM") == "-----\nline\n-----"
+    assert folder.get("MISSING") is None
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "/etc/passwd", "..", ".", "", "a\0b", "a b", "x" * 200])
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").write_text("not yours")
+    inside = tmp_path / "folder"
+    inside.mkdir()
+    assert FolderSecrets(inside).get(name) is None
+
+
+def test_a_link_may_lead_elsewhere(tmp_path: Path) -> None:
+    """Container platforms mount secrets as links into a hidden folder."""
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "TOKEN").write_text("linked")
+    (tmp_path / "TOKEN").symlink_to(tmp_path / "..data" / "TOKEN")
+    assert FolderSecrets(tmp_path).get("TOKEN") == "linked"
+
+
+def test_what_cannot_be_read_is_an_outage(tmp_path: Path) -> None:
+    (tmp_path / "LONG").write_bytes(b"x" * (VALUE_BYTES_MAX + 1))
+    (tmp_path / "BYTES").write_bytes(b"\xff\xfe")
+    with pytest.raises(Unavailable, match="LONG is longer"):
+        FolderSecrets(tmp_path).get("LONG")
+    with pytest.raises(Unavailable, match="BYTES is not text"):
+        FolderSecrets(tmp_path).get("BYTES")
+    (tmp_path / "FOLDER").mkdir()
+    assert FolderSecrets(tmp_path).get("FOLDER") is None
+
+
+@pytest.mark.parametrize("order", [("first", "second")])
+def test_places_are_asked_in_order(tmp_path: Path, order: tuple[str, str]) -> None:
+    folders = [tmp_path / name for name in order]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "BOTH").write_text(folder.name)
+    (folders[1] / "ONE").write_text("only here")
+    places = FirstOf(*map(FolderSecrets, folders))
+    assert (places.get("BOTH"), places.get("ONE"), places.get("NONE")) == ("first", "only here", None)
+
+
+def test_an_attempt_sees_only_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}A", "the first")
+    monkeypatch.setenv(f"{PREFIX}B", "the second")
+    seen = Disclosed(EnvironmentSecrets())
+    assert (list(seen), len(seen)) == ([], 0)
+    assert seen["A"] == "the first"
+    assert seen.values_seen == {"A": "the first"}
+    with pytest.raises(KeyError):
+        seen["NOT_THERE"]
+    assert "the second" not in repr(seen), "a debugger's look discloses nothing"
+
+
+def test_a_value_stays_the_same_for_an_attempt() -> None:
+    """One that is changed meanwhile would otherwise be masked in its new form only."""
+    name = f"{PREFIX}ROTATED"
+    os.environ[name] = "before-rotation"
+    try:
+        seen = Disclosed(EnvironmentSecrets())
+        assert seen["ROTATED"] == "before-rotation"
+        os.environ[name] = "after-rotation"
+        assert seen["ROTATED"] == "before-rotation"
+    finally:
+        del os.environ[name]
