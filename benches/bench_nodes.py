@@ -109,12 +109,13 @@ def add(a: int) -> int:
 async def process_times() -> tuple[float, float]:
     """Seconds that the first call in a process takes, and a later one: the median of many."""
     processes = PythonProcesses()
-    config = {"function": "benches.bench_nodes:add", "args": {"a": 1}}
+    function = "benches.bench_nodes:add"
+    config = {"function": function, "args": {"a": 1}}
     context = NodeContext(run_id="r", node="n", visit=1, index=-1, attempt=1, config=config, upstream={})
 
     async def once() -> float:
         with stopwatch() as passed:
-            assert await processes.call(config["function"], context, Limits()) == Return(2)
+            assert await processes.call(function, context, Limits()) == Return(2)
             return passed()
 
     try:

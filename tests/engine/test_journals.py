@@ -191,7 +191,7 @@ async def test_lines_are_read_by_run_node_and_attempt(mill: Mill) -> None:
     assert [(each.source, each.text) for each in await engine.logs(run.run_id, "b")] == [
         ("stdout", "attempt 1 of b"), ("info", "visit 1"), ("warning", "careful"),
     ]  # fmt: skip
-    assert [each.text for each in await engine.logs(run.run_id, "a", attempt=2)][0] == "attempt 2 of a"
+    assert (await engine.logs(run.run_id, "a", attempt=2))[0].text == "attempt 2 of a"
     assert {each.index for each in await engine.logs(run.run_id, "m")} == {0, 1}
     assert {each.index for each in await engine.logs(run.run_id, index=1)} == {1}
     assert await engine.logs(run.run_id, "a", visit=2) == []
@@ -253,7 +253,7 @@ async def test_lines_are_there_when_the_result_is(mill: Mill) -> None:
     reader = await mill.process("reader", work=False)
     run_id = await worker.start(document(node("a", type="chatty", config={})))
     await worker.engine.result(run_id)
-    assert [each.text for each in await reader.engine.logs(run_id)][0] == "attempt 1 of a"
+    assert (await reader.engine.logs(run_id))[0].text == "attempt 1 of a"
 
 
 @simulated

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.kit import Mill, Process, simulated
 from tests.kernel.authoring import document, node
 from tidemill.engine.utterances import PARTS_BYTES_MAX
-from tidemill.handlers.contract import Ended, Fail, Handler, Mute, NodeContext, Return
+from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, Mute, NodeContext, Return
 from tidemill.kernel.model import NodeType
 
 FEW_EVENTS = 3
@@ -28,8 +28,7 @@ async def followed(process: Process, run_id: str) -> AsyncIterator[list[dict[str
     seen: list[dict[str, Any]] = []
 
     async def follow() -> None:
-        async for event in process.engine.follow(run_id, live=True):
-            seen.append(event)
+        seen.extend([event async for event in process.engine.follow(run_id, live=True)])
 
     task = asyncio.create_task(follow())
     yield seen
@@ -179,8 +178,6 @@ async def test_a_second_attempt_begins_to_count_anew(mill: Mill) -> None:
 @simulated
 async def test_code_in_a_thread_learns_that_nobody_waits(mill: Mill) -> None:
     """The loop here has no threads; what counts is that `heartbeat` raises once the time is up."""
-    from tidemill.handlers.contract import Cancelled
-
     ended: list[str] = []
 
     async def ignore(context: NodeContext) -> Ended:

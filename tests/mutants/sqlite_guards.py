@@ -89,4 +89,29 @@ SQLITE: tuple[Guard, ...] = (
         sabotage="",
         test=ALONE + "test_sqlite_writer.py::test_a_log_that_presses_is_left_to_the_commits",
     ),
+    Guard(
+        name="refused-commit-takes-its-statement-along",
+        why="A statement would be done although the result that it belongs to was not recorded, and then once more.",
+        file="stores/sqlite/statement.py",
+        snippet='tx.execute("ROLLBACK TO performance")',
+        sabotage="pass",
+        test="tests/stores/test_sqlite_statements.py::test_a_refused_statement_takes_its_commit_along[statement0-False]",
+    ),
+    Guard(
+        name="statement-comes-out-as-rehearsed",
+        why="The log would tell another answer than the one that the statement gave when it was done.",
+        file="stores/sqlite/statement.py",
+        snippet="if statement.answer and answer != statement.answer:",
+        sabotage="if False:",
+        test="tests/stores/test_sqlite_statements.py::test_a_refused_statement_takes_its_commit_along[statement1-True]",
+    ),
+    Guard(
+        name="statements-stay-out-of-the-store",
+        why="A document could read and change the logs of every run.",
+        file="stores/sqlite/statement.py",
+        snippet="connection.authorizer = allowed",
+        sabotage="pass",
+        test="tests/stores/test_sqlite_statements.py"
+        "::test_the_tables_of_the_store_are_out_of_reach_also_after_it_has_used_them",
+    ),
 )

@@ -94,7 +94,7 @@ def test_exceptions_are_heard_with_their_traces() -> None:
 
     def act() -> None:
         try:
-            _ = [][1]
+            raise IndexError("list index out of range")
         except IndexError:
             logging.getLogger("tests.overheard").exception("it broke")
 

@@ -115,10 +115,8 @@ async def tell(url: str) -> tuple[str, list[dict[str, Any]]]:
     async with engine_at(url, handlers=[ECHO]) as engine:
         published = await engine.publish(flow())
         run_id = await engine.start(f"{published.name}@{published.version}")
-        seen: list[dict[str, Any]] = []
         async with asyncio.timeout(40):
-            async for event in engine.follow(run_id, live=True):
-                seen.append(event)
+            seen = [event async for event in engine.follow(run_id, live=True)]
             await engine.rollback(run_id)
             await engine.result(run_id)
         await written(engine, run_id, seen)

@@ -25,9 +25,7 @@ _REFUSED = re.compile(r"content[ _](filter|policy|management)|safety (system|pol
 _NO_MODEL = re.compile(
     r"model_not_found|\bmodel\b.*\b(not (exist|found|available|supported)|unknown|invalid)", re.IGNORECASE | re.DOTALL
 )
-_NO_MONEY = re.compile(
-    r"insufficient_quota|billing|exceeded your current quota|insufficient (funds|balance|credit)", re.IGNORECASE
-)
+_NO_MONEY = re.compile(r"insufficient[ _](quota|funds|balance|credit)", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|rate.?limit", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
@@ -76,11 +74,11 @@ def _short(text: str) -> str:
 def _fault(status: int, words: str) -> Fault:
     if status in (401, 403):
         return Fault("auth_failed", hint="see `api_key`: it is missing, wrong or may not use this model")
-    if _NO_MONEY.search(words) and status < 500:
+    if status == 402 or (_NO_MONEY.search(words) and status < 500):
         return Fault("quota_exhausted", hint="see the account at the provider")
     if status == 429 or (not status and _OVERLOADED.search(words)):
         return Fault("rate_limited", True, "ask less often, e.g. with `limits.max_parallel`, or allow more attempts")
-    if status >= 500 or status in (0, 408, 409, 425):
+    if status >= 500 or status in (408, 409, 425):
         return Fault("provider_unavailable", True)
     if status == 413 or _TOO_LONG.search(words):
         return Fault("context_too_long", hint="shorten the messages, or use a model with a longer context")
@@ -88,6 +86,8 @@ def _fault(status: int, words: str) -> Fault:
         return Fault("content_refused", hint="say it differently")
     if _NO_MODEL.search(words):
         return Fault("model_unknown", hint="see `model`: the provider has none of this name")
+    if not status:
+        return Fault("provider_unavailable", True)
     wrong_place = status == 404 or status < 400
     hint = "see `base_url`: it mostly ends with /v1, and redirects are not followed" if wrong_place else ""
     return Fault("provider_refused", hint=hint)
