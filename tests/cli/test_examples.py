@@ -100,6 +100,11 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"message": "Hello?"},
         {"topic": "other", "ticket": None, "repaired": False, "goes": "to whoever is on duty"},
     ),
+    (
+        "report",
+        {"primes_below": 30},
+        {"report": "2 3 5 7 11 13 17 19 23 29 ", "longest_gap": 6, "crash": "process_died"},
+    ),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
 ]
 

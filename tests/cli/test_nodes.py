@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,11 @@ handlers = [Send()]
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sender_app.py").write_text(APP)
-    return "sender_app.py"
+    yield "sender_app.py"
+    sys.modules.pop("sender_app", None)
 
 
 @pytest.fixture

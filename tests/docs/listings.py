@@ -14,7 +14,8 @@ from tidemill.kernel.document.fields import Table
 SOURCE = ROOT / "src" / "tidemill"
 
 _GIVING_CODES = re.compile(
-    r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|CallFailed|Fault|_say|_problem|_invalid|_shape"
+    r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|Lacking|CallFailed|Fault"
+    r"|_say|_problem|_invalid|_shape"
 )
 _A_CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

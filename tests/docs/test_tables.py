@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from types import FunctionType
 from typing import get_args
 
 from tests.docs.listings import document_keys, error_codes, law_names, modules
@@ -90,6 +91,8 @@ def test_every_fault_of_the_simulator_is_listed() -> None:
 
 
 def test_the_context_of_a_function_is_listed() -> None:
-    rows = rows_of(read_page("docs/concepts/node-types.md").text, "## python")
+    rows = rows_of(read_page("docs/nodes/python.md").text, "## The context")
     listed = {code for row in rows if len(row) == 2 for code in codes_of(row[0])}
-    assert listed >= {*NodeContext.__slots__, "effect_key"}
+    members = {name for name, each in vars(NodeContext).items() if isinstance(each, (property, FunctionType))}
+    fields = {*NodeContext.__slots__, *members} - {"given", "voice"}
+    assert listed == {name for name in fields if not name.startswith("_")}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ async def numbers() -> AsyncIterator[int]:
         yield each
 
 
-def counted() -> Iterator[int]:
+def counted() -> Generator[int, None, str]:
     yield 1
     yield 2
     return "the end"

@@ -278,6 +278,8 @@ async def test_calls_without_an_answer(
     assert (failed.code, failed.retryable) == (code, retryable)
     assert "sesame" not in failed.message
     assert failed.__cause__ is not None or code == "http_status"
+    answered = "127.0.0.1:1/" not in str(config.get("url"))
+    assert failed.unknown_outcome is (code in ("connection_failed", "timeout", "response_too_large") and answered)
 
 
 # Pages
@@ -409,6 +411,19 @@ def test_a_config_that_may_work(config: Any) -> None:
 
 
 # In an engine
+
+
+async def test_a_call_that_may_have_arrived_is_not_made_again_where_that_is_asked_for(
+    served: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", f"127.0.0.1:{served.port}")
+    served.routes["/"] = cut
+    node = {"id": "pay", "type": "http", "delivery": "at_most_once", "config": {"url": served.url(), "method": "POST"}}
+    async with engine_at("memory://") as engine:
+        await engine.publish({"name": "payment", "nodes": [node]})
+        ended = await engine.result(await engine.start("payment", {}))
+    assert ended.error is not None and ended.error["code"] == "unknown_outcome"
+    assert len(served.asked) == 1
 
 
 async def test_in_a_run(served: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ def nothing() -> Iterator[Any]:
     yield from ()
 
 
-def with_an_end() -> Iterator[int]:
+def with_an_end() -> Generator[int, None, dict[str, int]]:
     yield 1
     return {"total": 1}
 
@@ -47,7 +47,7 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(**args: Any) -> Any:
         return function(**args)
 
-    del call.__wrapped__  # type: ignore[attr-defined]
+    del call.__wrapped__
     return call
 
 

@@ -156,7 +156,7 @@ class Attempt:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
             scope = replace(scope, has_item=True, item=self._items()[self.task.index], index=self.task.index)
-        return rendered(template, scope, self._handler.type.config_schema)
+        return rendered(template, scope, self._tools.around.stage.schema(self._handler))
 
     def _items(self) -> list[Any]:
         assert self._cell.map is not None

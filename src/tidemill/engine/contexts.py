@@ -10,7 +10,7 @@ from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.scopes import Upstream
 from tidemill.engine.values import Fetched, text_of
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, Reader, Skip, Voice
@@ -18,19 +18,19 @@ from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.events import Payload
 from tidemill.kernel.jobs import Task
-from tidemill.kernel.model import Json, Node, Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import Disclosed
 
 
-def rendered(template: Template, scope: Scope, schema: Json) -> Any:
+def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
     """A config with its values filled in, checked against its type's schema.
 
     Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
     """
     config = decode_value(encode_value(template.render(scope)))
-    problems = compile_schema(schema).problems(config, "")
+    problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
         raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
     return config

@@ -30,7 +30,8 @@ def _failed_by(error: BaseException) -> Failed:
         # Its fields are whatever its author put there.
         code, hint = clipped(error.code, CODE_MAX) or "failed", clipped(error.hint or "")
         envelope = Error(code, clipped(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
-        return Failed(error=envelope, retry_after_ms=_delay_ms(error.retry_after_ms))
+        unknown = bool(getattr(error, "unknown_outcome", False))
+        return Failed(error=envelope, retry_after_ms=_delay_ms(error.retry_after_ms), unknown_outcome=unknown)
     if isinstance(error, ExpressionError):
         return Failed(error=Error(error.code, clipped(error.message), hint=clipped(error.hint)))
     if isinstance(error, NotJson):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable
 from contextvars import Context, copy_context
 
+from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Ended, Handler, NodeContext
 from tidemill.handlers.forks import end_copy
 from tidemill.observe.overhearing import EAR, Ear
@@ -22,6 +23,14 @@ class Stage:
     def __init__(self) -> None:
         self._opened: dict[str, asyncio.Task[None]] = {}
         self._handlers: list[Handler] = []
+        self._schemas: dict[str, Schema] = {}
+
+    def schema(self, handler: Handler) -> Schema:
+        """What a config of this type must look like, compiled once."""
+        known = self._schemas.get(handler.type.key)
+        if known is None:
+            known = self._schemas[handler.type.key] = compile_schema(handler.type.config_schema)
+        return known
 
     def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
         """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""

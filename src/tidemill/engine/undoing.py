@@ -100,7 +100,7 @@ class Undoing:
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = rendered(self._entry.flow.undoing(self._node), scope, self._handler.type.config_schema)
+        config = rendered(self._entry.flow.undoing(self._node), scope, self._tools.around.stage.schema(self._handler))
         return NodeContext(
             run_id=stream.key,
             node=task.node,

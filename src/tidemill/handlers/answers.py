@@ -38,9 +38,14 @@ _HINTS = {
 }
 
 
+MAYBE_SENT = frozenset({"timeout", "connection_failed", "response_too_large", "response_invalid"})
+"""After these the other side may have done what it was asked."""
+
+
 def failure(error: CallFailed) -> Fail:
     """A call that came to no answer, as the failure of an attempt."""
-    return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint)
+    unknown = error.code in MAYBE_SENT and not error.unsent
+    return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint, unknown_outcome=unknown)
 
 
 def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:

@@ -106,7 +106,14 @@ class Fail(Exception):
     """The attempt failed in a way its author understands."""
 
     def __init__(
-        self, code: str, message: str, *, retryable: bool = False, retry_after_ms: int | None = None, hint: str = ""
+        self,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after_ms: int | None = None,
+        hint: str = "",
+        unknown_outcome: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -114,6 +121,8 @@ class Fail(Exception):
         self.retryable = retryable
         self.retry_after_ms = retry_after_ms
         self.hint = hint
+        self.unknown_outcome = unknown_outcome
+        """Nobody knows whether the effect has happened: a node that is delivered at most once is not tried again."""
 
 
 class Lacking(Fail):

@@ -29,9 +29,13 @@ class CallFailed(TidemillError):
     The message names hosts and paths, never credentials or the values of a query.
     """
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False, hint: str = "") -> None:
+    def __init__(
+        self, code: str, message: str, *, retryable: bool = False, hint: str = "", unsent: bool = False
+    ) -> None:
         super().__init__(message)
         self.code, self.message, self.retryable, self.hint = code, message, retryable, hint
+        self.unsent = unsent
+        """There was no connection, so nobody has heard anything."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
                 return await self._connected(found, port, seconds / len(found))
         except TimeoutError as error:
             message = f"{host} did not accept a connection within {seconds:g} s"
-            raise CallFailed("connection_failed", message, retryable=True) from error
+            raise CallFailed("connection_failed", message, retryable=True, unsent=True) from error
 
     async def connect_unix_socket(
         self,
@@ -190,7 +190,7 @@ def _failed(error: Exception, host: str) -> CallFailed:
     if isinstance(error, httpcore2.TimeoutException):
         return CallFailed("timeout", f"{host} did not answer in time", retryable=True)
     if isinstance(error, httpcore2.ConnectError):
-        return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True)
+        return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
     if isinstance(error, httpcore2.LocalProtocolError):
         return CallFailed("request_invalid", f"the request cannot be sent: {error}")
     if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
