@@ -16,6 +16,8 @@ import httpx2
 
 from benches.echo import echo
 from benches.figures import Figure, stopwatch
+from benches.inline import inline_figures
+from benches.streams import stream_figures
 from tidemill.bootstrap import EGRESS_VARIABLE, egress_here, engine_at
 from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import NodeContext, Return
@@ -136,4 +138,4 @@ def process_figures() -> list[Figure]:
 
 def figures() -> list[Figure]:
     """Measure."""
-    return [*http_figures(), *process_figures()]
+    return [*inline_figures(), *http_figures(), *process_figures(), *stream_figures()]

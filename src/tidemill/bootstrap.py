@@ -30,6 +30,8 @@ from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.classify import classify_handler
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import Broken, Offer, gathered, installed
+from tidemill.handlers.email import email_handler, server_at
+from tidemill.handlers.email_smtp import Server
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.llm import llm_handler
 from tidemill.handlers.llm_openai import openai_provider
@@ -38,11 +40,13 @@ from tidemill.handlers.pipeline import pipeline_handler
 from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
 from tidemill.handlers.search import SEARCHING
+from tidemill.handlers.shell import shell_handler
 from tidemill.handlers.sql import Database, SqliteDatabase, sql_handler
 from tidemill.handlers.transform import transform_handler
 from tidemill.handlers.waiting import WAITING
 from tidemill.handlers.webhook import webhook_handler
 from tidemill.kernel.model import NodeType
+from tidemill.security.connections import Dialer
 from tidemill.security.egress import Egress, read_allow_list
 from tidemill.security.fetcher import Fetcher
 from tidemill.security.secrets import EnvironmentSecrets, FirstOf, FolderSecrets, Secrets
@@ -59,6 +63,8 @@ SECRETS_VARIABLE = "TIDEMILL_SECRETS"
 DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
+SHELL_VARIABLE = "TIDEMILL_SHELL"
+SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -86,6 +92,8 @@ def built_in_handlers(
         classify_handler(models, fetcher.close),
         pipeline_handler(http, carrier),
         transform_handler(carrier),
+        shell_handler(enabled=shell_here()),
+        email_handler(Dialer(fetcher.egress), mail_server_here()),
         sql_handler(databases_here(), store if isinstance(store, SqliteStore) else None, has_own=_takes_sql(store)),
     )
 
@@ -327,6 +335,23 @@ def engine_at(
 def egress_here() -> Egress:
     """Which calls may leave this process: those to the open internet, and what the environment allows beyond it."""
     return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
+
+
+def shell_here() -> bool:
+    """Whether commands are run in this process: only where the environment says so."""
+    match os.environ.get(SHELL_VARIABLE, "off"):
+        case "on":
+            return True
+        case "off" | "":
+            return False
+        case other:
+            raise rejected("shell_switch_invalid", f"{SHELL_VARIABLE} is on or off, not {other!r}")
+
+
+def mail_server_here() -> Server | None:
+    """The mail server that the environment names, for nodes that name none."""
+    url = os.environ.get(SMTP_VARIABLE)
+    return server_at(url) if url else None
 
 
 def secrets_here() -> Secrets:

@@ -200,3 +200,20 @@ def test_what_operators_do_is_seen() -> None:
     assert [row.name for row in board.window(10)] == ["n0", "late"]
     assert sum(board.counts.values()) == 2 and board.counts["PENDING"] == 2
     assert board.see(at("NodeCompleted", "late")) is board.rows["late"]
+
+
+def test_progress_is_shown_while_a_node_is_at_work() -> None:
+    board = Board(graph_of(chain(2)))
+    name = next(iter(board.rows))
+    told = {"type": "NodeProgressed", "live": True, "node": name, "visit": 1, "index": -1, "attempt": 1}
+    early = {**told, "fraction": 0.1, "message": "too early"}
+    assert board.see(early) is None and detail(board.rows[name], 0) == ""
+    board.see({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
+    board.see({**told, "fraction": 0.425, "message": "row 17\n of 40"})
+    assert detail(board.rows[name], 0) == "42% row 17 of 40"
+    board.see({**told, "fraction": None, "message": "who knows"})
+    assert detail(board.rows[name], 0) == "who knows"
+    assert board.seq == 1, "what is shown live has no number"
+    board.see({"type": "NodeCompleted", "seq": 2, "at_ms": 5, "node": name, "visit": 1, "attempt": 1})
+    board.see({**told, "fraction": 1.0, "message": "late"})
+    assert detail(board.rows[name], 0) == ""

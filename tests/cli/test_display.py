@@ -146,3 +146,13 @@ def test_names_that_are_too_long_are_cut() -> None:
     board.rows["n0"].name = "n" * 200
     assert max(map(len, frame(board))) <= 100
     assert frame(board)[3].split()[1].endswith("nnn…")
+
+
+def test_progress_has_a_bar() -> None:
+    board = Board(graph_of(chain(1)))
+    (name,) = board.rows
+    board.see({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
+    board.see({"type": "NodeProgressed", "live": True, "node": name, "fraction": 0.5, "message": "half"})
+    console = Console(file=io.StringIO(), width=100, height=30)
+    console.print(Display(board, console).render())
+    assert "━━━━━━────── 50% half" in console.file.getvalue()  # type: ignore[attr-defined]

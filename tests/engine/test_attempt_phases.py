@@ -274,6 +274,8 @@ async def test_a_rendered_config_is_checked_again(mill: Mill) -> None:
         (None, "COMPLETED", ["d"]),
         ("c", "COMPLETED", ["c"]),
         (("z",), "FAILED", []),
+        (("d",), "FAILED", []),
+        (("b", "d"), "FAILED", []),
         ((1,), "FAILED", []),
         (5, "FAILED", []),
     ],
@@ -294,6 +296,7 @@ async def test_an_agent_chooses_within_its_closed_set(
     assert [name for name in "bcd" if run.nodes[name]["status"] == "COMPLETED"] == taken
     if status == "FAILED":
         assert run.nodes["a"]["error"]["code"] == "route_not_allowed"
+        assert run.nodes["a"]["error"]["hint"] == "it may choose b, c"
 
 
 @simulated

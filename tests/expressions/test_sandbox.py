@@ -219,15 +219,29 @@ async def test_memory_can_be_asked_for(processes: Processes) -> None:
     assert await decided(processes, written(body, max_memory_mb=1024, timeout_ms=10_000))
 
 
-@shared
-async def test_an_interpreter_that_dies_is_replaced(processes: Processes) -> None:
+async def interpreter_killed(processes: Processes, number: int, body: str) -> tuple[asyncio.Task[bool], int]:
+    """Send a signal to the interpreter while it is busy; give what is under way, and the child that it worked for."""
     assert await decided(processes, written("return True"))
     (child,) = deciders()
     (interpreter,) = children_of(child)
     before_ms = worked_ms(interpreter)
-    asked = asyncio.create_task(decided(processes, written("while True: pass", timeout_ms=30_000)))
+    asked = asyncio.create_task(decided(processes, written(body, timeout_ms=30_000)))
     await until(lambda: worked_ms(interpreter) > before_ms + 100)
-    os.kill(interpreter, signal.SIGKILL)
+    os.kill(interpreter, number)
+    return asked, child
+
+
+@shared
+async def test_an_interpreter_that_somebody_killed_is_asked_again(processes: Processes) -> None:
+    body = "total = 0\nfor each in range(5000000):\n    total += each\nreturn True"
+    asked, child = await interpreter_killed(processes, signal.SIGKILL, body)
+    assert await asked
+    assert deciders() != [child]
+
+
+@shared
+async def test_an_interpreter_that_dies_is_replaced(processes: Processes) -> None:
+    asked, child = await interpreter_killed(processes, signal.SIGABRT, "while True: pass")
     with pytest.raises(ExpressionError, match="the interpreter died"):
         await asked
     assert await decided(processes, written("return True"))
@@ -286,6 +300,27 @@ def test_the_parameters_may_have_other_names() -> None:
     found = sandbox({"type": "python_sandbox", "code": code}).references
     assert found == References(frozenset({"a"}), frozenset({"output", "ctx"}))
     assert sandbox({"type": "python_sandbox", "code": "def evaluate(*both): return True"}).references.dynamic
+
+
+HIDDEN = [
+    "def loud(f):\n    def inner(o, c): return len(c) == 4\n    return inner\n@loud\n{plain}",
+    "{plain}\ndef other(o, c): return len(c) == 4\nevaluate = other",
+    "{plain}\ndef other(o, c): return len(c) == 4\nevaluate, before = other, evaluate",
+    "{plain}\nif True:\n    def evaluate(o, c): return len(c) == 4",
+    "{plain}\ndef other(o, c): return len(c) == 4\ndef swap():\n    global evaluate\n    evaluate = other\nswap()",
+    "{plain}\nfor evaluate in [lambda o, c: len(c) == 4]: pass",
+    "{plain}\n[evaluate := lambda o, c: len(c) == 4]",
+    "def evaluate(output, context): return len(_context) == 4 and _output['score'] == 87",
+]
+
+
+@shared
+@pytest.mark.parametrize("code", HIDDEN, ids=["decorator", "name", "pair", "if", "global", "for", "walrus", "around"])
+async def test_whatever_function_is_called_sees_everything(processes: Processes, code: str) -> None:
+    """The body that carries the name is not what is called, so nothing is known of what the code reads."""
+    raw = {"type": "python_sandbox", "code": code.format(plain="def evaluate(output, context): return False")}
+    assert sandbox(raw).references == References(roots=frozenset({"output", "ctx"}), dynamic=True)
+    assert await decided(processes, raw)
 
 
 def test_the_normal_form_says_everything() -> None:

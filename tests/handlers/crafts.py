@@ -223,6 +223,30 @@ def leaks() -> int:
     return threading.active_count()
 
 
+def speaks_late(context: tidemill.NodeContext, ledger: str) -> str:
+    """A thread that it leaves behind goes on showing parts of a result."""
+
+    def go_on() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+                context.stream("late")
+        except BaseException as error:
+            Path(ledger).write_text(type(error).__name__)
+
+    threading.Thread(target=go_on, daemon=True).start()
+    return "ended"
+
+
+def files(path: str) -> dict[str, Any]:
+    Path(path).write_bytes(b"from a file")
+    return {
+        "bytes": tidemill.Blob(b"some bytes", "text/plain", "some.txt"),
+        "more": [tidemill.Blob(Path(path)), tidemill.Blob(iter([b"bit ", b"by bit"]))],
+        "plain": {"$sent-blob": 17},
+    }
+
+
 def not_json() -> object:
     return object()
 

@@ -205,6 +205,13 @@ def test_threads_that_it_leaves_behind_in_a_process(mill: tidemill.Tidemill) -> 
     assert [output(in_process(mill, "leaks")) for _ in range(3)] == sorted([2, 3, 4])
 
 
+def test_a_thread_that_outlives_its_call_is_not_heard_in_the_next_one(mill: tidemill.Tidemill, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    assert output(in_process(mill, "speaks_late", args={"ledger": str(ledger)})) == "ended"
+    assert output(in_process(mill, "slow_words")) == "one two three"
+    until(lambda: ledger.exists() and ledger.read_text() == "Cancelled", "it was not told", 5)
+
+
 async def swallows() -> str:
     for _ in range(20):
         try:

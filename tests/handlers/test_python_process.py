@@ -89,6 +89,17 @@ def test_what_it_says_is_kept_with_the_attempt() -> None:
     assert expected <= heard
 
 
+def test_files_cross_the_line(mill: tidemill.Tidemill, tmp_path: Path) -> None:
+    found = output(in_process(mill, "files", args={"path": str(tmp_path / "drawing.svg")}))
+    assert (found["bytes"]["size"], found["bytes"]["media_type"], found["bytes"]["name"]) == (
+        10,
+        "text/plain",
+        "some.txt",
+    )
+    assert [each["size"] for each in found["more"]] == [11, 10] and found["more"][0]["name"] == "drawing.svg"
+    assert found["plain"] == {"$sent-blob": 17}
+
+
 def test_failures_keep_their_causes(mill: tidemill.Tidemill) -> None:
     failed = error(in_process(mill, "fails", args={"code": "odd"}))
     assert (failed["code"], failed["message"], failed["hint"]) == ("odd", "it did not work", "try less")

@@ -24,10 +24,11 @@ ADDRESS = re.compile(
     r"|registry\.npmjs"
 )
 CLIENTS = re.compile(
-    r"(?:httpx2?|httpcore2?|requests|aiohttp|urllib3|http\.client|urllib\.request|ftplib|telnetlib)(?:\..*)?"
+    r"(?:httpx2?|httpcore2?|requests|aiohttp|urllib3|http\.client|urllib\.request|ftplib|smtplib|telnetlib)(?:\..*)?"
     r"|(?:socket\.create_connection|asyncio\.open_connection)"
 )
 FETCHER = (
+    "src/tidemill/security/connections.py",
     "src/tidemill/security/fetcher.py",
     "src/tidemill/security/pool.py",
     "src/tidemill/security/streams.py",

@@ -19,6 +19,7 @@ from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
 from tests.mutants.template_guards import TEMPLATES
 from tests.mutants.upkeep_guards import UPKEEP
+from tests.mutants.voice_guards import EARS, NODE_TYPES, SECRECY, VOICES
 from tests.mutants.worker_guards import WORKERS
 from tests.mutants.world_guards import WORLD
 
@@ -33,6 +34,7 @@ GUARDS: tuple[Guard, ...] = (
     *WORKERS,
     *HOSTILE,
     *UPKEEP,
+    *VOICES,
     *BLOBS,
     *EXPRESSION_DECISIONS,
     *CEL,
@@ -41,10 +43,13 @@ GUARDS: tuple[Guard, ...] = (
     *ISOLATION,
     *ATTACKS,
     *EGRESS,
+    *SECRECY,
     *CALLS,
     *MODELS,
     *PIPELINES,
     *PYTHON,
+    *NODE_TYPES,
+    *EARS,
 )
 
 GUARDS_MIN = 500

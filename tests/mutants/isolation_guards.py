@@ -153,8 +153,8 @@ ISOLATION: tuple[Guard, ...] = (
         name="sandbox-strict-boolean",
         why="A number or a list would choose a branch.",
         file=INTERPRETER,
-        snippet="_answer if _answer is True or _answer is False else",
-        sabotage="bool(_answer) if True else",
+        snippet="{ANSWER} if {ANSWER} is True or {ANSWER} is False else",
+        sabotage="bool({ANSWER}) if True else",
         test=SANDBOX_TESTS + "test_only_a_boolean_decides[number]",
     ),
     Guard(
@@ -172,6 +172,22 @@ ISOLATION: tuple[Guard, ...] = (
         snippet="any(id(use) not in constant for use in uses)",
         sabotage="False",
         test=SANDBOX_TESTS + "test_what_the_code_refers_to[computed]",
+    ),
+    Guard(
+        name="sandbox-called-by-its-name",
+        why="Behind a decorator or another function of that name, values would be withheld and the answer be wrong.",
+        file="expressions/sandbox_code.py",
+        snippet="or not _is_what_is_called(function, tree)",
+        sabotage="",
+        test=SANDBOX_TESTS + "test_whatever_function_is_called_sees_everything[decorator]",
+    ),
+    Guard(
+        name="killed-interpreter-asked-again",
+        why="A machine that runs out of memory would fail runs for good, and blame their authors.",
+        file=INTERPRETER,
+        snippet="if signal.SIGKILL.name in said:",
+        sabotage="if False:",
+        test=SANDBOX_TESTS + "test_an_interpreter_that_somebody_killed_is_asked_again",
     ),
     Guard(
         name="sandbox-not-here",

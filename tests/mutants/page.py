@@ -27,6 +27,7 @@ ROOMS = {
     "blobs": "Blobs",
     "expressions": "Expressions",
     "security": "Security",
+    "observe": "Observation",
 }
 
 

@@ -56,6 +56,14 @@ PYTHON: tuple[Guard, ...] = (
         test=STRANGE + "test_a_copy_that_outlives_its_process_does_not_hide_its_death",
     ),
     Guard(
+        name="late-thread-not-heard",
+        why="What a thread of an earlier call shows would become a part of another attempt's result.",
+        file="handlers/python_line.py",
+        snippet="if call is not None and call != self.calls:",
+        sabotage="if False:",
+        test=STRANGE + "test_a_thread_that_outlives_its_call_is_not_heard_in_the_next_one",
+    ),
+    Guard(
         name="generator-asks-whether-to-go-on",
         why="An endless generator in a thread would run for ever when its attempt is over.",
         file="handlers/generators.py",

@@ -17,6 +17,7 @@ from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.leaf import Steps
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Scope
+from tidemill.expressions.wording import listing
 from tidemill.handlers.raised import clipped
 from tidemill.kernel.commands import Failed, Skips
 from tidemill.kernel.events import Error, Reading, Route
@@ -77,9 +78,14 @@ def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Rout
     if not names:
         return replace(route, branch=branch.default, reason="nothing was chosen")
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids"))
-    strange = [name for name in names if name not in branch.available and name not in branch.default]
+        return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids", hint=_choices(branch)))
+    strange = [name for name in names if name not in branch.available]
     if strange:
         said = clipped(", ".join(strange[:NAMED_MAX]), 500)
-        return Failed(error=Error("route_not_allowed", f"{said} is not among the nodes it may choose"))
+        message = f"{said} is not among the nodes it may choose"
+        return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
     return replace(route, branch=tuple(names), reason="chosen by the node")
+
+
+def _choices(branch: Branch) -> str:
+    return f"it may choose {listing(branch.available)}"

@@ -13,14 +13,16 @@ from functools import lru_cache
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
 from tidemill.expressions.cel_doubles import Unsuited, in_doubles
-from tidemill.expressions.cel_faults import Fault, compile_faults, reading_faults, run_time_words
+from tidemill.expressions.cel_failings import NO_OVERLOAD, TOO_LARGE, run_time_words
+from tidemill.expressions.cel_faults import COMPARE, Fault, compile_faults, reading_faults
+from tidemill.expressions.cel_integers import HINT, oversized, put_aside
 from tidemill.expressions.cel_native import NativeEnv, NativeExpression, NativeValue, native_env
 from tidemill.expressions.cel_patterns import pattern_problem
 from tidemill.expressions.cel_syntax import Chain, chains
 from tidemill.expressions.cel_tree import Tree as Syntax
 from tidemill.expressions.cel_tree import read_tree, write_tree
 from tidemill.expressions.cel_weight import is_light
-from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.failure import ExpressionError, condition_failed, within
 from tidemill.expressions.leaf import DEADLINE_MS
 from tidemill.expressions.paths import READERS, is_nothing
 from tidemill.expressions.references import References
@@ -35,7 +37,6 @@ EXPRESSION_MAX = 8192
 DOUBLINGS_MAX = 4
 """Uses of the macros that write their operand twice: thirty of them, one in the other, would be a billion."""
 
-_COMPARE_HINT = "compare the value with something: x > 0, x == 'yes', size(x) > 0"
 _DOUBLING = re.compile(r"\bopt(?:Flat)?Map\b")
 
 Tree = dict[str, "Tree | None"]
@@ -100,21 +101,34 @@ def _sized(expression: str) -> tuple[Fault, ...]:
 
 def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
     """Decide over what was bound; the scope is only for the words of a failure."""
+    answer = _asked(program, data)
+    large = oversized(data) if isinstance(answer, str) and TOO_LARGE in answer else None
+    if large is not None:
+        answer = _asked(program, put_aside(data))
+        if isinstance(answer, str) and NO_OVERLOAD in answer:
+            raise within(program.told(), condition_failed(f"{large} has more than 64 bits", HINT))
+    if isinstance(answer, str):
+        raise _failed(program, scope, answer)
+    return answer
+
+
+def _asked(program: Cel, data: Json) -> bool | str:
+    """Give the answer, or what the library says instead of one; raise `ExpressionError` if it is not a boolean."""
     try:
         answer = program.native.eval(data=data)
     except Exception as error:
-        raise _failed(program, scope, str(error)) from None
+        return str(error)
     value = _content(answer)
     # Only a BOOL has one of the two Python booleans as its value, so this is also the check of its type.
     if value is True or value is False:
         return bool(value)
     kind = answer.type().name()
     if kind == "ERROR" and value is not None:
-        raise _failed(program, scope, str(value))
+        return str(value)
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
         f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
-        _COMPARE_HINT,
+        COMPARE,
     )
 
 
@@ -141,7 +155,7 @@ def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
         answer = native.return_type().name()
     except RuntimeError:
         # The answer is an object whose keys are of a kind that only the parser takes for a key.
-        return (Fault("condition_syntax", "a condition must be true or false, and this is a map", _COMPARE_HINT),)
+        return (Fault("condition_syntax", "a condition must be true or false, and this is a map", COMPARE),)
     syntax = read_tree(native.serialize())
     if doubles:
         try:
@@ -192,13 +206,16 @@ def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
 def bound(program: Cel, scope: Scope) -> dict[str, Json]:
     """Give each root, cut down to what is read of it."""
     data: dict[str, Json] = {}
-    for root, tree in program.tree.items():
-        if root == "ctx":
-            data[root] = _every_node(program.references, scope) if tree is None else _named_nodes(tree, scope)
-            continue
-        value = READERS[root](scope)
-        if not is_nothing(value):
-            data[root] = _cut(value, tree)
+    try:
+        for root, tree in program.tree.items():
+            if root == "ctx":
+                data[root] = _every_node(program.references, scope) if tree is None else _named_nodes(tree, scope)
+                continue
+            value = READERS[root](scope)
+            if not is_nothing(value):
+                data[root] = _cut(value, tree)
+    except ExpressionError as error:
+        raise within(program.told(), error) from None
     return data
 
 
@@ -237,7 +254,7 @@ def _entry(seen: Seen | Absent, parts: Tree | None) -> dict[str, Json]:
 def _cut(value: Json, tree: Tree | None) -> Json:
     if tree is None:
         if isinstance(value, dict | list) and deeper_than(value):
-            raise condition_failed(f"a value is nested more than {DEPTH_MAX} levels deep")
+            raise condition_failed(f"a value is nested more than {DEPTH_MAX} levels deep", "read a part of it: x.key")
         return value
     if isinstance(value, dict):
         return {key: _cut(value[key], below) for key, below in tree.items() if key in value}
@@ -245,5 +262,4 @@ def _cut(value: Json, tree: Tree | None) -> Json:
 
 
 def _failed(program: Cel, scope: Scope, said: str) -> ExpressionError:
-    reason, hint = run_time_words(said, program.chains, scope)
-    return condition_failed(f"{reason} (in `{shorten(program.expression)}`)", hint)
+    return within(program.told(), condition_failed(*run_time_words(said, program.chains, scope)))

@@ -16,7 +16,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.cel import Cel, parse_cel
 from tidemill.expressions.cel_doubles import doubled
-from tidemill.expressions.failure import Explanation, ExpressionError, condition_failed
+from tidemill.expressions.failure import Explanation, ExpressionError, condition_failed, within
 from tidemill.expressions.leaf import DEADLINE_MS
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.paths import Key, Path, build, node_path
@@ -96,14 +96,17 @@ class Comparison:
 
     def bind(self, scope: Scope) -> list[Json]:
         """Give the two values."""
-        return [self.left.read(scope), self.right.read(scope)]
+        try:
+            return [self.left.read(scope), self.right.read(scope)]
+        except ExpressionError as error:
+            raise within(self.told(), error) from None
 
     def holds(self, data: Json, scope: Scope) -> bool:
         """Compare; raise `ExpressionError` if the values cannot be compared."""
         try:
             return RELATIONS[self.operator](*data)
         except ExpressionError as error:
-            raise condition_failed(f"{error.message} (in `{self.told()}`)", error.hint) from None
+            raise within(self.told(), error) from None
 
     def told(self) -> str:
         """Name it in a sentence."""
@@ -141,7 +144,11 @@ class Computation:
 
     def holds(self, data: Json, scope: Scope) -> bool:
         """Decide; raise `ExpressionError` if there is no strict boolean answer."""
-        return self.program.holds(doubled(data), scope)
+        try:
+            numbers = doubled(data)
+        except ExpressionError as error:
+            raise within(self.told(), error) from None
+        return self.program.holds(numbers, scope)
 
     def told(self) -> str:
         """Name it in a sentence."""

@@ -51,3 +51,8 @@ def template_failed(message: str, hint: str = "") -> ExpressionError:
 def condition_failed(message: str, hint: str = "") -> ExpressionError:
     """Build the failure of a condition."""
     return ExpressionError(code="condition_failed", message=message, hint=hint)
+
+
+def within(told: str, failure: ExpressionError) -> ExpressionError:
+    """Say in which expression a condition has failed."""
+    return condition_failed(f"{failure.message} (in `{told}`)", failure.hint)

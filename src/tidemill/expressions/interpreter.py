@@ -7,10 +7,13 @@ no environment; the clock and chance are refused as well, so that a decision can
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.sandbox import MEMORY_MB_MAX, TIMEOUT_MS_MAX, Sandbox
+from tidemill.expressions.sandbox_code import ANSWER, CONTEXT, OUTPUT
 from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import shorten
 
@@ -24,9 +27,9 @@ SESSIONS_MAX = 1000
 """Evaluations after which its process is replaced, so that nothing can pile up in it."""
 
 # Only a boolean or the name of a type comes back: a large value would be copied out of the interpreter for nothing.
-_CALL = """
-_answer = evaluate(_output, _context)
-_answer if _answer is True or _answer is False else type(_answer).__name__
+_CALL = f"""
+{ANSWER} = evaluate({OUTPUT}, {CONTEXT})
+{ANSWER} if {ANSWER} is True or {ANSWER} is False else type({ANSWER}).__name__
 """
 
 _KINDS = {
@@ -69,7 +72,7 @@ class Interpreter:
             os_policy={"sleep": "zero", "datetime": "call_host", "random_start": "call_host"},
         )
         with session:
-            inputs = {"_output": data["output"], "_context": data["context"]}
+            inputs = {OUTPUT: data["output"], CONTEXT: data["context"]}
             return session.feed_run(f"{sandbox.code}\n{_CALL}", inputs=inputs, print_callback=_swallow)
 
     def _started(self) -> Monty:
@@ -100,6 +103,9 @@ def _failed(sandbox: Sandbox, error: MontyError) -> ExpressionError:
         hint = f"keep less, or raise max_memory_mb (at most {MEMORY_MB_MAX})"
         return condition_failed(f"evaluate needs more than {sandbox.max_memory_mb} MB of memory", hint)
     if isinstance(error, MontyCrashedError):
+        if signal.SIGKILL.name in said:
+            # No code does that to its interpreter. This process goes the same way, and its parent asks once more.
+            os.kill(os.getpid(), signal.SIGKILL)
         return condition_failed("the interpreter died while it ran evaluate", "the code is too much for it")
     hint = ""
     if "not supported in this environment" in said:

@@ -162,5 +162,7 @@ def _died(status: int, work: Errand | Chore) -> ExpressionError:
         return _late(work)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     hint = f"{work.what} needs more than {MEMORY_MAX_MB} MB of memory, or its values are nested too deeply"
+    if status == -signal.SIGKILL:
+        hint = "it was killed from outside, twice: the machine may have too little memory"
     verb = "decided" if isinstance(work, Errand) else "worked on"
     return condition_failed(f"the process that {verb} {work.what} died ({how})", hint)

@@ -52,8 +52,11 @@ MODULES = frozenset(
 """What the interpreter can import. Files, clocks, chance and the environment are not there even so."""
 
 _EXAMPLE = "def evaluate(output, context): return output['score'] > 80"
-_INDIRECT = frozenset({"eval", "exec", "locals"})
-"""Functions that can read a variable without naming it in the code."""
+OUTPUT, CONTEXT, ANSWER = "_output", "_context", "_answer"
+"""What the two arguments and the answer are called around the code, where it can see them."""
+
+_INDIRECT = frozenset({"eval", "exec", "locals", OUTPUT, CONTEXT, ANSWER})
+"""Names that read the arguments without naming a parameter."""
 
 
 class Reading(NamedTuple):
@@ -134,16 +137,22 @@ def _takes_two(arguments: ast.arguments) -> bool:
 
 def _references(function: ast.FunctionDef, tree: ast.Module) -> References:
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][:2]
-    indirect = len(names) < 2 or any(isinstance(each, ast.Name) and each.id in _INDIRECT for each in ast.walk(tree))
-    inside = [node for statement in function.body for node in ast.walk(statement)]
-    if indirect:
+    indirect = any(isinstance(each, ast.Name) and each.id in _INDIRECT for each in ast.walk(tree))
+    if indirect or len(names) < 2 or not _is_what_is_called(function, tree):
         return References(roots=frozenset({"output", "ctx"}), dynamic=True)
+    inside = [node for statement in function.body for node in ast.walk(statement)]
     output, context = names
     read_output = any(isinstance(each, ast.Name) and each.id == output for each in inside)
     nodes, dynamic = _nodes(inside, context)
     roots = {"output"} if read_output else set()
     roots |= {"ctx"} if nodes or dynamic else set()
     return References(nodes=frozenset(nodes), roots=frozenset(roots), dynamic=dynamic)
+
+
+def _is_what_is_called(function: ast.FunctionDef, tree: ast.Module) -> bool:
+    """Tell whether the arguments reach this body: no decorator takes them first, and the name has no other meaning."""
+    others = (node for node in ast.walk(tree) if node is not function)
+    return not function.decorator_list and not any(_binds(node, "evaluate") for node in others)
 
 
 def _nodes(inside: list[ast.AST], context: str) -> tuple[set[str], bool]:
@@ -171,8 +180,10 @@ def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Name, str]]:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Tell whether a node gives the name another meaning: a parameter, an import, a `global`, a pattern."""
-    if isinstance(node, ast.Name | ast.Attribute | ast.keyword | ast.Constant):
+    """Tell whether a node gives the name another meaning: a variable, a parameter, an import, a `global`, a pattern."""
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Attribute | ast.keyword | ast.Constant):
         return False
     fields = (value for _, value in ast.iter_fields(node))
     return any(value == name or (isinstance(value, list) and name in value) for value in fields)

@@ -20,12 +20,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import msgspec
+
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.expressions.offspring import framed, hold_on_to, resident_mb, volunteer
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Pause, Return, Skip, ended
 from tidemill.handlers.forks import end_copy
 from tidemill.handlers.functions import arguments_of, imported, wants_context
 from tidemill.handlers.generators import drained, settled
+from tidemill.handlers.python_blobs import SentBlob, taken_out
 from tidemill.handlers.python_frames import (
     OUT_OF_MEMORY_STATUS,
     READY,
@@ -40,7 +43,7 @@ from tidemill.handlers.python_frames import (
     failed_of,
     threw,
 )
-from tidemill.handlers.python_line import FOLDED, Interruption, Line, LineLog, Printed, context_of
+from tidemill.handlers.python_line import FOLDED, Connection, Interruption, Line, LineLog, Printed, context_of
 
 SPENT_MB = 256
 """A process that has grown by more than this since its first call is replaced."""
@@ -69,7 +72,7 @@ def main(wire: socket.socket, lifeline: int) -> None:
         answer = _answer(call, line, interruption)
         first_mb = first_mb or resident_mb()
         if isinstance(answer, Done) and resident_mb() > first_mb + SPENT_MB:
-            answer = Done(answer.value, answer.next_nodes, spent=True)
+            answer = msgspec.structs.replace(answer, spent=True)
         _send(answer, line)
 
 
@@ -97,12 +100,13 @@ def _answer(call: Call, line: Line, interruption: Interruption) -> Answer:
     for printed in (sys.stdout, sys.stderr):
         with suppress(Exception):
             printed.flush()
+    line.hang_up()
     return answer
 
 
 def _called(call: Call, line: Line, interruption: Interruption) -> Answer:
     config = decode_value(call.config)
-    context = context_of(call, config, line)
+    context = context_of(call, config, Connection(line))
     try:
         function = imported(call.function)
         arguments = arguments_of(config, context if wants_context(function) else None)
@@ -134,15 +138,24 @@ def _done(outcome: Ended) -> Answer:
         case Return(value, next_nodes):
             if value is FOLDED:
                 return Done(None, next_nodes)
+    return _valued(value, next_nodes)
+
+
+def _valued(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
+    blobs: list[SentBlob] = []
     try:
-        text = encode_value(value)
+        try:
+            text = encode_value(value)
+        except NotJson as refusal:
+            plain, blobs = taken_out(value, refusal)
+            text = encode_value(plain)
     except NotJson as error:
-        hint = "return plain JSON values; files are returned by functions that run in the worker"
-        return Failed(code="output_not_json", message=str(error), hint=hint)
-    if len(text) > RESULT_MAX:
-        message = f"the result has {len(text)} bytes, and {RESULT_MAX} are allowed"
-        return Failed(code="output_too_large", message=message, hint="store it elsewhere and return where it is")
-    return Done(text, next_nodes)
+        return Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
+    size = len(text) + sum(len(blob.data) for blob in blobs)
+    if size > RESULT_MAX:
+        message = f"the result has {size} bytes, and {RESULT_MAX} are allowed"
+        return Failed(code="output_too_large", message=message, hint="write it to a file and return Blob(Path(…))")
+    return Done(text, next_nodes, blobs)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import msgspec
 
 from tidemill.expressions.offspring import framed
 from tidemill.handlers.contract import Fail, Lacking, Pause
+from tidemill.handlers.python_blobs import SentBlob
 from tidemill.handlers.raised import Raised, causes_of, clipped, described
 
 FRAME_MAX = 288 << 20
@@ -89,6 +90,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
     value: bytes | None
     next_nodes: tuple[str, ...] | None = None
+    blobs: list[SentBlob] = []
+    """The files in the value."""
     spent: bool = False
     """The process has grown too large to be used again."""
 

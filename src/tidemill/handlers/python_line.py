@@ -105,6 +105,8 @@ class Line:
         self._wire, self._interruption = wire, interruption
         self._lock = threading.RLock()
         self._cut = False
+        self.calls = 0
+        """How many there were; what an earlier one has left behind is not heard any more."""
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -120,20 +122,27 @@ class Line:
         self._interruption.forget()
         return order if isinstance(order, Call) else None
 
-    def send(self, message: Message) -> None:
-        """Say something to the worker."""
+    def hang_up(self) -> None:
+        """A call is over."""
+        with self._lock:
+            self.calls += 1
+
+    def send(self, message: Message, call: int | None = None) -> None:
+        """Say something to the worker, in a certain call or at any time."""
         if self._cut:
             return
         frame = packed(message)
         with self._interruption.sheltered(), self._lock:
+            self._check(call)
             self._wire.sendall(frame)
 
-    def ask(self, what: str, value: Any = None) -> bytes | None:
+    def ask(self, what: str, value: Any, call: int) -> bytes | None:
         """Ask the worker for something, and wait for it."""
         if self._cut:
             raise RuntimeError("a forked copy of the process cannot ask for anything")
         frame = packed(Ask(what, encode_value(value)))
         with self._interruption.sheltered(), self._lock:
+            self._check(call)
             self._wire.sendall(frame)
             reply = self._next()
         if not isinstance(reply, Reply):
@@ -142,14 +151,13 @@ class Line:
             raise reply.failed.error()
         return reply.value
 
-    def keep(self, value: Any) -> Given[None]:
-        """Have a checkpoint written."""
-        self.ask("checkpoint", value)
-        return Given(None)
-
     def interrupted(self) -> bool:
         """Whether the function is to stop."""
         return self._interruption.heard
+
+    def _check(self, call: int | None) -> None:
+        if call is not None and call != self.calls:
+            raise Cancelled(OVER)
 
     def _next(self) -> Call | Reply | None:
         header = received(self._wire, HEADER_SIZE)
@@ -157,10 +165,34 @@ class Line:
         return None if body is None else order_of(body)
 
 
+class Connection:
+    """The line during one call; a thread that outlives the call finds it dead."""
+
+    def __init__(self, line: Line) -> None:
+        self._line, self._call = line, line.calls
+
+    def send(self, message: Message) -> None:
+        """Say something to the worker."""
+        self._line.send(message, self._call)
+
+    def ask(self, what: str, value: Any = None) -> bytes | None:
+        """Ask the worker for something, and wait for it."""
+        return self._line.ask(what, value, self._call)
+
+    def keep(self, value: Any) -> Given[None]:
+        """Have a checkpoint written."""
+        self.ask("checkpoint", value)
+        return Given(None)
+
+    def over(self) -> bool:
+        """Whether the function is to stop, or has ended."""
+        return self._line.interrupted() or self._line.calls != self._call
+
+
 class LineVoice:
     """The voice of an attempt whose worker listens at the other end."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self._line = line
 
     def chunk(self, value: Any) -> None:
@@ -173,7 +205,7 @@ class LineVoice:
 
     def beat(self) -> None:
         """Raise if the function is to stop."""
-        if self._line.interrupted():
+        if self._line.over():
             raise Cancelled(OVER)
 
     def folded(self) -> Any:
@@ -184,7 +216,7 @@ class LineVoice:
 class LineUpstream(Mapping[str, Any]):
     """The outputs of the nodes before, asked for one by one."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self._line = line
         self._names: list[str] | None = None
 
@@ -209,7 +241,7 @@ class LineUpstream(Mapping[str, Any]):
 class LineSecrets(Mapping[str, str]):
     """Secrets, asked for by name."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Connection) -> None:
         self._line = line
 
     def __getitem__(self, name: str) -> str:
@@ -225,7 +257,7 @@ class LineSecrets(Mapping[str, str]):
         return 0
 
 
-def context_of(call: Call, config: Any, line: Line) -> NodeContext:
+def context_of(call: Call, config: Any, line: Connection) -> NodeContext:
     """What the function is given; what it may never look at is asked for when it does."""
     return NodeContext(
         run_id=call.run_id,

@@ -20,6 +20,7 @@ import msgspec
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.expressions.offspring import HEADER_SIZE, Offspring
 from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
+from tidemill.handlers.python_blobs import put_back
 from tidemill.handlers.python_frames import (
     FRAME_MAX,
     OUT_OF_MEMORY_STATUS,
@@ -186,6 +187,8 @@ class _Conversation:
         """Call the function, and see to it that it ends."""
         await self._process.send(self._call(function))
         answer = asyncio.ensure_future(self._answer())
+        # Who has gone away does not look at what it came to.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         seconds = self._limits.time_seconds
         try:
             if not await _is_done(answer, seconds):
@@ -288,8 +291,9 @@ async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
 
 def _outcome(answer: Ending, context: NodeContext) -> Ended:
     match answer:
-        case Done(value, next_nodes):
-            return Return(context.voice.folded() if value is None else decode_value(value), next_nodes)
+        case Done(text, next_nodes, blobs):
+            value = context.voice.folded() if text is None else decode_value(text)
+            return Return(put_back(value, blobs) if blobs else value, next_nodes)
         case Paused(pause):
             return pause
         case Skipped(reason):

@@ -86,12 +86,20 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if scheme not in SCHEMES:
             message = f"only http and https are called, not {scheme}:" if scheme else "the URL names no scheme"
             raise CallFailed("egress_refused", message, hint="begin with https://")
+        self.check_host(host, SCHEMES[scheme])
+
+    def check_host(self, host: str, port: int) -> None:
+        """The same for a host that is called in another way than over HTTP; a refusal names the port to open."""
         fault = addresses.misspelled(host)
         if fault:
             raise CallFailed("url_invalid", f"{fault}: {host!r}", hint="write a name, or an address such as 192.0.2.7")
         name = addresses.plain_name(host)
         if addresses.is_local_name(name) and all(entry.name != name for entry in self.entries):
-            raise _refused(f"{name} is not part of the open internet", f"{name}:80")
+            raise _refused(f"{name} is not part of the open internet", _entry(name, port))
+
+    def opening(self, host: str, port: int) -> Egress:
+        """The same rules with one more entry: the operator has named this host."""
+        return Egress(allow=(*self.allow, _entry(host, port)), limits=self.limits)
 
     def check_addresses(self, host: str, port: int, found: Sequence[Address]) -> None:
         """Refuse a connection unless every address that the host has is open, or opened by an entry."""

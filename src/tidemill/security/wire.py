@@ -129,8 +129,8 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             answer = await connection.handle_async_request(wanted)
         except BaseException as error:
             await give_back()
-            if isinstance(error, _ERRORS):
-                raise _failed(error, host) from error
+            if isinstance(error, ERRORS):
+                raise failed(error, host) from error
             raise
         headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
         response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
@@ -163,8 +163,8 @@ class _Body(httpx2.AsyncByteStream):
         try:
             async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._limits):
                 yield piece
-        except _ERRORS as error:
-            raise _failed(error, self._host) from error
+        except ERRORS as error:
+            raise failed(error, self._host) from error
 
     async def aclose(self) -> None:
         """Let go of the connection, once; it is used again if the answer was read to its end."""
@@ -178,10 +178,10 @@ def _is_encoding(name: bytes) -> bool:
     return name.lower() == b"content-encoding"
 
 
-_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
+ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
-def _failed(error: Exception, host: str) -> CallFailed:
+def failed(error: Exception, host: str) -> CallFailed:
     """What the library says, in our words."""
     below = error.__cause__
     if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):

@@ -1,0 +1,210 @@
+"""Node type `email`: sends a message over SMTP, through the server of the operator's or one that the node names.
+
+Mail cannot be taken back and no protocol tells for sure whether it was delivered, so a message is sent at least once,
+and repetitions have the same Message-ID. A node that must not repeat itself says `delivery: at_most_once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tidemill.ambient import wall_clock_ms
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.templates import is_template
+from tidemill.handlers.answers import HEADERS_SCHEMA, TIMEOUT_SCHEMA
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.email_message import RECIPIENTS_MAX, address, headers_of, is_own, letter_of, unbroken
+from tidemill.handlers.email_smtp import PORTS, Server, Tls, deliver
+from tidemill.kernel.model import Flaw, Json, NodeType
+from tidemill.security.addresses import misspelled
+from tidemill.security.connections import Dialer
+from tidemill.security.egress import CallFailed
+
+HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
+_NO_SERVER = "no mail server is named"
+_TEXT = {"type": "string"}
+_ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
+_ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": RECIPIENTS_MAX}]}
+_SERVER = {
+    "type": "object",
+    "properties": {
+        "host": {"type": "string", "minLength": 1},
+        "port": {"type": "integer", "minimum": 1, "maximum": 65_535},
+        "tls": {"enum": list(PORTS)},
+        "username": _TEXT,
+        "password": _TEXT,
+    },
+    "required": ["host"],
+    "additionalProperties": False,
+}
+_ATTACHMENT = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 255},
+        "media_type": {"type": "string", "maxLength": 255},
+        "content": {"anyOf": [_TEXT, {"type": "object", "required": ["$blob"]}]},
+    },
+    "required": ["content"],
+    "additionalProperties": False,
+}
+
+
+def _flaws(config: Json) -> Iterator[Flaw]:
+    server = config.get("server")
+    if isinstance(server, dict):
+        yield from _server_flaws(server)
+    for path, text in _fixed_addresses(config):
+        try:
+            address(text, path)
+        except Fail as fail:
+            yield Flaw(path, fail.message.removeprefix(f"{path}: "), fail.hint)
+    for path, name, value in headers_of(config):
+        if is_own(name):
+            yield Flaw(path, f"{name} cannot be set", "leave it out, or see the other fields")
+        elif not is_template(value):
+            yield from _broken(value, path)
+    subject = config.get("subject")
+    if isinstance(subject, str) and not is_template(subject):
+        yield from _broken(subject, "/subject")
+
+
+def _server_flaws(server: Mapping[str, Any]) -> Iterator[Flaw]:
+    host, password = server.get("host"), server.get("password")
+    if isinstance(host, str) and not is_template(host) and misspelled(host):
+        yield Flaw("/server/host", misspelled(host), "for example smtp.example.com")
+    if isinstance(password, str) and not is_template(password):
+        yield Flaw("/server/password", "a password must not stand in a document", "write {{ secrets.NAME }}")
+    if server.get("username") and server.get("tls") == "none":
+        yield Flaw("/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls")
+
+
+def _broken(text: str, path: str) -> Iterator[Flaw]:
+    try:
+        unbroken(text, path)
+    except Fail as fail:
+        yield Flaw(path, fail.message.removeprefix(f"{path}: "), "leave it out")
+
+
+def _fixed_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The addresses that are no templates, with their paths."""
+    for key in ("from", "to", "cc", "bcc", "reply_to"):
+        given = config.get(key)
+        many = enumerate(given) if isinstance(given, list) else ()
+        pairs = [(f"/{key}", given), *((f"/{key}/{number}", each) for number, each in many)]
+        yield from ((path, text) for path, text in pairs if isinstance(text, str) and not is_template(text))
+
+
+EMAIL = NodeType(
+    name="email",
+    title="Email",
+    icon="mail",
+    description="Sends a message over SMTP.",
+    secret_fields=("server.username", "server.password", "headers"),
+    check=_flaws,
+    config_schema={
+        "type": "object",
+        "properties": {
+            "from": _ADDRESS,
+            "to": _ADDRESSES,
+            "cc": _ADDRESSES,
+            "bcc": _ADDRESSES,
+            "reply_to": _ADDRESSES,
+            "subject": {"type": "string", "maxLength": 1_000},
+            "text": _TEXT,
+            "html": _TEXT,
+            "attachments": {"type": "array", "items": _ATTACHMENT, "maxItems": 50},
+            "headers": HEADERS_SCHEMA | {"propertyNames": {"pattern": "^[A-Za-z0-9-]+$"}},
+            "server": _SERVER,
+            "timeout_seconds": TIMEOUT_SCHEMA,
+        },
+        "required": ["from"],
+        "allOf": [
+            {"anyOf": [{"required": ["text"]}, {"required": ["html"]}]},
+            {"anyOf": [{"required": ["to"]}, {"required": ["cc"]}, {"required": ["bcc"]}]},
+        ],
+        "additionalProperties": False,
+    },
+    output_schema={
+        "type": "object",
+        "properties": {
+            "message_id": _TEXT,
+            "recipients": {"type": "array", "items": _TEXT},
+            "reply": _TEXT,
+        },
+        "required": ["message_id", "recipients", "reply"],
+        "additionalProperties": False,
+    },
+)
+
+
+def email_handler(
+    dialer: Dialer, operators: Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
+) -> Handler:
+    """The node type; `operators` is the server for nodes that name none, and may be called wherever it is."""
+
+    async def work(context: NodeContext) -> Ended:
+        named = context.config.get("server")
+        server = operators if named is None else _named(named)
+        if server is None:
+            raise Lacking("smtp_server_missing", _NO_SERVER, hint=HINT)
+        dialing = dialer if named is not None else dialer.opening(server.host, server.port)
+        letter = await letter_of(context, now_ms())
+        seconds = context.config.get("timeout_seconds")
+        total_ms = dialer.egress.limits.total_ms if seconds is None else max(1, round(seconds * 1_000))
+        try:
+            reply = await deliver(letter, server, dialing, total_ms)
+        except CallFailed as error:
+            raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
+        return Return({"message_id": letter.message_id, "recipients": list(letter.recipients), "reply": reply})
+
+    return Handler(EMAIL, work)
+
+
+def _named(server: Mapping[str, Any]) -> Server:
+    """The server of a config, with its own credentials and nobody else's."""
+    tls: Tls = server.get("tls", _tls_at(server.get("port")))
+    username, password = server.get("username", ""), server.get("password", "")
+    if username and tls == "none":
+        hint = "set tls to starttls or tls"
+        raise Fail("config_invalid", "/server/tls: nobody logs in over a line that is not encrypted", hint=hint)
+    return Server(
+        host=server["host"], port=server.get("port", PORTS[tls]), tls=tls, username=username, password=password
+    )
+
+
+def _tls_at(port: int | None) -> Tls:
+    return "tls" if port == PORTS["tls"] else "starttls"
+
+
+def server_at(url: str) -> Server:
+    """The server behind a URL of the operator's: `smtp://user:password@host:587?tls=starttls` or `smtps://…`.
+
+    The refusal of one that cannot be read does not repeat it, because it holds a password.
+    """
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        tls = options.pop("tls", "tls" if parts.scheme == "smtps" else _tls_at(parts.port))
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise _unreadable("it is no URL") from None
+    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or misspelled(host):
+        raise _unreadable("it is no smtp://HOST")
+    if options or tls not in PORTS:
+        raise _unreadable("its only option is tls: starttls, tls or none")
+    if parts.username and tls == "none":
+        raise _unreadable("nobody logs in over a line that is not encrypted")
+    return Server(
+        host=host,
+        port=port or PORTS[tls],
+        tls=tls,
+        username=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )
+
+
+def _unreadable(why: str) -> Rejected:
+    hint = "write smtp://user:password@host:587?tls=starttls, with %40 for an @ in a password"
+    return rejected("smtp_url_invalid", f"TIDEMILL_SMTP_URL cannot be used: {why}", hint=hint)

@@ -1,0 +1,243 @@
+"""Node type `shell`: runs a command, where the operator has enabled that.
+
+A command can do whatever the account of the worker may do, so a worker runs none unless it was told to. Otherwise a
+document with one is refused when it is published, and a run that has one already is left to other workers. The
+command sees a few variables of the worker's environment and those that the node gives it, none of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tidemill.expressions.templates import is_template
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.shell_process import Command, Said, run
+from tidemill.handlers.shell_process import Ended as Finished
+from tidemill.kernel.model import Capabilities, Flaw, Json, NodeType
+from tidemill.observe.overhearing import EAR
+
+INHERITED = ("PATH", "HOME", "LANG", "TZ")
+"""The variables of the worker that every command sees."""
+PRIVATE = "TIDEMILL_"
+"""Variables that begin so hold secrets, and no command is given them."""
+OUTPUT_BYTES = 1_048_576
+OUTPUT_BYTES_MAX = 64 * 1_048_576
+QUOTED_MAX = 500
+OUT_OF_MEMORY_RETRIES = 2
+HINT = "an operator can enable it for a worker: TIDEMILL_SHELL=on"
+_OFF = "commands are not enabled here"
+_EXHAUSTED = re.compile(r"MemoryError|cannot allocate memory|out of memory|bad_alloc|memory exhausted", re.IGNORECASE)
+_VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
+_STATUS = {"type": "integer", "minimum": 0, "maximum": 255}
+_STATUSES = {"type": "array", "items": _STATUS, "minItems": 1, "maxItems": 256}
+
+SHELL = NodeType(
+    name="shell",
+    title="Command",
+    icon="terminal",
+    description="Runs a command and returns what it printed; off unless the operator enables it.",
+    capabilities=Capabilities(process=True),
+    secret_fields=("env", "stdin"),
+    config_schema={
+        "type": "object",
+        "properties": {
+            "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 10_000},
+            "cwd": {"type": "string", "minLength": 1},
+            "env": {
+                "type": "object",
+                "propertyNames": {"pattern": _VARIABLE},
+                "additionalProperties": {"type": "string"},
+                "maxProperties": 1_000,
+            },
+            "inherit": {"type": "array", "items": {"type": "string", "pattern": _VARIABLE}, "maxItems": 100},
+            "stdin": True,
+            "expect": _STATUSES,
+            "retry_on": _STATUSES,
+            "parse": {"enum": ["text", "json", "lines"]},
+            "limits": {
+                "type": "object",
+                "properties": {
+                    "time_seconds": {"type": "number", "exclusiveMinimum": 0},
+                    "memory_mb": {"type": "integer", "minimum": 1},
+                    "output_bytes": {"type": "integer", "minimum": 1, "maximum": OUTPUT_BYTES_MAX},
+                },
+                "additionalProperties": False,
+            },
+        },
+        "required": ["argv"],
+        "additionalProperties": False,
+    },
+    output_schema={
+        "type": "object",
+        "properties": {
+            "exit_code": {"type": "integer"},
+            "stdout": {"type": "string"},
+            "value": True,
+            "stderr": {"type": "string"},
+            "truncated": {"type": "boolean"},
+            "duration_ms": {"type": "integer"},
+        },
+        "required": ["exit_code", "stderr", "truncated", "duration_ms"],
+        "additionalProperties": False,
+    },
+)
+
+
+def shell_handler(*, enabled: bool = False) -> Handler:
+    """The node type; one that is not enabled refuses everything."""
+
+    async def call(context: NodeContext) -> Ended:
+        if not enabled:
+            raise Lacking("shell_disabled", _OFF, hint=HINT)
+        config: dict[str, Any] = context.config
+        async with _folder(config.get("cwd")) as cwd:
+            began = time.monotonic()
+            finished = await run(command_of(config, cwd, os.environ), EAR.get() or _unheard)
+        duration_ms = round((time.monotonic() - began) * 1_000)
+        _check_status(finished, config, context.attempt)
+        return Return(_output(finished, config.get("parse", "text"), duration_ms))
+
+    def flaws(config: Json) -> Iterator[Flaw]:
+        if not enabled:
+            yield Flaw("", _OFF, HINT)
+        yield from _flaws(config)
+
+    return Handler(msgspec.structs.replace(SHELL, check=flaws), call)
+
+
+def _flaws(config: Json) -> Iterator[Flaw]:
+    cwd = config.get("cwd")
+    if isinstance(cwd, str) and not is_template(cwd) and not os.path.isabs(cwd):
+        yield Flaw("/cwd", f"{cwd!r} does not begin at the root", "write the whole path: workers start anywhere")
+    inherit = config.get("inherit")
+    for number, name in enumerate(inherit if isinstance(inherit, list) else ()):
+        if isinstance(name, str) and name.startswith(PRIVATE):
+            yield Flaw(f"/inherit/{number}", f"no command is given {name}", "hand secrets over in `env`")
+
+
+def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -> Command:
+    """The command that a config describes, in a folder and in the environment of a worker."""
+    argv, limits = config["argv"], config.get("limits") or {}
+    names = [name for name in (*INHERITED, *config.get("inherit", ())) if not name.startswith(PRIVATE)]
+    env = {name: around[name] for name in names if name in around} | config.get("env", {})
+    seconds = limits.get("time_seconds")
+    return Command(
+        program=_program(argv[0], cwd, env.get("PATH", os.defpath)),
+        argv=argv,
+        cwd=cwd,
+        env=env,
+        stdin=_fed(config.get("stdin")),
+        time_ms=None if seconds is None else max(1, round(seconds * 1_000)),
+        memory_mb=limits.get("memory_mb"),
+        output_bytes=limits.get("output_bytes", OUTPUT_BYTES),
+    )
+
+
+def _program(name: str, cwd: str, path: str) -> str:
+    """The file behind a name; one with a slash is looked for where the command will run."""
+    sought = os.path.join(cwd, name) if "/" in name else name
+    found = None if "\0" in sought else shutil.which(sought, path=path)
+    if found is None:
+        hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
+        raise Fail("command_not_found", f"there is no command {name[:QUOTED_MAX]!r}", hint=hint)
+    return os.path.abspath(found)
+
+
+def _fed(stdin: Any) -> bytes | None:
+    """What the command can read: a text as it is, anything else as JSON."""
+    if stdin is None:
+        return None
+    return stdin.encode("utf-8", "replace") if isinstance(stdin, str) else msgspec.json.encode(stdin)
+
+
+@asynccontextmanager
+async def _folder(cwd: str | None) -> AsyncIterator[str]:
+    """Where the command runs: the folder that the node names, or a new one that is removed afterwards."""
+    if cwd is not None:
+        yield _there(cwd)
+        return
+    made = tempfile.mkdtemp(prefix="tidemill-")
+    try:
+        yield made
+    finally:
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, made, ignore_errors=True))
+
+
+def _there(cwd: str) -> str:
+    if not os.path.isabs(cwd) or not os.path.isdir(cwd):
+        raise Fail("folder_missing", f"/cwd: there is no folder {cwd[:QUOTED_MAX]!r}", hint="write the whole path")
+    return cwd
+
+
+def _unheard(source: str, text: str) -> None:
+    """Nobody listens."""
+
+
+def _check_status(finished: Finished, config: Mapping[str, Any], attempt: int) -> None:
+    """Fail unless the command ended as expected."""
+    status, memory_mb = finished.status, (config.get("limits") or {}).get("memory_mb")
+    if status in config.get("expect", (0,)):
+        return
+    last = _last_words(finished)
+    if memory_mb is not None and _EXHAUSTED.search(last):
+        retryable = attempt <= OUT_OF_MEMORY_RETRIES
+        message = f"the command needs more memory than the {memory_mb} MB that it may have{last}"
+        raise Fail("out_of_memory", message, retryable=retryable, hint="raise limits.memory_mb", unknown_outcome=True)
+    if status < 0:
+        hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
+        message = f"the command was ended by {_signal_name(-status)}{last}"
+        raise Fail("process_died", message, retryable=True, hint=hint, unknown_outcome=True)
+    retryable = status in config.get("retry_on", ())
+    hint = "list the status under `expect` if it is a result, or under `retry_on`"
+    raise Fail("exit_status", f"the command ended with status {status}{last}", retryable=retryable, hint=hint)
+
+
+def _last_words(finished: Finished) -> str:
+    """The end of what the command said, errors first, to stand behind a message."""
+    said = finished.stderr.text().strip() or finished.stdout.text().strip()
+    return f": {said[-QUOTED_MAX:]}" if said else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _output(finished: Finished, parse: str, duration_ms: int) -> dict[str, Any]:
+    stdout = finished.stdout
+    printed = {"stdout": stdout.text()} if parse == "text" else {"value": _parsed(stdout, parse)}
+    return {
+        "exit_code": finished.status,
+        **printed,
+        "stderr": finished.stderr.text(),
+        "truncated": stdout.cut or finished.stderr.cut,
+        "duration_ms": duration_ms,
+    }
+
+
+def _parsed(stdout: Said, parse: str) -> Any:
+    """Standard output as lines, or as the JSON that it is."""
+    if parse == "lines":
+        lines = stdout.text().splitlines()
+        return lines[1:] if stdout.cut else lines
+    if stdout.cut:
+        message = f"the command printed more than the {len(stdout.data):,} bytes that are kept"
+        raise Fail("output_too_large", message, hint="raise limits.output_bytes")
+    try:
+        return msgspec.json.decode(stdout.data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        message = f"the command did not print JSON: {error}"
+        raise Fail("response_invalid", message, hint="set parse to text to see what it is") from error

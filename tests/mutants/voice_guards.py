@@ -1,0 +1,233 @@
+"""The guards over what handlers say: that it arrives, stays bounded, and gives no secret away; and over node types."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+STAGE = "engine/stage.py"
+UTTERANCES = "engine/utterances.py"
+JOURNALS = "engine/journals.py"
+CONTEXTS = "engine/contexts.py"
+ATTEMPT = "engine/attempt.py"
+SECRETS = "security/secrets.py"
+MASKING = "security/masking.py"
+OVERHEARING = "observe/overhearing.py"
+DISCOVERY = "handlers/discovery.py"
+
+IN_STAGE = "tests/engine/test_stage.py::"
+IN_UTTERANCES = "tests/engine/test_utterances.py::"
+IN_JOURNALS = "tests/engine/test_journals.py::"
+IN_LEAKS = "tests/security/test_leaks.py::test_a_secret_is_nowhere_in_what_is_left"
+IN_SECRETS = "tests/security/test_secrets.py::"
+IN_MASKING = "tests/security/test_masking.py::"
+IN_OVERHEARING = "tests/observe/test_overhearing.py::"
+IN_DISCOVERY = "tests/handlers/test_discovery.py::"
+
+VOICES: tuple[Guard, ...] = (
+    Guard(
+        name="stage-opened-once",
+        why="Every attempt would open the connections of its node type anew.",
+        file=STAGE,
+        snippet="if key not in self._opened:",
+        sabotage="if True:",
+        test=IN_STAGE + "test_it_is_opened_once_and_closed_at_the_end",
+    ),
+    Guard(
+        name="stage-opening-forgotten",
+        why="One failure to open would fail every later attempt of the process.",
+        file=STAGE,
+        snippet="del self._opened[handler.type.key]",
+        sabotage="pass",
+        test=IN_STAGE + "test_an_opening_that_fails_is_tried_again",
+    ),
+    Guard(
+        name="stage-opening-shielded",
+        why="An attempt that runs out of time would take the opening of all others with it.",
+        file=STAGE,
+        snippet="await asyncio.shield(self._opened[key])",
+        sabotage="await self._opened[key]",
+        test=IN_STAGE + "test_an_opening_that_takes_longer_than_an_attempt_goes_on",
+    ),
+    Guard(
+        name="stage-opening-overheard-by-nobody",
+        why="What a shared connection says later would stand in the lines of whoever opened it.",
+        file=STAGE,
+        snippet="ground.run(EAR.set, None)",
+        sabotage="pass",
+        test=IN_STAGE + "test_it_is_opened_once_and_closed_at_the_end",
+    ),
+    Guard(
+        name="voice-before-the-result",
+        why="The last parts of a result would never reach a follower, because the run has ended.",
+        file=UTTERANCES,
+        snippet="""        try:
+            await self._hand_on()
+        except Unavailable as error:
+            LOG.warning("what a handler has shown is not handed on: %s", error)
+""",
+        sabotage="",
+        test=IN_UTTERANCES + "test_a_second_attempt_begins_to_count_anew",
+    ),
+    Guard(
+        name="voice-parts-bounded",
+        why="A handler that never stops to show parts would fill the memory of its worker.",
+        file=UTTERANCES,
+        snippet="if self._size > PARTS_BYTES_MAX:",
+        sabotage="if False:",
+        test=IN_UTTERANCES + "test_parts_have_an_end",
+    ),
+    Guard(
+        name="voice-heartbeat",
+        why="Code in a thread would go on for ever after its time is up.",
+        file=UTTERANCES,
+        snippet="if self._over():",
+        sabotage="if False:",
+        test=IN_UTTERANCES + "test_code_in_a_thread_learns_that_nobody_waits",
+    ),
+    Guard(
+        name="journal-old-segments-forgotten",
+        why="A handler that talks without end would fill the disk.",
+        file=JOURNALS,
+        snippet="await store.forget(self._stream(self._segment - SEGMENTS_KEPT))",
+        sabotage="pass",
+        test=IN_JOURNALS + "test_about_the_last_megabyte_is_kept",
+    ),
+    Guard(
+        name="journal-waiting-bounded",
+        why="A handler that talks faster than the store writes would fill the memory.",
+        file=JOURNALS,
+        snippet="while self._waiting > KEPT_BYTES and len(self._lines) > 1:",
+        sabotage="while False:",
+        test=IN_JOURNALS + "test_more_than_can_be_written_does_not_fill_the_memory",
+    ),
+    Guard(
+        name="journal-one-writer-at-a-time",
+        why="A result could be known before the lines of its attempt are written.",
+        file=JOURNALS,
+        snippet="async with self._writing:",
+        sabotage="if True:",
+        test=IN_JOURNALS + "test_who_waits_for_a_write_finds_it_done",
+    ),
+    Guard(
+        name="journal-own-stream-per-lease",
+        why="A worker that takes over an attempt would write between the lines of the one that was lost.",
+        file=JOURNALS,
+        snippet="return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))",
+        sabotage="return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, 0, segment))",
+        test=IN_JOURNALS + "test_two_workers_with_one_attempt_number_do_not_mix",
+    ),
+    Guard(
+        name="journal-of-this-run",
+        why="A run would show the lines of another one whose name begins alike.",
+        file=JOURNALS,
+        snippet="if found is None or found[1] != run_id:",
+        sabotage="if found is None:",
+        test=IN_JOURNALS + "test_runs_whose_names_begin_alike_are_apart",
+    ),
+    Guard(
+        name="journal-leaves-with-its-run",
+        why="The lines of archived runs would stay in the store for ever.",
+        file="engine/retiring.py",
+        snippet="await forget_journals(self._store, stream.tenant, stream.key)",
+        sabotage="pass",
+        test=IN_JOURNALS + "test_lines_leave_with_their_run",
+    ),
+    Guard(
+        name="secret-not-in-values",
+        why="A handler that repeats a secret would have it written into the log.",
+        file=CONTEXTS,
+        snippet="return encode_value(mask.value(decode_value(text))) if mask.is_in(text) else text",
+        sabotage="return text",
+        test=IN_LEAKS,
+    ),
+    Guard(
+        name="secret-not-in-questions",
+        why="A secret could leave in the reason of a skip, the title of an approval or the inputs of a child.",
+        file=ATTEMPT,
+        snippet="return self._asked(hidden(ended, self.mask))",
+        sabotage="return self._asked(ended)",
+        test=IN_LEAKS,
+    ),
+    Guard(
+        name="secret-not-in-errors",
+        why="A secret could leave in the message of an error.",
+        file=ATTEMPT,
+        snippet="if isinstance(outcome, Failed) and self._disclosed.values_seen:",
+        sabotage="if False:",
+        test=IN_LEAKS,
+    ),
+    Guard(
+        name="secret-not-in-progress",
+        why="A secret could leave in what is shown of an attempt's progress.",
+        file=UTTERANCES,
+        snippet="message=self.mask.text(str(message))[:MESSAGE_MAX]",
+        sabotage="message=str(message)[:MESSAGE_MAX]",
+        test=IN_LEAKS,
+    ),
+    Guard(
+        name="secret-not-printed",
+        why="A secret that a handler prints would stand in the terminal of the worker, and in its log.",
+        file=UTTERANCES,
+        snippet="said = self.mask.text(text)",
+        sabotage="said = text",
+        test=IN_LEAKS,
+    ),
+    Guard(
+        name="secret-not-in-pieces",
+        why="A secret that is printed in two pieces would be kept as one.",
+        file=JOURNALS,
+        snippet="self._hide(line.text)",
+        sabotage="line.text",
+        test=IN_LEAKS,
+    ),
+)
+
+SECRECY: tuple[Guard, ...] = (
+    Guard(
+        name="secret-not-in-base-sixty-four",
+        why="A header of basic authentication would give its password away.",
+        file=MASKING,
+        snippet="for before in range(3):",
+        sabotage="for before in range(1):",
+        test=IN_MASKING + "test_base64_of_something_longer_gives_nothing_away[-user:]",
+    ),
+    Guard(
+        name="secret-names-stay-in-the-folder",
+        why="A document could read any file of the worker as a secret.",
+        file=SECRETS,
+        snippet="if not _NAME.fullmatch(name):",
+        sabotage="if False:",
+        test=IN_SECRETS + "test_a_name_cannot_leave_the_folder[../outside]",
+    ),
+)
+
+EARS: tuple[Guard, ...] = (
+    Guard(
+        name="overheard-once",
+        why="Every line would be kept twice when the live display is on.",
+        file=OVERHEARING,
+        snippet="token = EAR.set(None)",
+        sabotage="token = EAR.set(EAR.get())",
+        test=IN_OVERHEARING + "test_ears_upon_ears_hear_once",
+    ),
+)
+
+NODE_TYPES: tuple[Guard, ...] = (
+    Guard(
+        name="node-type-twice",
+        why="Which code a node calls would depend on the order in which packages are found.",
+        file=DISCOVERY,
+        snippet="if other is not offer:",
+        sabotage="if False:",
+        test=IN_DISCOVERY + "test_two_types_of_one_name_are_refused[points1-handlers1-origins1]",
+    ),
+    Guard(
+        name="node-type-broken-apart",
+        why="One broken package would keep every process from starting.",
+        file=DISCOVERY,
+        snippet="except (Exception, SystemExit) as error:",
+        sabotage="except ZeroDivisionError as error:",
+        test=IN_DISCOVERY
+        + "test_a_broken_one_is_told_and_the_rest_goes_on[loud:nothing-code1-TypeError: int is not a Handler]",
+    ),
+)
