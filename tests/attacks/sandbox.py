@@ -244,7 +244,7 @@ SYNTAXES = each(
     (body("async with output: pass\nreturn True"), BROKEN),
     (body("return (x := True)"), Gives(True)),
     (body("x = [y := 1, y ** 2]\nreturn (z := x == [1, 1])"), Gives(True)),
-    (body("global evaluate\nevaluate = None\nreturn True"), Gives(True)),
+    (body("global evaluate\nevaluate = None\nreturn True"), NAUGHT),
     (body("nonlocal x\nreturn True"), Failed(FAILED)),
     (code("import functools\n@functools.cache\ndef evaluate(output, context): return True"), NAUGHT),
     (code("def d(f): return lambda *a: 1\n@d\ndef evaluate(output, context): return True"), NAUGHT),

@@ -32,6 +32,20 @@ def doubling(depth: int, keyword: str = "allOf") -> Json:
     return {"$defs": {**definitions, f"d{depth}": {"type": "object"}}, "$ref": "#/$defs/d0"}
 
 
+def coming_back(depth: int) -> Json:
+    """Write definitions that refer twice to the next, below two keys, and to the first at the end."""
+    definitions = {
+        f"d{level}": {"properties": {key: {"$ref": f"#/$defs/d{level + 1}"} for key in "kl"}} for level in range(depth)
+    }
+    ends = {f"d{depth}": {"properties": {key: {"$ref": "#/$defs/d0"} for key in "klm"}}}
+    return {"$defs": {**definitions, **ends}, "$ref": "#/$defs/d0"}
+
+
+def every(name: str, count: int) -> dict[str, Json]:
+    """Refer to the same definition below many keys."""
+    return {"properties": {f"{name}{number}": {"$ref": "#/$defs/a"} for number in range(count)}}
+
+
 REFERENCES = group(
     "reference",
     NOT_FETCHED,
@@ -84,6 +98,12 @@ RECURSION = each(
     (matching(doubling(40, "anyOf")), Refused(INVALID)),
     (matching(doubling(40, "oneOf")), Refused(INVALID)),
     (matching(doubling(25)), Refused(INVALID)),
+    (matching(doubling(14)), Refused(INVALID)),
+    (matching({"title": "another"} | doubling(14)), Refused(INVALID)),
+    (matching(coming_back(60)), Refused(INVALID)),
+    (matching(coming_back(13)), Refused(INVALID)),
+    (matching(coming_back(5)), Gives(True)),
+    (matching({"$defs": {"a": every("p", 200)}, **every("q", 95)}), Gives(True)),
 )
 
 PATTERNS = each(
@@ -99,6 +119,12 @@ PATTERNS = each(
     (matching({"properties": {"text": {"pattern": "((a{100}){100}){100}"}}}), Refused(INVALID)),
     (matching({"properties": {"text": {"pattern": "(a?){400}a{400}b"}}}), Gives(False)),
     (matching({"properties": {"text": {"pattern": "("}}}), Refused(INVALID)),
+    (
+        matching({"pattern": "|".join(f"(?=\\w{{20}}{number})" for number in range(300))}),
+        Refused(INVALID, "look around"),
+    ),
+    (matching({"pattern": "|".join(f"(?=\\w{{20}}{number})" for number in range(30))}), Gives(True)),
+    (matching({"pattern": "".join(f"(a)\\{number}" for number in range(1, 60))}), Refused(INVALID, "or back")),
     (matching({"properties": {"text": {"pattern": "(" * 3000 + ")" * 3000}}}), Refused(INVALID)),
     (matching({"properties": {"text": {"pattern": "a?" * 500_000}}}), Refused(INVALID)),
     (matching({"patternProperties": {"b?" * 500_000: True}}), Refused(INVALID)),

@@ -70,6 +70,30 @@ LOOPS = group(
     "{% for a in range(100000) %}{% set x = nodes.numbers.output[1:] %}{% endfor %}",
     "{% for a in range(100000) %}{% set x = nodes.numbers.output + [1] %}{% endfor %}",
     "{% for a in range(100000) %}{% set x = nodes.numbers.output|batch(3)|list %}{% endfor %}",
+    "{% for a in range(100000) %}{% if -1 in nodes.numbers.output %}{% endif %}{% endfor %}",
+    "{% for a in range(100000) %}{% if nodes.many.output == nodes.many.output[:] %}{% endif %}{% endfor %}",
+    "{% for a in range(100000) if -1 in nodes.numbers.output %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.many.output + nodes.numbers.output %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.numbers.output * 90 %}{% endfor %}",
+    "{% for a in range(100000) %}{% if 'ab' in nodes.long.output %}{% endif %}{% endfor %}",
+    "{% for a in range(100000) %}{% if -1 in nodes.plain.output.values() %}{% endif %}"
+    "{% if 0.5 in range(100000) %}{% endif %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = nodes.long.output[::-1] %}{% endfor %}",
+    "{% for a in range(100000) %}{% set x = ''.join(nodes.numbers.output) %}{% endfor %}",
+    "{% for a in [range(99999)|batch(1)|list] recursive %}{% if -1 in nodes.numbers.output %}{% endif %}"
+    "{% if loop.depth == 1 %}{{ loop(a) }}{% endif %}{% endfor %}",
+    "{% if -1 in nodes.numbers.output %}{% endif %}" * 1000,
+    "{% if 'ab' in nodes.long.output %}{% endif %}" * 1000,
+    "{% set x = nodes.long.output[1:] %}" * 1000,
+    "{{ (nodes.numbers.output * 50)|sort|first }}",
+    "{{ (nodes.numbers.output * 50)|groupby(0)|list }}",
+    "{{ (nodes.numbers.output * 50)|map(attribute='a.b.c.d.e.f.g')|list }}",
+    "{{ (['x'] * 400000)|selectattr('0" + ".0" * 9000 + "')|list }}",
+    "{{ (['x'] * 400000)|join(attribute='0" + ".0" * 9000 + "') }}",
+    "{{ (['x'] * 90000)|sort(attribute='0" + ",0" * 9000 + "') }}",
+    "{{ (['x'] * 90000)|groupby('0" + ".0" * 9000 + "') }}",
+    "{{ [nodes.long.output ~ 'b'] * 1000000 == [nodes.long.output ~ 'b'] * 1000000 }}",
+    "{{ nodes.long.output|regex_findall('a')|length }}",
 )
 
 GROWTH = each(
@@ -129,8 +153,15 @@ GROWTH = each(
     ("{{ ([nodes.long.output] * 1000)|string|length }}", NAUGHT),
     ("{{ nodes.long.output|list|json|length }}", NAUGHT),
     ("{{ nodes.long.output.split('')|length }}", NAUGHT),
-    ("{{ [[1] * 1000] * 1000 == [[1] * 1000] * 1000 }}", STEPS),
+    ("{{ [[1] * 1000] * 1000 == [[1] * 1000] * 1000 }}", Gives(True)),
+    ("{{ [[1] * 1000] * 4000 == [[1] * 1000] * 4000 }}", STEPS),
     ("{{ ([[1] * 1000] * 1000)|sum(start=[])|length }}", NAUGHT),
+    ("{{ ([(1,) * 1000] * 1000000)|sum(start=())|length }}", GROWN),
+    ("{{ ([nodes.long.output] * 50)|string|length }}", GROWN),
+    ("{{ ([nodes.long.output] * 50)|json|length }}", GROWN),
+    ("{{ ([nodes.long.output] * 50) ~ '' }}", GROWN),
+    ("{{ {'x': [nodes.long.output] * 50}|urlencode }}", GROWN),
+    ("x{{ nodes.many.output }}" * 200, GROWN),
 )
 
 CAPTURES = group(

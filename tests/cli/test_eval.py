@@ -112,6 +112,35 @@ def test_a_condition_without_an_answer(inside: Inside, condition: str, words: st
     assert problem["code"] == "condition_failed" and words in problem["message"] + problem["hint"]
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "output.score > 1",
+        '{"type": "jsonpath", "query": "$.score", "operator": ">", "value": 1}',
+        '{"type": "schema_validation", "schema": {"type": "object"}}',
+    ],
+)
+def test_an_output_that_was_not_given_can_be(inside: Inside, condition: str) -> None:
+    ended = inside("eval", "-c", condition)
+    assert ended.code == exits.FAILED
+    assert "output is not available here" in ended.err and "→ give it one: --output JSON" in ended.err
+
+
+def test_a_part_that_fails_is_named(inside: Inside) -> None:
+    inner = {"type": "composite", "operator": "OR", "conditions": ["output.n > 5", "output.nope > 1"]}
+    condition = {"type": "composite", "operator": "AND", "conditions": ["output.n == 1", inner]}
+    ended = inside("eval", "-c", json.dumps(condition), "--output", '{"n": 1}', "--json")
+    assert ended.json["problems"][0]["path"] == "/conditions/1/conditions/1"
+
+
+@pytest.mark.parametrize(("given", "hint"), [("o.json", "→ a file is written @o.json"), ("{", ""), ("@nope.json", "")])
+def test_the_name_of_a_file_is_not_json(inside: Inside, given: str, hint: str) -> None:
+    ended = inside("eval", "-c", "output > 1", "--output", given)
+    assert ended.code == exits.REFUSED
+    assert hint in ended.err
+    assert bool(hint) is ("a file is written" in ended.err)
+
+
 def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
     condition = '{"type": "composite", "operator": "XOR", "conditions": ["output >", {"type": "nope"}]}'
     given = ("--output", "{", "--context", "[]", "--inputs", "3")

@@ -120,13 +120,19 @@ def test_a_file_that_cannot_be_a_store(tmp_path: Path, name: str) -> None:
     case.prepare(path)
     before = digests(tmp_path)
     refused(process(*LOOKING, "--store", f"sqlite:///{path}"), case.code, case.words)
-    told = process(*LOOKING, "--store", f"sqlite:///{path}", "--json")
-    assert told.json["problems"][0]["code"].startswith(case.code)
-    assert told.json["problems"][0]["hint"]
     assert digests(tmp_path) == before, "a file that was refused was changed"
     with pytest.raises(Rejected) as refusal, tidemill.open(f"sqlite:///{path}", work=False) as mill:
         mill.find()
     assert refusal.value.problems[0].code.startswith(case.code)
+
+
+@pytest.mark.parametrize("name", ["a text", "newer"])
+def test_a_refusal_as_json(tmp_path: Path, name: str) -> None:
+    case, path = CASES[name], tmp_path / "a.db"
+    case.prepare(path)
+    told = process(*LOOKING, "--store", f"sqlite:///{path}", "--json")
+    assert told.json["problems"][0]["code"].startswith(case.code)
+    assert told.json["problems"][0]["hint"]
 
 
 URLS = {
@@ -152,7 +158,7 @@ def test_a_url_that_would_name_another_file(tmp_path: Path, url: str, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["a text", "another program's", "newer", "another checksum"])
+@pytest.mark.parametrize("name", ["another program's", "newer"])
 def test_workers_and_writers_are_refused_like_everybody(tmp_path: Path, name: str) -> None:
     case, path = CASES[name], tmp_path / "a.db"
     case.prepare(path)

@@ -11,8 +11,18 @@ from tests.engine.people import signal, waits
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.payloads import encode_value
-from tidemill.handlers.contract import Handler, Return
-from tidemill.kernel.events import BlobRef, NodeCompleted, NodeSkipped, NodeWaiting, Route
+from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.kernel.events import (
+    Admission,
+    BlobRef,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    Route,
+)
 from tidemill.kernel.model import NodeType
 
 LONG = {"text": "x" * 100_000, "n": 1}
@@ -69,8 +79,37 @@ async def test_the_default_has_read_what_every_rule_read(mill: Mill) -> None:
         document(node("a", config=0), node("b", "a", config=1, branch=branch), node("x"), node("y"), node("z"))
     )
     route = await route_of(mill, run.run_id, "b")
-    assert (route.branch, route.rule, route.reason) == (("z",), -1, "no rule matched")
+    assert (route.branch, route.rule) == (("z",), -1)
+    assert route.reason == "no rule matched: (1) output > 1 is false, (2) ctx.a.output > 1 is false"
     assert route.reads == (("output", digest(1)), ("ctx.a", digest(0)))
+
+
+@simulated
+async def test_of_many_rules_the_first_ones_are_told(mill: Mill) -> None:
+    worker = await mill.process()
+    names = [f"x{number}" for number in range(8)]
+    branch = rules(*((f"output == {name[1:]}", name) for name in names))
+    run = await worker.run(document(node("a", config=99, branch=branch), *map(node, names)))
+    reason = (await route_of(mill, run.run_id, "a")).reason
+    assert reason.startswith("no rule matched: (1) output == 0 is false, (2)")
+    assert reason.endswith("(5) output == 4 is false, and 3 more")
+
+
+@simulated
+async def test_a_decision_that_fails_says_which_and_over_what(mill: Mill) -> None:
+    worker = await mill.process()
+    both = {"type": "composite", "operator": "AND", "conditions": ["inputs.n > 0", "output.x > 1"]}
+    nested = {"type": "composite", "operator": "NOT", "conditions": [both]}
+    branch = rules(("inputs.n > 5", "x"), (nested, "y"))
+    run = await worker.run(document(node("a", config={}, branch=branch), node("x"), node("y")), {"n": 1})
+    (failed,) = await mill.of(run.run_id, NodeFailed, "a")
+    assert failed.error.message == (
+        'rule 2 of 2, /conditions/0/conditions/1: output has no key "x" (it is empty) (in `output.x > 1`)'
+    )
+    assert failed.error.hint
+    assert failed.reads == (("output", digest({})), ("inputs", digest({"n": 1})))
+    (step,) = [step for step in await worker.engine.path(run.run_id) if step["node"] == "a"]
+    assert step["reads"] == dict(failed.reads)
 
 
 @simulated
@@ -202,6 +241,65 @@ async def test_a_node_that_is_not_admitted_says_why_and_over_what(mill: Mill) ->
     (skipped,) = await mill.of(run.run_id, NodeSkipped, "b")
     assert skipped.reason == "when: OR: all 2 parts are false"
     assert skipped.reads == (("inputs", digest({"force": False})), ("ctx.a", digest(1)))
+
+
+@simulated
+async def test_a_node_that_is_admitted_says_why_and_over_what(mill: Mill) -> None:
+    """Once per visit: on what begins it, also for a map, which has no attempts of its own."""
+    worker = await mill.process()
+    when = "inputs.n > ctx.a.output"
+    run = await worker.run(
+        document(
+            node("a", config=1),
+            node("b", "a", when=when, branch=rules(("output == null", "x"))),
+            node("m", "a", when=when, map={"over": [1, 2]}, config="{{ item }}"),
+            node("x"),
+            node("plain", "a"),
+        ),
+        {"n": 2},
+    )
+    admission = Admission(f"when: {when} is true", (("inputs", digest({"n": 2})), ("ctx.a", digest(1))))
+    started = {event.node: event.admission for event in await mill.of(run.run_id, NodeStarted)}
+    assert started == {"a": None, "b": admission, "m": None, "x": None, "plain": None}
+    (expanded,) = await mill.of(run.run_id, NodeExpanded)
+    assert expanded.admission == admission
+    way = {step["node"]: step for step in await worker.engine.path(run.run_id)}
+    assert way["b"]["why"] == f"{admission.reason}; rule 1 of 1 matched: output == null is true"
+    assert way["b"]["reads"] == dict(admission.reads) | {"output": digest(None)}
+    assert way["m"]["why"] == admission.reason
+    assert "why" not in way["plain"] or not way["plain"]["why"]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@simulated
+async def test_only_the_first_attempt_says_why_the_visit_happens(mill: Mill, delivery: str) -> None:
+    calls: list[int] = []
+
+    def flaky(context: NodeContext) -> Return:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError
+        return Return(1)
+
+    worker = await mill.process(more=[Handler(NodeType(name="flaky"), flaky)])
+    retry = {"max_attempts": 2, "backoff_seconds": 0}
+    run = await worker.run(
+        document(node("a", type="flaky", when="inputs.go", retry=retry, delivery=delivery)), {"go": True}
+    )
+    first, second = await mill.of(run.run_id, NodeStarted, "a")
+    assert first.admission is not None and first.admission.reason == "when: inputs.go is true"
+    assert second.admission is None
+    (step,) = await worker.engine.path(run.run_id)
+    assert step["why"] == "when: inputs.go is true"
+
+
+@simulated
+async def test_a_when_that_fails_says_over_what(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", when="inputs.n > 1")), {"n": "x"})
+    (failed,) = await mill.of(run.run_id, NodeFailed, "a")
+    assert failed.error.message == "when: > does not take string and int (in `inputs.n > 1`)"
+    assert failed.reads == (("inputs", digest({"n": "x"})),)
 
 
 @simulated

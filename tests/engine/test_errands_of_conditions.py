@@ -107,7 +107,8 @@ async def test_an_errand_without_an_answer_fails_the_visit(mill: Mill, fields: d
     targets = [node("x0"), *([node("z")] if "branch" in fields else [])]
     run = await worker.run(document(node("a", config=MANY, **fields), *targets))
     assert run.status == "FAILED"
-    assert run.error == {"code": "condition_failed", "message": f"{POSITIVE} took too long", "hint": "look at less"}
+    message = f"{'rule 1 of 1' if 'branch' in fields else 'loop'}: {POSITIVE} took too long"
+    assert run.error == {"code": "condition_failed", "message": message, "hint": "look at less"}
     assert len(await mill.of(run.run_id, NodeFailed, "a")) == 1, "the same values fail again, so it is not retried"
 
 

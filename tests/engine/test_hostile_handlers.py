@@ -39,6 +39,12 @@ def test_what_would_stop_a_program_stops_only_the_node(function: Callable[..., A
     assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "exception")
 
 
+def test_an_interrupt_in_the_loop_is_a_failure_too() -> None:
+    node = {"config": {"function": "f", "isolation": "inline"}, "retry": {"max_attempts": 1}}
+    view = run(interrupted_in_thread, node)
+    assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "exception")
+
+
 STUBBORN_S = 2.5
 """How long a handler goes on that ignores its cancellation; the engine stops waiting for it much earlier."""
 

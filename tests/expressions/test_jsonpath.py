@@ -610,3 +610,23 @@ def test_the_nodes_of_a_scope_may_be_outputs_of_any_kind() -> None:
     assert evaluate(parsed("$.a.output", "==", None, source="ctx"), scope).value
     assert evaluate(parsed("$.b.output", "contains", "ex", source="ctx"), scope).value
     assert evaluate(parsed("$.c.output", "max_eq", 2, source="ctx"), scope).value
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message", "hint"),
+    [
+        ("(", "cannot be compiled: missing )", r"is written \( or \["),
+        ("a)", "cannot be compiled: unexpected )", r"is written \( or \["),
+        ("(?=a)", "cannot be compiled: invalid perl operator", "look-around"),
+    ],
+)
+def test_a_pattern_that_cannot_be_compiled_says_why(pattern: str, message: str, hint: str) -> None:
+    raw = {"type": "jsonpath", "query": f"$[?match(@, '{pattern}')]", "operator": "exists"}
+    condition, (problem,) = parse_condition(raw)
+    assert condition is None
+    assert message in problem.message and hint in problem.hint
+
+
+def test_blanks_may_follow_the_length() -> None:
+    condition, problems = parse_condition({"type": "jsonpath", "query": "$.l.length() ", "operator": "==", "value": 1})
+    assert condition is not None, problems

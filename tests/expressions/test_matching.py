@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +61,35 @@ def test_the_reason_names_the_schema() -> None:
     scope = replace(AFTER, output=1)
     assert evaluate(matching({"type": "integer"}), scope).reason == "the output's match with the schema is true"
     titled = evaluate(matching({"title": "Order", "type": "string"}, invert=True), scope)
-    assert titled.reason == 'the output\'s mismatch with the schema "Order" is true'
+    assert titled.reason == 'the output\'s mismatch with the schema "Order" is true, since it does not keep `type`'
+
+
+@pytest.mark.parametrize(
+    ("schema", "output", "since"),
+    [
+        (DONE, {"status": "success"}, ', since it has no key "data"'),
+        (DONE, {"status": "secret", "data": [1]}, ", since /status does not keep `const`"),
+        ({"properties": {"a": {"required": ["b"]}}}, {"a": {}}, ', since /a has no key "b"'),
+        ({"items": {"type": "string"}}, ["x", 1], ", since /1 does not keep `type`"),
+        (False, 1, ", since it does not keep `false`"),
+    ],
+)
+def test_a_mismatch_says_where_it_is_and_never_the_value(schema: Any, output: Any, since: str) -> None:
+    scope = replace(AFTER, output=output)
+    assert evaluate(matching(schema), scope).reason == f"the output's match with the schema is false{since}"
+    assert evaluate(matching(schema, invert=True), scope).reason.endswith(f" is true{since}")
+
+
+def test_a_mismatch_is_explained_only_if_that_ends_soon() -> None:
+    """The library lists all that is wrong below an `anyOf`, once for every item."""
+    schema = {"anyOf": [{"items": {"anyOf": [{"const": number} for number in range(130)]}}]}
+    began = time.thread_time()
+    assert evaluate(matching(schema), replace(AFTER, output=["x" * 30] * 30)).reason.endswith("`anyOf`")
+    assert time.thread_time() - began < 0.2
+    long = "the output's match with the schema is false"
+    assert evaluate(matching(schema), replace(AFTER, output=["x"] * 31)).reason == long
+    assert evaluate(matching(schema), replace(AFTER, output=["x" * 1025])).reason == long
+    assert evaluate(matching(schema | {"title": "x" * 2000}), replace(AFTER, output=["x"])).reason.endswith("is false")
 
 
 def test_the_normal_form_is_stable() -> None:

@@ -302,6 +302,14 @@ def test_the_parameters_may_have_other_names() -> None:
     assert sandbox({"type": "python_sandbox", "code": "def evaluate(*both): return True"}).references.dynamic
 
 
+def test_the_last_definition_counts() -> None:
+    code = (
+        "_output = _answer = 1\ndef evaluate(a, b): return len(b)\ndef evaluate(output, context): return context['a']"
+    )
+    found = sandbox({"type": "python_sandbox", "code": code}).references
+    assert found == References(frozenset({"a"}), frozenset({"ctx"}))
+
+
 HIDDEN = [
     "def loud(f):\n    def inner(o, c): return len(c) == 4\n    return inner\n@loud\n{plain}",
     "{plain}\ndef other(o, c): return len(c) == 4\nevaluate = other",

@@ -72,6 +72,8 @@ from tidemill.expressions.templates import compile_template
         ("'<b>' | escape ~ '<'", "&lt;b&gt;<"),
         ("('<b>' | e) + '<'", "&lt;b&gt;<"),
         ("'<b>' | safe", "<b>"),
+        ("'hé' | b64", "aMOp"),
+        ("'??>' | b64(urlsafe=true)", "Pz8-"),
         ("'hé' | b64encode", "aMOp"),
         ("'??>' | b64encode", "Pz8+"),
         ("'??>' | b64encode(urlsafe=true)", "Pz8-"),

@@ -171,6 +171,27 @@ def test_a_pattern_has_little_memory() -> None:
     assert "too large" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("(", "every ( needs its )"),
+        ("a)", "every ) needs its ("),
+        ("[a", "every [ needs its ]"),
+        ("[z-a]", "the lower end first"),
+        ("*a", "after what they repeat"),
+        ("a**", "two repetitions"),
+        ("a\\\\", "a backslash that means itself"),
+        ("(?=a)", "look-around"),
+        ("(a)\\\\1", "back references"),
+        ("a{2000}", "{n,m} goes up to 1000"),
+        ("\\\\pL{1000}", "fewer repetitions"),
+    ],
+)
+def test_a_hint_is_about_the_mistake(pattern: str, hint: str) -> None:
+    (problem,) = check_template(f"{{{{ x is search('{pattern}') }}}}")[0]
+    assert hint in problem.hint
+
+
 def test_a_pattern_is_short() -> None:
     assert rendered(f"'x' is search('{'a' * PATTERN_MAX}')") is False
     (problem,) = check_template(f"{{{{ x is search('{'a' * (PATTERN_MAX + 1)}') }}}}")[0]

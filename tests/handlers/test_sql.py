@@ -71,9 +71,10 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT 1; SELECT 2", "more than one statement"),
         ("SELECT body FROM records", "a table of the store's own"),
         ("DELETE FROM jobs", "a table of the store's own"),
+        ("INSERT INTO sqlite_master (name) VALUES (1)", "may not be modified"),
         ("INSERT INTO streams (id) VALUES (1)", "a table of the store's own"),
         ("DROP TABLE rows", "a table of the store's own"),
-        ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "a table of the store's own"),
+        ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "only tables and indexes"),
         ("COMMIT", "the store's own affair"),
         ("SAVEPOINT mine", "the store's own affair"),
         ("PRAGMA synchronous = OFF", "pragmas are not allowed"),
@@ -81,6 +82,19 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "longer than"),
         ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10001) SELECT i FROM n", "10000 rows"),
         ("SELECT x'00ff' AS raw", "holds bytes"),
+        ("SELECT 9e999 AS much", "JSON does not have"),
+        ("SELECT 1 AS a, 2 AS a", "two columns"),
+        ("SELECT length(randomblob(500000000))", "too big"),
+        ("SELECT load_extension('x')", "extensions"),
+        ("CREATE TEMP TABLE records (n)", "only"),
+        ("CREATE TEMP VIEW jobs AS SELECT 1", "only"),
+        ("CREATE TEMP TRIGGER t AFTER INSERT ON main.orders BEGIN DELETE FROM records; END", "only"),
+        ("CREATE TRIGGER t AFTER INSERT ON orders BEGIN DELETE FROM orders; END", "only tables and indexes"),
+        ("CREATE VIEW v AS SELECT * FROM orders", "only tables and indexes"),
+        ("CREATE VIRTUAL TABLE f USING fts5(x)", "only tables and indexes"),
+        ("CREATE TABLE jobs (n)", "a table of the store's own"),
+        ("ANALYZE", "only tables and indexes"),
+        ("VACUUM", "o"),
         ("SELECT ?", "Binding"),
     ],
 )
@@ -91,6 +105,49 @@ def test_what_cannot_be_done_is_a_failure_and_leaves_nothing(store: Path, statem
     assert run.nodes["ask"]["attempts"] == 1, "the same statement would fail again"
     # The store works on as before.
     assert ran(store, asks("INSERT INTO orders (customer) VALUES ('later')")).status == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"), [({"n": 1 << 70}, "cannot be bound"), ({"m": 1}, "'n' is missing"), ({}, "'n' is missing")]
+)
+@pytest.mark.parametrize("database", ["store", "crm"])
+def test_parameters_that_do_not_fit(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str, parameters: Any, said: str
+) -> None:
+    made(tmp_path / "crm.db", "CREATE TABLE t (n)").close()
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", f"sqlite:///{tmp_path / 'crm.db'}")
+    run = ran(store, asks("SELECT :n AS n", database, parameters=parameters))
+    assert (run.error["code"], run.nodes["ask"]["attempts"]) == ("sql_failed", 1)
+    assert said in run.error["message"]
+
+
+def test_tables_and_indexes_can_be_made_and_changed(store: Path) -> None:
+    for text in (
+        "CREATE TABLE more (id INTEGER PRIMARY KEY AUTOINCREMENT, n)",
+        "CREATE INDEX more_n ON more (n)",
+        "ALTER TABLE more ADD COLUMN m",
+        "INSERT INTO more (n, m) VALUES (1, 2)",
+        "DROP INDEX more_n",
+        "DROP TABLE more",
+    ):
+        run = ran(store, asks(text))
+        assert run.status == "COMPLETED", (text, run.error)
+
+
+def test_a_statement_elsewhere_that_nobody_waits_for_is_given_up(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "crm.db", "CREATE TABLE t (n)").close()
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", f"sqlite:///{tmp_path / 'crm.db'}")
+    counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30000000)"
+    slow = f"{counting} INSERT INTO t SELECT max(i) FROM n"
+    document = asks(slow, "crm")
+    document["nodes"][0] |= {"timeout_seconds": 0.3, "retry": {"max_attempts": 1}}
+    assert ran(store, document).error["code"] == "timeout"
+    begun = time.monotonic()
+    assert ran(store, asks("INSERT INTO t VALUES (7)", "crm")).status == "COMPLETED"
+    assert time.monotonic() - begun < 4, "the statement that was given up still holds the file"
+    assert made(tmp_path / "crm.db").execute("SELECT n FROM t").fetchall() == [(7,)]
 
 
 def test_the_tables_of_the_store_are_known() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemill.kernel.codec import encode_event
 from tidemill.kernel.events import (
+    Admission,
     AnyEvent,
     ApprovalDecided,
     ApprovalDelegated,
@@ -63,6 +64,7 @@ from tidemill.kernel.events import (
 ERROR = Error("boom", "it broke", "ValueError", True, "try again", ("KeyError: x",), "Traceback …", 4)
 BLOB = BlobRef("sha256:00ff", 70_000, "text/plain", "big")
 READS = (("output", "sha256:" + "0" * 64),)
+ADMISSION = Admission("when: inputs.x is true", READS)
 ROUTE = Route(False, ("b", "c"), 1, "output.x > 3", "output.y is false", READS)
 
 FACT: dict[str, Any] = {"at_ms": 1_760_000_000_123, "cause": 7, "actor": "user:ann", "command": "cmd-1"}
@@ -107,9 +109,9 @@ SAMPLES: tuple[AnyEvent, ...] = (
     RunFailed(**FACT, node="a", visit=2, error=ERROR, consumed=3, counter=4, unread=("paid",)),
     RunCancelled(**FACT, reason="not needed", consumed=3, counter=4, unread=("paid",)),
     NodeScheduled(**AT, until=9, held=True, hop=4, resumed=b"null", recall=True),
-    NodeStarted(**AT, attempt=2, token=99, worker="w1"),
+    NodeStarted(**AT, attempt=2, token=99, worker="w1", admission=ADMISSION),
     NodeCheckpointed(**AT, attempt=2, value=b'{"page":7}'),
-    NodeExpanded(**AT, count=1_000, items=BLOB, window=50, token=99),
+    NodeExpanded(**AT, count=1_000, items=BLOB, window=50, token=99, admission=ADMISSION),
     NodeWaiting(
         **AT,
         **ATTEMPT,
@@ -134,6 +136,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         tolerated=True,
         output=b'{"error":{}}',
         lost=True,
+        reads=READS,
     ),
     NodeSkipped(**END, reason="when", token=99, reads=READS),
     NodeCancelled(**END, reason="the run was cancelled", unknown=True),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, said
+from tidemill.errors import Rejected
 from tidemill.kernel.compile.ancestry import at_least
 
 LOOP = {"condition": "output.again", "max_iterations": 3}
@@ -246,6 +247,19 @@ def test_a_condition_of_any_kind_reads_only_what_can_have_run(condition: Any) ->
     ]
     assert said(document(node("z", when=condition("nobody")))) == [("unknown_reference", "/nodes/0/when")]
     assert said(document(node("z", when=condition("z")))) == [("self_reference", "/nodes/0/when")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"when": "ctx.nobody.output == 1"}, "`ctx.<id>.output` in a condition"),
+        ({"config": "{{ nobody.output }}"}, "`<id>.output`, an input"),
+    ],
+)
+def test_the_hint_writes_a_node_as_it_is_written_there(fields: dict[str, Any], hint: str) -> None:
+    with pytest.raises(Rejected) as refusal:
+        compiled(node("z", **fields))
+    assert hint in refusal.value.problems[0].hint
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,11 @@ def told(*nodes: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        ({"when": WRONG}, "when/expression"),
+        ({"when": WRONG}, "when"),
         ({"when": {"type": "cel", "expression": WRONG}}, "when/expression"),
         ({"when": BOTH}, "when/conditions/1/expression"),
-        ({"loop": {"condition": WRONG, "max_iterations": 2, "timeout_path": ["x"]}}, "loop/condition/expression"),
-        ({"branch": {"rules": [{"condition": WRONG, "next_nodes": ["x"]}]}}, "branch/rules/0/condition/expression"),
+        ({"loop": {"condition": WRONG, "max_iterations": 2, "timeout_path": ["x"]}}, "loop/condition"),
+        ({"branch": {"rules": [{"condition": WRONG, "next_nodes": ["x"]}]}}, "branch/rules/0/condition"),
     ],
 )
 def test_wherever_a_condition_stands(fields: dict[str, Any], key: str) -> None:
@@ -71,7 +71,94 @@ def test_wherever_a_condition_stands(fields: dict[str, Any], key: str) -> None:
 )
 def test_what_is_known_of_values(condition: str, message: str) -> None:
     found = told(node("a", type="score"), node("h", "a", type="human"), node("b", "h", when=condition))
-    assert found == [("/nodes/2/when/expression", f"node `b`: {message}")]
+    assert found == [("/nodes/2/when", f"node `b`: {message}")]
+
+
+def computed(expression: str) -> dict[str, Any]:
+    return {"type": "cross_node_comparison", "expression": expression}
+
+
+def compared(left: Any, operator: str, right: Any) -> dict[str, Any]:
+    return {"type": "cross_node_comparison", "left": left, "operator": operator, "right": right}
+
+
+def queried(query: str, operator: str, value: Any = 1, source: str = "ctx") -> dict[str, Any]:
+    return {"type": "jsonpath", "query": query, "operator": operator, "value": value, "source": source}
+
+
+SCORE, ATTEMPTS = {"node": "a", "path": "score"}, {"node": "a", "path": "meta.attempts"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "key", "message"),
+    [
+        (computed("inputs.flag * 2 > 5"), "expression", "* does not take inputs.flag (a string) and a double"),
+        (computed("ctx.a.score > 'x'"), "expression", "> does not take ctx.a.output.score (a double) and a string"),
+        (
+            compared(ATTEMPTS, ">", {"value": "x"}),
+            "operator",
+            "> does not take ctx.a.meta.attempts (an integer) and a string",
+        ),
+        (
+            compared(ATTEMPTS, "==", {"node": "a", "path": "meta.status"}),
+            "operator",
+            "== does not take ctx.a.meta.attempts (an integer) and ctx.a.meta.status (a string)",
+        ),
+        (
+            compared({"value": 1}, "in", {"node": "a", "path": "meta.status"}),
+            "operator",
+            "in does not take an integer and ctx.a.meta.status (a string)",
+        ),
+        (
+            compared({"node": "a", "path": "meta.tries"}, ">", {"value": 1}),
+            "left/path",
+            'ctx.a.meta never has a key "tries"',
+        ),
+        (
+            queried("$.a.meta.status", ">", 3),
+            "operator",
+            "> does not take ctx.a.meta.status (a string) and an integer",
+        ),
+        (
+            queried("$.a.output.score", "in", ["x"], "ctx") | {"operator": "contains", "value": "x"},
+            "operator",
+            "contains does not take ctx.a.output.score (an integer) and a string",
+        ),
+        (queried("$.a.meta.tries", ">"), "query", 'ctx.a.meta never has a key "tries"'),
+        (queried("$.a.output.score.length()", ">"), "query", "ctx.a.output.score (an integer) has no length"),
+    ],
+)
+def test_every_kind_is_checked(condition: dict[str, Any], key: str, message: str) -> None:
+    nested = {"type": "composite", "operator": "NOT", "conditions": [condition]}
+    assert told(node("a", type="score"), node("b", "a", when=condition)) == [
+        (f"/nodes/1/when/{key}", f"node `b`: {message}")
+    ]
+    assert told(node("a", type="score"), node("b", "a", when=nested)) == [
+        (f"/nodes/1/when/conditions/0/{key}", f"node `b`: {message}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        computed("inputs.amount * 1.5 > 2 && ctx.a.score / 2 == 1"),
+        compared(SCORE, ">", {"value": 1.5}),
+        compared(SCORE, "==", {"value": None}),
+        compared({"node": "a", "path": "meta.tries", "default": 1}, ">", {"value": 1}),
+        compared({"node": "a", "path": "meta.status"}, "contains", {"value": "COMP"}),
+        compared({"value": "x"}, "in", {"node": "a", "path": "any"}),
+        compared({"node": "a", "path": "list[0].x"}, ">", {"value": 1}),
+        queried("$.a.meta.tries", "exists", False),
+        queried("$.a.meta.tries", "!=", 1),
+        queried("$.a.meta.status", "in", ["COMPLETED"]),
+        queried("$.a.output.score", "sum_gt", 1),
+        queried("$.a.meta.status.length()", ">", 1),
+        queried("$.a.output[0].score", ">", "x"),
+        queried("$.*.output.score", ">", "x"),
+    ],
+)
+def test_nothing_is_said_of_what_may_work(condition: dict[str, Any]) -> None:
+    compile_document(document(node("a", type="score"), node("b", "a", when=condition), inputs=INPUTS), TYPES)
 
 
 def test_a_node_sees_its_own_output() -> None:
@@ -106,6 +193,8 @@ def test_nothing_is_said_where_nothing_is_known(first: dict[str, Any], inputs: A
     ("one", "other"),
     [
         ("output > 1", {"type": "cel", "expression": "output > 1"}),
+        ("output > 1", "(output  >  1) // the same"),
+        (computed("current.x > 1"), computed("current.x>1.0")),
         (
             {"type": "composite", "operator": "OR", "conditions": ["output > 1", "output < 0"]},
             {

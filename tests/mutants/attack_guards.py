@@ -90,7 +90,7 @@ ATTACKS: tuple[Guard, ...] = (
         name="schema-patterns-are-short",
         why="To refuse a pattern of a megabyte would hold up the engine for seconds.",
         file="expressions/schema.py",
-        snippet="if sum(map(len, _patterns(schema))) > PATTERNS_TEXT_MAX:",
+        snippet="if sum(map(len, patterns)) > PATTERNS_TEXT_MAX:",
         sabotage="if False:",
         test=f"{CORPUS}[schema-patterns]",
     ),

@@ -8,6 +8,7 @@ DECISIONS = "tests/engine/test_decisions.py::"
 ERRANDS = "tests/engine/test_errands_of_conditions.py::"
 BORROWING = "tests/engine/test_borrowing.py::"
 OPERANDS = "tests/kernel/test_operands.py::"
+CEL_TESTS = "tests/expressions/test_cel.py"
 TYPES = "tests/expressions/test_cel_types.py::"
 
 KERNEL_DECISIONS: tuple[Guard, ...] = (
@@ -55,6 +56,30 @@ ENGINE_DECISIONS: tuple[Guard, ...] = (
         test=DECISIONS + "test_a_branch_keeps_the_rule_the_reason_and_what_was_read",
     ),
     Guard(
+        name="admission-kept",
+        why="Nobody could tell later why a visit happened that might have been skipped.",
+        file="engine/attempt.py",
+        snippet="        self.admission = answer\n",
+        sabotage="",
+        test=DECISIONS + "test_a_node_that_is_admitted_says_why_and_over_what",
+    ),
+    Guard(
+        name="failed-decision-keeps-what-it-read",
+        why="Nobody could tell later which value a condition failed over.",
+        file="engine/routes.py",
+        snippet="hint=error.hint), reads=reads)",
+        sabotage="hint=error.hint))",
+        test=DECISIONS + "test_a_decision_that_fails_says_which_and_over_what",
+    ),
+    Guard(
+        name="agent-chooses-what-it-may",
+        why="A node could go a way that its document does not offer it.",
+        file="engine/routes.py",
+        snippet="if name not in branch.available]",
+        sabotage="if name not in branch.available and name not in branch.default]",
+        test="tests/engine/test_attempt_phases.py::test_an_agent_chooses_within_its_closed_set[True-chosen6-FAILED-taken6]",
+    ),
+    Guard(
         name="decision-reads-only-what-was-looked-at",
         why="A condition that was decided without looking at a node would be an error because nobody has looked.",
         file="engine/readings.py",
@@ -96,6 +121,22 @@ EXPRESSION_DECISIONS: tuple[Guard, ...] = (
         snippet="        if is_small(data):\n",
         sabotage="        if True:\n",
         test=ERRANDS + "test_an_errand_carries_the_condition_its_scope_and_its_deadline",
+    ),
+    Guard(
+        name="mismatch-explained-in-bounds",
+        why="All that is wrong with a large output would be listed, in this process, for one line of text.",
+        file="expressions/matching.py",
+        snippet="if not self.is_short or not is_small(scope.output, EXPLAINED_ITEMS_MAX, EXPLAINED_TEXT_MAX):",
+        sabotage="if False:",
+        test="tests/expressions/test_matching.py::test_a_mismatch_is_explained_only_if_that_ends_soon",
+    ),
+    Guard(
+        name="integer-without-room-put-aside",
+        why="One large number would fail every condition over the value that it stands in.",
+        file="expressions/cel.py",
+        snippet="_asked(program, put_aside(data))",
+        sabotage="_asked(program, data)",
+        test=f"{CEL_TESTS}::test_an_integer_without_room_is_equal_to_itself_only[inputs == inputs-True-{1 << 64}]",
     ),
     Guard(
         name="types-of-what-is-asked-for-first",

@@ -351,7 +351,7 @@ ENGINE: tuple[Guard, ...] = (
         name="condition-that-fails-decides-nothing",
         why="A condition that cannot be evaluated would silently choose a way.",
         file="engine/routes.py",
-        snippet='return Failed(error=Error("condition_failed", error.message, hint=error.hint))',
+        snippet="return _undecided(where, error, reads(asked))",
         sabotage="return Route(None, node.branch.default if node.branch else None)",
         test=TESTS + "test_a_condition_that_fails_decides_nothing",
     ),

@@ -12,9 +12,11 @@ from tests.mutants.guard import Guard
 from tests.mutants.isolation_guards import ISOLATION
 from tests.mutants.jsonpath_guards import JSONPATH
 from tests.mutants.kernel_guards import KERNEL
+from tests.mutants.mail_guards import CONNECTIONS, MAIL
 from tests.mutants.model_guards import MODELS
 from tests.mutants.pipeline_guards import PIPELINES
 from tests.mutants.python_guards import HOSTILE, PYTHON
+from tests.mutants.shell_guards import COMMANDS
 from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
 from tests.mutants.template_guards import TEMPLATES
@@ -44,10 +46,13 @@ GUARDS: tuple[Guard, ...] = (
     *ATTACKS,
     *EGRESS,
     *SECRECY,
+    *CONNECTIONS,
     *CALLS,
     *MODELS,
     *PIPELINES,
     *PYTHON,
+    *COMMANDS,
+    *MAIL,
     *NODE_TYPES,
     *EARS,
 )

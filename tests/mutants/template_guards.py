@@ -8,6 +8,9 @@ METER = "expressions/meter.py"
 PATTERNS = "expressions/patterns.py"
 BOUNDS = "tests/expressions/test_template_bounds.py"
 MATCHING = "tests/expressions/test_template_patterns.py"
+TIME = "tests/expressions/test_template_time.py"
+LARGE = f"{TIME}::test_steps_over_large_values_end_at_a_limit"
+STEP = f"{TIME}::test_no_step_takes_long_or_much_memory"
 
 TEMPLATES: tuple[Guard, ...] = (
     Guard(
@@ -49,6 +52,110 @@ TEMPLATES: tuple[Guard, ...] = (
         snippet="meter.spend(1 + (len(whole) >> 6))",
         sabotage="meter.spend(1)",
         test=f"{BOUNDS}::test_the_strings_of_a_value_share_one_budget",
+    ),
+    Guard(
+        name="passes-look-at-the-clock",
+        why="A loop whose body is made of small things would go on after its time.",
+        file="expressions/pacing.py",
+        snippet="self._payer.tick()",
+        sabotage="pass",
+        test=f"{TIME}::test_a_loop_looks_at_the_clock_in_every_pass",
+    ),
+    Guard(
+        name="compared-values-are-weighed",
+        why="A template would compare the large outputs of other nodes for hours.",
+        file="expressions/rewriting.py",
+        snippet="return self._filter(node, COMPARED, [], node.lineno)",
+        sabotage="return node",
+        test=f"{LARGE}[in-row]",
+    ),
+    Guard(
+        name="operators-are-paid-for",
+        why="A template would put large lists together for hours.",
+        file="expressions/environment.py",
+        snippet="cast(ScopeContext, context).spend(cost_of_copy(result))",
+        sabotage="pass",
+        test=f"{LARGE}[plus-row]",
+    ),
+    Guard(
+        name="parts-are-paid-for",
+        why="A template would cut parts out of large lists for hours.",
+        file="expressions/rewriting.py",
+        snippet="return self._filter(cast(nodes.Expr, self._parts(node)), PART, [], node.lineno)",
+        sabotage="return self._parts(node)",
+        test=f"{LARGE}[slice-row]",
+    ),
+    Guard(
+        name="filters-read-item-by-item",
+        why="A filter would read a large list without a look at the clock.",
+        file="expressions/filters.py",
+        snippet="return paced(context, value, _keys_read(args, named)) if value else value",
+        sabotage="return value",
+        test=f"{TIME}::test_many_small_steps_end_at_a_limit[paced]",
+    ),
+    Guard(
+        name="keys-of-attributes-count",
+        why="An attribute of thousands of keys would be followed for every item of a list.",
+        file="expressions/filters.py",
+        snippet='return 1 + sum(each.count(".") + each.count(",") for each in texts)',
+        sabotage="return 1",
+        test=f"{STEP}[keys]",
+    ),
+    Guard(
+        name="sorting-has-a-price",
+        why="To sort a large list would hold a worker up for seconds.",
+        file="expressions/filters.py",
+        snippet="context.spend(len(value) * _SORTED_STEPS * _keys_read(args, named))",
+        sabotage="pass",
+        test=f"{STEP}[sort]",
+    ),
+    Guard(
+        name="folded-texts-have-a-price",
+        why="To sort long texts would make a copy of all of them.",
+        file="expressions/filters.py",
+        snippet="context.weigh(value, _RANKED_TIMES)",
+        sabotage="context.weigh(value)",
+        test=f"{STEP}[folded]",
+    ),
+    Guard(
+        name="digits-are-weighed",
+        why="To compare lists of long numbers would hold a worker up.",
+        file="expressions/meter.py",
+        snippet="size += each.bit_length() >> 3",
+        sabotage="pass",
+        test=f"{STEP}[digits]",
+    ),
+    Guard(
+        name="filters-take-short-texts",
+        why="A text of many megabytes would be worked on natively, where no clock is looked at.",
+        file="expressions/filters.py",
+        snippet="if isinstance(value, str) and not of_any_length:",
+        sabotage="if False:",
+        test=f"{STEP}[book]",
+    ),
+    Guard(
+        name="methods-take-short-texts",
+        why="A text of many megabytes would be worked on natively, where no clock is looked at.",
+        file="expressions/environment.py",
+        snippet="    if isinstance(value, str):\n        short(value)\n",
+        sabotage="",
+        test=f"{STEP}[method]",
+    ),
+    Guard(
+        name="printed-values-are-bounded",
+        why="A list that holds a long text often would be written out to gigabytes before it is refused.",
+        file="expressions/plain.py",
+        snippet="return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)",
+        sabotage="return _Walk(VALUES_MAX, 1, 6, message).convert(value, 0)",
+        test=f"{STEP}[printed]",
+    ),
+    Guard(
+        name="sums-of-tuples-are-bounded",
+        why="Tuples that are added up would be copied again for each of them.",
+        file="expressions/filters.py",
+        snippet="if not isinstance(start, list | tuple):",
+        sabotage="if not isinstance(start, list):",
+        test=f"{STEP}[tuples]",
     ),
     Guard(
         name="pattern-work-is-bounded",

@@ -10,20 +10,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from tidemill.cli import exits
 from tidemill.cli.paint import DIM, GREEN, YELLOW, Paint
 from tidemill.cli.problems import print_json, tell_problems
 from tidemill.cli.scopes import Readings, read_mapping, seen_nodes
-from tidemill.cli.sources import read_data, read_exact
+from tidemill.cli.sources import FILE_ENDINGS, read_data, read_exact
 from tidemill.cli.terminal import one_line
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.failure import NO_OUTPUT, ExpressionError
 from tidemill.expressions.isolation import settled
 from tidemill.expressions.scope import Scope
 
 REASON_COLUMNS = 100
-_FILES = (".json", ".yaml", ".yml")
 _REFERENCES = {"code_ref": "code", "schema_ref": "schema"}
 
 
@@ -56,10 +57,16 @@ def evaluate(options: EvalOptions) -> int:
     try:
         verdict, ms = asyncio.run(_decided(condition, scope))
     except ExpressionError as failure:
-        tell_problems([failure.problem()], as_json=options.as_json)
+        tell_problems([_problem(failure)], as_json=options.as_json)
         return exits.FAILED
     _tell(_Part("", condition, verdict), ms, options.as_json)
     return exits.OK
+
+
+def _problem(failure: ExpressionError) -> Problem:
+    """The same facts; what a run cannot have here can be given."""
+    problem = failure.problem()
+    return replace(problem, hint="give it one: --output JSON") if failure.hint == NO_OUTPUT else problem
 
 
 async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
@@ -105,7 +112,7 @@ def _raw_condition(text: str) -> Any:
     """A file if there is one of that name, JSON if it begins with a brace, else CEL."""
     if text.startswith("@"):
         return read_data(text[1:])
-    if "\n" not in text and (text.endswith(_FILES) or _is_file(text)):
+    if "\n" not in text and (text.endswith(FILE_ENDINGS) or _is_file(text)):
         return read_data(text)
     return read_exact("--condition", text) if text.lstrip().startswith("{") else text
 

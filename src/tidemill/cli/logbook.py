@@ -117,6 +117,12 @@ def _scheduled(event: Mapping[str, Any]) -> Iterator[str]:
 
 def _started(event: Mapping[str, Any]) -> Iterator[str]:
     yield _attempt(event)
+    yield _admission(event)
+
+
+def _admission(event: Mapping[str, Any]) -> str:
+    """Why the visit happens, if it has a `when`."""
+    return str(event["admission"]["reason"]) if event.get("admission") else ""
 
 
 def _completed(event: Mapping[str, Any]) -> Iterator[str]:
@@ -206,6 +212,7 @@ def _continued(event: Mapping[str, Any]) -> Iterator[str]:
 
 def _expanded(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"{event['count']:,} items"
+    yield _admission(event)
 
 
 _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {

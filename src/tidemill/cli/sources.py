@@ -21,6 +21,8 @@ from tidemill.kernel.document.jsontext import read_json
 from tidemill.kernel.document.yamltext import read_yaml
 
 STDIN = "-"
+FILE_ENDINGS = (".json", ".yaml", ".yml")
+"""By which a value is taken for the name of a file."""
 
 
 class Source(NamedTuple):
@@ -120,8 +122,13 @@ def read_exact(option: str, text: str) -> Any:
     try:
         return read_data(text.removeprefix("@")) if text.startswith("@") or text == STDIN else read_json(text)
     except Rejected as refusal:
+        is_name = text.endswith(FILE_ENDINGS) and not text.startswith("@")
+        hint = f"a file is written @{text}" if is_name else ""
         raise Rejected(
-            [msgspec.structs.replace(each, message=f"{option}: {each.message}") for each in refusal.problems]
+            [
+                msgspec.structs.replace(each, message=f"{option}: {each.message}", hint=hint or each.hint)
+                for each in refusal.problems
+            ]
         ) from None
 
 

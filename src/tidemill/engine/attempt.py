@@ -40,7 +40,7 @@ from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
-from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload, Route
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
 from tidemill.kernel.standing import phase_of
@@ -64,7 +64,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "_within", "called", "lease", "over", "phase", "task",
+        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "over", "phase", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -80,6 +80,7 @@ class Attempt:
         """The handler was called; nobody wants what it says any more."""
         self._disclosed = Disclosed(tools.around.secrets)
         self._within = b""
+        self.admission: Admission | None = None
         self._speaker: Speaker | None = None
 
     def start(self) -> Coming:
@@ -147,10 +148,17 @@ class Attempt:
             return then(program)
         scope, inputs = self._scope(), self._state.inputs
         steps = find_admission(program.when, scope, partial(readings_of, scope=scope, inputs=inputs))
-        skips = settled(steps, self._tools.around.isolation)
-        if isawaitable(skips):
-            return self._later(skips, lambda known: then(program) if known is None else self._result(known))
-        return then(program) if skips is None else self._result(skips)
+        answer = settled(steps, self._tools.around.isolation)
+        go_on = partial(self._told_by_when, program=program, then=then)
+        return self._later(answer, go_on) if isawaitable(answer) else go_on(answer)
+
+    def _told_by_when(
+        self, answer: Admission | Skips | Failed, program: Program, then: Callable[[Program], Coming]
+    ) -> Coming:
+        if not isinstance(answer, Admission):
+            return self._result(answer)
+        self.admission = answer
+        return then(program)
 
     def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
@@ -188,8 +196,6 @@ class Attempt:
             ground, ended = self._tools.around.stage.call(self._handler, context, speaker.hear)
             if not isinstance(ended, (Return, Pause, Skip)):
                 return self._await(ended, ground)
-        except KeyboardInterrupt:
-            raise
         except Lacking as error:
             return self._lacking(error)
         except BaseException as error:
@@ -376,6 +382,7 @@ class Attempt:
             token=self.lease.token,
             outcome=outcome,
             route=route,
+            admission=self.admission,
             called=self.called,
             worker=self._tools.worker,
             duration_ms=round(duration_ms),

@@ -39,7 +39,14 @@ class AttemptLog:
         payload: Payload = text
         if len(text) > INLINE_BYTES_MAX:
             payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))
-        command = Checkpoint(node=task.node, visit=task.visit, index=task.index, token=lease.token, value=payload)
+        command = Checkpoint(
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            admission=attempt.admission,
+            token=lease.token,
+            value=payload,
+        )
         # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
@@ -51,6 +58,7 @@ class AttemptLog:
             node=task.node,
             visit=task.visit,
             index=task.index,
+            admission=attempt.admission,
             token=attempt.lease.token,
             worker=self._worker,
         )

@@ -20,11 +20,11 @@ from tidemill.expressions.scope import Scope
 from tidemill.expressions.wording import listing
 from tidemill.handlers.raised import clipped
 from tidemill.kernel.commands import Failed, Skips
-from tidemill.kernel.events import Error, Reading, Route
+from tidemill.kernel.events import Admission, Error, Reading, Route
 from tidemill.kernel.model import Branch, Node
 
 NAMED_MAX = 5
-"""Wrong choices that an error names."""
+"""Wrong choices that an error names, and rules of which a reason tells how they came out."""
 
 Chosen = tuple[str, ...] | None
 """What a handler itself chose to go on with, where an agent-driven branch lets it."""
@@ -34,17 +34,21 @@ Reads = Callable[[Sequence[References]], tuple[Reading, ...]]
 """How to tell the digests of what conditions referred to."""
 
 
-def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Skips | None]:
-    """Whether a visit happens: None, or why it is skipped."""
-    verdict = yield from decide(when, scope)
-    if verdict.value:
-        return None
-    return Skips(reason=f"when: {verdict.reason}", reads=reads([when.references]))
+def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Admission | Skips | Failed]:
+    """Whether a visit happens, and why."""
+    asked: list[References] = []
+    try:
+        verdict = yield from _ask(when, scope, asked)
+    except ExpressionError as error:
+        return _undecided("when", error, reads(asked))
+    reason = f"when: {verdict.reason}"
+    return Admission(reason, reads(asked)) if verdict.value else Skips(reason=reason, reads=reads(asked))
 
 
 def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads: Reads) -> Steps[Route | Failed]:
     """Which way a visit goes; `scope` holds its output. An error in a condition fails the visit."""
     asked: list[References] = []
+    where = "loop"
     try:
         again, why = None, ""
         if program.again is not None:
@@ -54,14 +58,28 @@ def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads
             return Route(again, again_reason=why, reads=reads(asked))
         if node.branch.kind == "agent_driven":
             return _by_agent(node.branch, Route(again, again_reason=why, reads=reads(asked)), scope.output, chosen)
+        verdicts: list[Verdict] = []
         for number, rule in enumerate(program.rules):
-            verdict = yield from _ask(rule, scope, asked)
-            if verdict.value:
-                reason = f"rule {number + 1} of {len(program.rules)} matched: {verdict.reason}"
+            where = f"rule {number + 1} of {len(program.rules)}"
+            verdicts.append((yield from _ask(rule, scope, asked)))
+            if verdicts[-1].value:
+                reason = f"{where} matched: {verdicts[-1].reason}"
                 return Route(again, node.branch.rules[number].next_nodes, number, reason, why, reads(asked))
-        return Route(again, node.branch.default, -1, "no rule matched", why, reads(asked))
+        return Route(again, node.branch.default, -1, _none_matched(verdicts), why, reads(asked))
     except ExpressionError as error:
-        return Failed(error=Error("condition_failed", error.message, hint=error.hint))
+        return _undecided(where, error, reads(asked))
+
+
+def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -> Failed:
+    """A condition that is neither true nor false fails the visit, and says which one it was."""
+    part = f", {error.path}" if error.path else ""
+    return Failed(error=Error(error.code, f"{where}{part}: {error.message}", hint=error.hint), reads=reads)
+
+
+def _none_matched(verdicts: Sequence[Verdict]) -> str:
+    said = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
+    more = [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
+    return f"no rule matched: {', '.join(said + more)}" if said else "no rule matched"
 
 
 def _ask(condition: Condition, scope: Scope, asked: list[References]) -> Steps[Verdict]:

@@ -65,7 +65,11 @@ class Stage:
             return await ended if inspect.isawaitable(ended) else ended
         finally:
             if handler.finish is not None:
-                await _done(handler.finish(context))
+                try:
+                    await _done(handler.finish(context))
+                except Exception:
+                    # What the call came to stands: an effect that has happened is not made again for this.
+                    LOG.exception("%s could not finish", handler.type.key)
 
     async def _open(self, handler: Handler) -> None:
         """Open a handler before its first attempt; those that come meanwhile wait, and a failure is tried again."""

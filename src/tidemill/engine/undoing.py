@@ -61,8 +61,6 @@ class Undoing:
         try:
             context = self._context(state, fetched, output, item)
             ground, ended = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
             return self._undone(failed_by(error))
         return await self._ended(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidemill.expressions.cel_faults import operand_hint, plain, shown_operator
 from tidemill.expressions.cel_syntax import Chain
+from tidemill.expressions.failure import NO_OUTPUT
 from tidemill.expressions.paths import READERS, is_nothing, step
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.expressions.wording import kind_of, lacking, listing, place, shorten
@@ -18,8 +19,6 @@ from tidemill.expressions.wording import kind_of, lacking, listing, place, short
 TOO_LARGE = "out of range"
 NO_OVERLOAD = "No matching overloads"
 """What the library says of an integer without room, and of an operator that does not take its operands."""
-
-NO_OUTPUT = "`when` is decided before the node has an output"
 
 Words = tuple[str, str]
 """A message and its hint."""

@@ -27,6 +27,7 @@ ARITHMETIC = frozenset({"_+_", "_-_", "_*_", "_/_", "_%_"})
 MIXING = "integers and doubles do not mix in arithmetic: write double(x) around the integer"
 WHOLE = "% is there for integers only: int(x) % 2"
 CONVERT = "compare values of one type: int(x), double(x) and string(x) convert"
+TO_NUMBER = "int(x) and double(x) make a number of a string"
 COMPARE = "compare the value with something: x > 0, x == 'yes', size(x) > 0"
 
 
@@ -98,7 +99,7 @@ def operand_hint(operator: str, types: Iterable[str]) -> str:
         return "on its right stands a list, or an object that is asked for a key"
     if operator in _COMPARISONS:
         return CONVERT
-    return "int(x) and double(x) make a number of a string" if operator in ARITHMETIC | {"-_"} else ""
+    return TO_NUMBER if operator in ARITHMETIC | {"-_"} else ""
 
 
 def _unknown(expression: str, line: int, column: int, name: str, roots: frozenset[str]) -> Fault:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemill.expressions.cel_faults import MIXING, shown_operator
+from tidemill.expressions.cel_faults import MIXING, TO_NUMBER, shown_operator
 from tidemill.expressions.cel_syntax import Chain, chain_of, chains, scoped_parts
 from tidemill.expressions.cel_tree import Call, Comprehension, Const, ListOf, Select, Struct, Tree, children
 from tidemill.expressions.expectations import Kinds, Lacking
@@ -128,16 +128,8 @@ class _Checker:
         if not isinstance(seen, Lacking):
             return seen
         if (chain.root, *chain.keys[: seen.at + 1]) not in self.asked_for:
-            self._lacks(chain, seen)
+            self.found.append(lacks(chain, seen))
         return None
-
-    def _lacks(self, chain: Chain, lacking: Lacking) -> None:
-        where, key = _written(chain, lacking.at), chain.keys[lacking.at]
-        if lacking.kinds == _MAP:
-            hint = meant(key, lacking.known) or f"known keys: {listing(lacking.known)}"
-            self.found.append(Mismatch(f'{where} never has a key "{key}"', hint))
-        else:
-            self.found.append(Mismatch(f'{where} is {_said(lacking.kinds)}, so it has no key "{key}"', ""))
 
     def _loop(self, loop: Comprehension, bound: frozenset[str]) -> None:
         for part, inside in scoped_parts(loop, bound):
@@ -178,7 +170,7 @@ class _Checker:
         # Equality with null is a question that may be asked of anything.
         if function in _EQUALITY and "null" in left | right:
             return
-        common = _comparable(left) & _comparable(right)
+        common = comparable(left) & comparable(right)
         if not (common - {"null", "list", "map"} if function in _ORDER else common):
             self._refuse(function, operands, [left, right], _CONVERT)
 
@@ -189,7 +181,7 @@ class _Checker:
         common = _ARITHMETIC[function].intersection(*known)
         if not common:
             mixed = all(each & _NUMBERS for each in known) and function != "_%_"
-            self._refuse(function, operands, known, MIXING if mixed else "")
+            self._refuse(function, operands, known, MIXING if mixed else TO_NUMBER)
             return None
         return common
 
@@ -200,7 +192,21 @@ class _Checker:
     def named(self, tree: Tree, kinds: Kinds) -> str:
         """Name an operand by where it comes from, if it is a value of the run, and by its kind."""
         chain = chain_of(tree, self.roots, frozenset())
-        return _said(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_said(kinds)})"
+        return said(kinds) if chain is None else f"{written(chain, len(chain.keys))} ({said(kinds)})"
+
+
+def lacks(chain: Chain, lacking: Lacking) -> Mismatch:
+    """Say that a key of a chain can never be there."""
+    where, key = written(chain, lacking.at), chain.keys[lacking.at]
+    if lacking.kinds != _MAP:
+        return Mismatch(f'{where} is {said(lacking.kinds)}, so it has no key "{key}"', "")
+    hint = meant(key, lacking.known) or f"known keys: {listing(lacking.known)}"
+    return Mismatch(f'{where} never has a key "{key}"', hint)
+
+
+def comparable(kinds: Kinds) -> Kinds:
+    """Numbers of all kinds can be compared with each other."""
+    return kinds - _NUMBERS | {"number"} if kinds & _NUMBERS else kinds
 
 
 def _is_optional(tree: Tree) -> bool:
@@ -215,19 +221,16 @@ def _is_optional(tree: Tree) -> bool:
     return False
 
 
-def _comparable(kinds: Kinds) -> Kinds:
-    """Numbers of all kinds can be compared with each other."""
-    return kinds - _NUMBERS | {"number"} if kinds & _NUMBERS else kinds
-
-
-def _written(chain: Chain, depth: int) -> str:
+def written(chain: Chain, depth: int) -> str:
+    """Write the first keys of a chain the way an author does."""
     text = chain.root
     for key in chain.keys[:depth]:
         text = place(text, key)
     return text
 
 
-def _said(kinds: Kinds) -> str:
+def said(kinds: Kinds) -> str:
+    """Name kinds in a sentence."""
     if kinds == {"int", "double"}:
         return "a number"
     return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))

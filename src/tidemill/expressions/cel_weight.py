@@ -20,10 +20,16 @@ ITEMS_WRITTEN_MAX = 500
 SHORT_MAX = 64
 """Characters of a literal that may be handled in every pass of a loop."""
 
+LISTED_MAX = 100
+"""Constants in a list that a loop may go through."""
+
+SEPARATOR_MAX = 4
+"""Characters that may stand between the parts of a text that is joined."""
+
 _NODE, _NODE_IN_LOOP = 0.02, 0.4
 _CALL, _CALL_IN_LOOP = 0.6, 1.0
 _JOINED, _COLLECTED, _SEARCHED_LIST, _LOOP, _LISTING_LOOP = 10, 5, 40, 2, 60
-_PATTERN_STATE, _PATTERN_IN_LOOP = 2, 40
+_PATTERN_STATE, _PATTERN_IN_LOOP, _REMADE = 2, 40, 30
 
 _LOGIC = frozenset({"_&&_", "_||_", "!_", "@not_strictly_false"})
 _ARITHMETIC = frozenset({"_-_", "_*_", "_/_", "_%_", "-_"})
@@ -39,6 +45,10 @@ _CONVERSIONS = frozenset({"bool", "int", "uint", "double", "timestamp", "duratio
 _ANSWERS = frozenset({"size", "startsWith", "endsWith", "none", "hasValue", "isNaN", "isInf", "isFinite"})
 _SMALL = _NUMBERS | _CONVERSIONS | _ANSWERS
 """One pass over their operands, with a small result."""
+
+
+_REMAKING = frozenset({"split", "join", "replace"})
+"""One pass over their operands that makes as many values as they have characters: one of them is enough."""
 
 
 def is_light(tree: Tree, roots: frozenset[str]) -> bool:
@@ -79,8 +89,8 @@ class _Scale:
         return wide > 0 or len(items) > SHORT_MAX
 
     def _loop(self, loop: Comprehension, bound: frozenset[str]) -> bool:
-        """Loops are light over a value of the scope, whose size is known before; and not inside of each other."""
-        if bound or chain_of(loop.range, self.roots, bound) is None:
+        """Loops are light over a value of the scope or a short list of constants; and not inside of each other."""
+        if bound or not (_is_short_list(loop) or chain_of(loop.range, self.roots, bound) is not None):
             self.points = inf
             return True
         makes_a_list = isinstance(loop.start, ListOf)
@@ -121,6 +131,10 @@ class _Scale:
         if function == "matches":
             self._matches(operands[-1], bound)
             return False
+        if function in _REMAKING:
+            self.points += _REMADE
+            self._need(not bound and not _is_remade(operands[0]) and _keeps_its_size(function, operands[1:]))
+            return any(wide)
         self._need(function in _KEEPING or function in _SMALL)
         return function in _KEEPING and any(wide)
 
@@ -146,3 +160,32 @@ class _Scale:
 
     def _need(self, light: bool) -> None:
         self.points += 0 if light else inf
+
+
+def _is_short_list(loop: Comprehension) -> bool:
+    """Tell whether a loop goes through a few constants; over no items at all it is a macro that binds a value."""
+    if not isinstance(loop.range, ListOf) or not isinstance(loop.start, Const | ListOf):
+        return False
+    items = loop.range.items
+    return 1 <= len(items) <= LISTED_MAX and all(_is_short(each) for each in items) and not any(children(loop.start))
+
+
+def _is_short(tree: Tree) -> bool:
+    return isinstance(tree, Const) and (isinstance(tree.value, int) or len(tree.value) <= SHORT_MAX)
+
+
+def _is_remade(tree: Tree) -> bool:
+    """Tell whether there is a function in a tree whose result may have any number of parts."""
+    if isinstance(tree, Call) and tree.function.rpartition(".")[2] in _REMAKING:
+        return True
+    return any(map(_is_remade, children(tree)))
+
+
+def _keeps_its_size(function: str, arguments: list[Tree]) -> bool:
+    """Tell whether a function makes little or nothing longer: by short constants, and no part is replaced by more."""
+    if not all(map(_is_short, arguments)):
+        return False
+    texts = [each.value for each in arguments if isinstance(each, Const) and isinstance(each.value, str)]
+    if function == "replace":
+        return len(texts) == 2 and 1 <= len(texts[0]) >= len(texts[1])
+    return function == "split" or all(len(each) <= SEPARATOR_MAX for each in texts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
@@ -29,11 +28,14 @@ from tidemill.expressions.wording import kind_of, listing, place, shorten
 PATH_MAX = 1000
 """Characters of a path."""
 
-Side = Literal["left", "right"]
+SOURCES = {"current": "current", "output": "current", "context": "context", "ctx": "context"}
+"""The names of the two sources, as both kinds of conditions that have one take them."""
 
 _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
 )
+_TELLING = ("did you mean", "nodes in reach")
+"""How hints begin that say more than that something may be missing."""
 _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
 
@@ -56,7 +58,7 @@ class Operand:
         if self.has_value:
             return self.value
         why = found.explanation
-        hint = why.hint if isinstance(why, Explanation) and why.hint.startswith("did you mean") else ""
+        hint = why.hint if isinstance(why, Explanation) and why.hint.startswith(_TELLING) else ""
         raise condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
 
     def normal(self) -> Json:
@@ -203,15 +205,16 @@ def _operand(raw: Raw, side: str, path: str, problems: list[Problem]) -> Operand
 def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> Path | None:
     """Build the path of an operand; without a source it is a node if one is named, and this one otherwise."""
     node = given.get("node")
-    source = given.get("source", "context" if "node" in given else "current")
+    source = SOURCES.get(str(given.get("source", "context" if "node" in given else "current")))
     own = keys[1:] if keys[:1] == ["output"] else keys
     if source == "context":
         if isinstance(node, str) and node:
             # Written out, so that the stored form, which is, is told in the same words.
             return node_path(place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
         problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
-    elif source != "current":
-        problems.append(shape("source is current or context", f"{path}/source"))
+    elif source is None:
+        hint = "current is what this node gives, context are the nodes before it"
+        problems.append(shape("source is current or context", f"{path}/source", hint))
     elif "node" in given:
         hint = "leave the node out for this node's own output, or write source: context"
         problems.append(shape("the source `current` has no node", f"{path}/node", hint))

@@ -7,7 +7,7 @@ module of its own that keeps the promises of `leaf`; it is added to the union an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, cast, get_args
@@ -87,6 +87,18 @@ def normal(condition: Condition) -> Json:
     return condition.normal()
 
 
+def meaning(condition: Condition) -> Hashable:
+    """Give what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
+    match condition:
+        case Composite():
+            return condition.operator, tuple(map(meaning, condition.parts))
+        case Cel():
+            return "cel", condition.syntax
+        case Computation():
+            return "doubles", condition.program.syntax
+    return msgspec.json.encode(condition.normal(), order="sorted")
+
+
 def decide(condition: Condition, scope: Scope) -> Steps[Verdict]:
     """Decide a condition, stopping at what must be decided elsewhere.
 
@@ -95,7 +107,8 @@ def decide(condition: Condition, scope: Scope) -> Steps[Verdict]:
     if isinstance(condition, Composite):
         return (yield from _decide_parts(condition, scope))
     value = yield from decide_leaf(condition, scope)
-    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}")
+    because = condition.because(scope) if isinstance(condition, Matching) else ""
+    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{because}")
 
 
 def _decide_parts(composite: Composite, scope: Scope) -> Steps[Verdict]:
@@ -103,7 +116,11 @@ def _decide_parts(composite: Composite, scope: Scope) -> Steps[Verdict]:
     operator, parts, deciding = composite.operator, composite.parts, composite.operator == "OR"
     asked: list[Verdict] = []
     for number, part in enumerate(parts, start=1):
-        verdict = yield from decide(part, scope)
+        try:
+            verdict = yield from decide(part, scope)
+        except ExpressionError as error:
+            error.path = f"/conditions/{number - 1}{error.path}"
+            raise
         asked.append(verdict)
         if operator == "NOT":
             return Verdict(not verdict.value, f"NOT: {verdict.reason}", tuple(asked))

@@ -33,7 +33,8 @@ class ScopeContext(Context):
     """Jinja's context over our scope; built directly, because Jinja's own way copies all names first."""
 
     spend: Callable[[int], None]
-    weigh: Callable[[object], None]
+    tick: Callable[[], None]
+    weigh: Callable[..., None]
 
     def __init__(
         self, environment: Environment, evaluation: EvalContext, scope: Scope, paths: tuple[Path, ...], meter: Meter
@@ -43,6 +44,7 @@ class ScopeContext(Context):
         self.scope = scope
         self.paths = paths
         self.spend = meter.spend
+        self.tick = meter.tick
         self.weigh = meter.weigh
         self.parent: dict[str, Any] = {}
         self.vars: dict[str, Any] = {}

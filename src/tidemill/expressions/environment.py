@@ -19,15 +19,16 @@ from jinja2.utils import Namespace, pass_context
 
 from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import Explanation, template_failed
-from tidemill.expressions.filters import cost, drawn, filters, tests
+from tidemill.expressions.filters import filters, tests
 from tidemill.expressions.growth import OPERATORS, joined, padded, replaced
 from tidemill.expressions.missing import Missing
+from tidemill.expressions.pacing import Passes, cost, cost_of_copy, drawn, short
 from tidemill.expressions.paths import is_nothing, node_path, step
 from tidemill.expressions.plain import text
 from tidemill.expressions.wording import kind_of, lacking, place, shorten
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
-COMPARED, KEY = "an operand", "a key"
+COMPARED, KEY, PART = "an operand", "a key", "a part"
 """Names of the filters that the rewriting puts into a template; no author can write a name with a blank."""
 
 _CALL_STEPS = 5
@@ -97,7 +98,7 @@ _BOUNDED_METHODS: Mapping[str, Callable[..., str]] = {
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
     """The one environment of all templates; it holds no state of any rendering."""
 
-    intercepted_binops = frozenset(OPERATORS)
+    intercepted_binops = frozenset({*OPERATORS, "//"})
     concat = staticmethod(partial(joined, ""))
     """What a macro or a `set` block has printed, put together."""
 
@@ -156,10 +157,18 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         if not callable(obj):
             raise template_failed(f"{kind_of(obj)} cannot be called", "keys are read without ()")
         rendering = cast(ScopeContext, context)
-        rendering.spend(_CALL_STEPS + (cost(args[0]) if args and isinstance(obj, LoopContext) else 0))
+        rendering.spend(_CALL_STEPS + sum(map(cost, args)))
+        if args and isinstance(obj, LoopContext):
+            args = (_loop(rendering, args[0], 0), *args[1:])
         result = rendering.call(obj, *args, **kwargs)
         if type(result) is range or type(result) is list:
             rendering.spend(len(result))
+        return result
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Calculate, or join what is not a number, and pay for it."""
+        result = super().call_binop(context, operator, left, right)
+        cast(ScopeContext, context).spend(cost_of_copy(result))
         return result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -223,6 +232,8 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
     if isinstance(value, Namespace):
         return context.environment.getattr(value, name)
     context.spend(cost(value))
+    if isinstance(value, str):
+        short(value)
     for kind, names in _METHODS.items():
         if isinstance(value, kind) and name in names:
             return getattr(value, name)
@@ -242,12 +253,18 @@ def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
     if not isinstance(value, list | tuple | dict | str | range):
         value = drawn(context, value)
     context.spend(len(value) * (1 + (text_size >> 6)))
-    return value
+    return Passes(value, context)
 
 
 @pass_context
 def _compared(context: ScopeContext, value: Any) -> Any:
     context.weigh(value)
+    return value
+
+
+@pass_context
+def _part(context: ScopeContext, value: Any) -> Any:
+    context.spend(cost_of_copy(value))
     return value
 
 
@@ -267,7 +284,16 @@ def _concat(context: ScopeContext, parts: list[Any]) -> str:
     return shown
 
 
-_INTERNAL = {PATH: _path, NODE: _node, METHOD: _method, LOOP: _loop, CONCAT: _concat, COMPARED: _compared, KEY: _key}
+_INTERNAL = {
+    PATH: _path,
+    NODE: _node,
+    METHOD: _method,
+    LOOP: _loop,
+    CONCAT: _concat,
+    COMPARED: _compared,
+    KEY: _key,
+    PART: _part,
+}
 
 
 class _FaithfulLexer(Lexer):

@@ -91,5 +91,9 @@ def _kinds(schema: dict[str, Json]) -> Kinds | None:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
         return None
-    # A whole number is an integer to a schema, however it is written.
-    return frozenset("int" if isinstance(v, float) and v.is_integer() else _PYTHON[type(v)] for v in values)
+    return frozenset(map(kind_named, values))
+
+
+def kind_named(value: Json) -> str:
+    """Name the kind of a value; a whole number is an integer to a schema, however it is written."""
+    return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]

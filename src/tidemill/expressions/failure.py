@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from tidemill.errors import Problem
 
+NO_OUTPUT = "`when` is decided before the node has an output"
+"""The hint of a condition that asks for an output where there is none."""
+
 
 class ExpressionError(Exception):
     """A template or condition has no result; never retried, because the same values fail again."""

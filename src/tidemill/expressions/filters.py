@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from jinja2.filters import FILTERS, make_attrgetter
@@ -24,15 +24,18 @@ from tidemill.expressions.failure import template_failed
 from tidemill.expressions.growth import formatted, joined, padded, replaced, room
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.moments import MOMENT_FILTERS
+from tidemill.expressions.pacing import SIZED, cost, drawn, paced, short
 from tidemill.expressions.patterns import PATTERN_FILTERS, PATTERN_TESTS
-from tidemill.expressions.plain import plain, text
+from tidemill.expressions.plain import printable, text
 
 Function = Callable[..., Any]
+Preparation = Callable[[ScopeContext, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 _LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
 _ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
 _ON_TEXT = frozenset(
     [
+        "b64",
         "b64decode",
         "b64encode",
         "capitalize",
@@ -57,10 +60,19 @@ _ON_TEXT = frozenset(
         "wordwrap",
     ]
 )
-_COMPARING = frozenset(
-    {"sort", "unique", "min", "max", "groupby", "dictsort", "in", "eq", "equalto", "ne"}
-) | frozenset({"==", "!=", "<", "<=", ">", ">=", "lt", "lessthan", "le", "gt", "greaterthan", "ge"})
+_COMPARING = frozenset(["in", "eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge"]) | frozenset(
+    ["==", "!=", "<", "<=", ">", ">="]
+)
+_SORTING = frozenset({"sort", "groupby", "dictsort"})
+_RANKING = _SORTING | {"unique", "min", "max"}
+_PACED = frozenset(
+    ["batch", "join", "map", "max", "min", "reject", "rejectattr", "select", "selectattr", "slice", "sum", "unique"]
+)
 _SPELLING = frozenset({"xmlattr", "urlencode"})
+_OF_ANY_LENGTH = frozenset({"length", "count", "default", "d", "first", "last", *PATTERN_FILTERS})
+_RANKED_TIMES = 16
+"""Ranking also folds the case of every text, and calls a function for every item."""
+_SORTED_STEPS = 3
 _INDENT_MAX = 16
 _PRECISION_MAX = 300
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
@@ -76,7 +88,7 @@ def filters() -> dict[str, Any]:
 def tests() -> dict[str, Any]:
     """Build the table of tests."""
     jinja = {name: _from_jinja(function) for name, function in cast(Mapping[str, Function], TESTS).items()}
-    return {name: _metered(name, function) for name, function in {**jinja, **PATTERN_TESTS}.items()}
+    return {name: _metered(name, function, is_test=True) for name, function in {**jinja, **PATTERN_TESTS}.items()}
 
 
 def _from_jinja(function: Function) -> Function:
@@ -92,15 +104,18 @@ def _from_jinja(function: Function) -> Function:
     return lambda _context, *args, **kwargs: function(*args, **kwargs)
 
 
-def _metered(name: str, function: Function) -> Function:
+def _metered(name: str, function: Function, *, is_test: bool = False) -> Function:
     accepts_missing = name in _ON_MISSING
+    of_any_length = is_test or name in _OF_ANY_LENGTH
     prepare = _preparation(name)
 
     def run(context: ScopeContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not accepts_missing and isinstance(value, Missing):
             value.refuse()
+        if isinstance(value, str) and not of_any_length:
+            short(value)
         if prepare is not None:
-            value = prepare(context, value, args)
+            value = prepare(context, value, args, kwargs)
         context.spend(cost(value))
         result = function(context, value, *args, **kwargs)
         if type(result) is str:
@@ -110,37 +125,50 @@ def _metered(name: str, function: Function) -> Function:
     return pass_context(run)
 
 
-def _preparation(name: str) -> Callable[[ScopeContext, Any, tuple[Any, ...]], Any] | None:
+def _preparation(name: str) -> Preparation | None:
     """Choose what has to happen to the value before the function gets it, so that its work is bounded."""
     if name in _ON_TEXT:
-        return lambda _context, value, _args: value if type(value) is str else text(value)
+        return lambda _context, value, _args, _named: value if type(value) is str else text(value)
     if name in _SPELLING:
-        return lambda _context, value, _args: plain(value)
-    return _weighed if name in _COMPARING else None
+        return lambda _context, value, _args, _named: printable(value)
+    if name in _COMPARING:
+        return _weighed
+    if name in _SORTING:
+        return _weighed_for_sorting
+    if name in _RANKING:
+        return lambda context, value, args, named: _paced(context, _ranked(context, value), args, named)
+    return _paced if name in _PACED else None
 
 
-def _weighed(context: ScopeContext, value: Any, args: tuple[Any, ...]) -> Any:
-    if isinstance(value, Iterator):
-        value = drawn(context, value)
-    for each in (value, *args):
+def _weighed(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    for each in (value, *args, *named.values()):
         context.weigh(each)
     return value
 
 
-def drawn(context: ScopeContext, lazy: Iterable[Any]) -> list[Any]:
-    """Read a lazy sequence, one step per item, so that it ends."""
-    items: list[Any] = []
-    for item in lazy:
-        context.spend(1)
-        items.append(item)
-    return items
+def _ranked(context: ScopeContext, value: Any) -> Any:
+    if isinstance(value, Iterable) and not isinstance(value, SIZED):
+        value = drawn(context, value)
+    context.weigh(value, _RANKED_TIMES)
+    return value
 
 
-def cost(value: object) -> int:
-    """Count what it costs to go through a value once; lazy sequences were paid for by their source."""
-    if isinstance(value, str):
-        return 1 + (len(value) >> 6)
-    return 1 + len(value) if isinstance(value, list | tuple | dict | range) else 1
+def _weighed_for_sorting(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    value = _ranked(context, value)
+    if isinstance(value, SIZED):
+        context.spend(len(value) * _SORTED_STEPS * _keys_read(args, named))
+    return value
+
+
+def _paced(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Let the function read one item after the other; what is empty stays what it is."""
+    return paced(context, value, _keys_read(args, named)) if value else value
+
+
+def _keys_read(args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
+    """Count the keys that are read of every item: an attribute may be `a.b.c`, or several of them."""
+    texts = [each for each in (*args, *named.values()) if isinstance(each, str)]
+    return 1 + sum(each.count(".") + each.count(",") for each in texts)
 
 
 def _join(context: ScopeContext, value: Iterable[Any], d: object = "", attribute: str | int | None = None) -> str:
@@ -191,11 +219,11 @@ def _string(_context: ScopeContext, value: str) -> str:
 
 
 def _json(_context: ScopeContext, value: object, indent: int | None = None) -> str:
-    return json.dumps(plain(value), ensure_ascii=False, indent=_narrow(indent))
+    return json.dumps(printable(value), ensure_ascii=False, indent=_narrow(indent))
 
 
 def _tojson(_context: ScopeContext, value: object, indent: int | None = None) -> str:
-    return str.__str__(htmlsafe_json_dumps(plain(value), indent=_narrow(indent), sort_keys=True))
+    return str.__str__(htmlsafe_json_dumps(printable(value), indent=_narrow(indent), sort_keys=True))
 
 
 def _narrow(indent: int | None) -> int | None:
@@ -246,7 +274,7 @@ def _round(_context: ScopeContext, value: float, precision: int = 0, method: str
 def _sum(context: ScopeContext, value: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
     if attribute is not None:
         value = map(make_attrgetter(context.environment, attribute), value)
-    if not isinstance(start, list):
+    if not isinstance(start, list | tuple):
         return sum(value, start)
     whole = list(start)
     for each in value:
@@ -260,6 +288,7 @@ def _default(_context: ScopeContext, value: Any, default_value: Any = "", boolea
 
 
 _OWN: Mapping[str, Function] = {
+    "b64": _b64encode,
     "b64decode": _b64decode,
     "b64encode": _b64encode,
     "batch": _batch,

@@ -18,12 +18,26 @@ if TYPE_CHECKING:
 
 CACHED_MAX = 128
 
+UNBALANCED = ("missing", "unexpected")
+"""How the engine begins to say that a bracket has no partner."""
+
 _PLAIN = re.compile(r"\^?(?:\.\*)?(?:[^\\.*+?{}()\[\]|^$]|\\\W)*(?:\.\*)?\$?")
 
 
 def is_pattern(pattern: str) -> bool:
     """Tell whether a text is a regular expression, and one that can be compiled."""
-    return _compiled(pattern) is not None
+    return not isinstance(_compiled(pattern), ExpressionError)
+
+
+def why_no_pattern(pattern: str) -> tuple[str, str]:
+    """Say what is wrong with a text that is no regular expression, and what to do about it."""
+    failure = _compiled(pattern)
+    if not isinstance(failure, ExpressionError):
+        return "", ""
+    reason = failure.message.rpartition(" cannot be used: ")[2]
+    if not reason.startswith(UNBALANCED):
+        return reason, failure.hint
+    return reason.partition(": ")[0], r"a bracket that means itself is written \( or \["
 
 
 def is_plain(pattern: str) -> bool:
@@ -38,7 +52,7 @@ def is_plain(pattern: str) -> bool:
 def matches(pattern: str, text: str, *, whole: bool) -> bool:
     """Tell whether a pattern matches the whole text, or some part of it; what is no pattern matches nothing."""
     compiled = _compiled(pattern)
-    if compiled is None:
+    if isinstance(compiled, ExpressionError):
         return False
     try:
         return (compiled.fullmatch(text) if whole else compiled.search(text)) is not None
@@ -47,14 +61,14 @@ def matches(pattern: str, text: str, *, whole: bool) -> bool:
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _compiled(pattern: str) -> Pattern | None:
+def _compiled(pattern: str) -> Pattern | ExpressionError:
     # It takes time to load, and only queries with regular expressions need it.
     from tidemill.expressions.patterns import compile_pattern
 
     try:
         return compile_pattern(_translated(pattern))
-    except ExpressionError:
-        return None
+    except ExpressionError as failure:
+        return failure
 
 
 def _translated(pattern: str) -> str:

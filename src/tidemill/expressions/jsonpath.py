@@ -17,7 +17,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions import jsonpath_operators as operators
 from tidemill.expressions import jsonpath_tree as tree
-from tidemill.expressions.failure import ExpressionError, condition_failed
+from tidemill.expressions.failure import NO_OUTPUT, ExpressionError, condition_failed
 from tidemill.expressions.jsonpath_reach import is_light, queries
 from tidemill.expressions.leaf import DEADLINE_MS
 from tidemill.expressions.paths import READERS, is_nothing
@@ -32,7 +32,7 @@ Source = Literal["output", "ctx"]
 _SOURCES: dict[str, Source] = {"output": "output", "current": "output", "ctx": "ctx", "context": "ctx"}
 _KEYS = ("type", "query", "operator", "value", "source")
 _EXAMPLE = 'such as {"type": "jsonpath", "query": "$.score", "operator": ">", "value": 80}'
-_LENGTH = re.compile(r"\s*\.length\(\)$")
+_LENGTH = re.compile(r"\s*\.length\(\)\s*$")
 _OF_LENGTH = ("==", "!=", ">", "<", ">=", "<=", "in", "not_in")
 
 
@@ -258,7 +258,7 @@ def _title(source: Source, query: str, operator: str, value: Json) -> str:
 def _own_output(scope: Scope) -> Json:
     value = READERS["output"](scope)
     if is_nothing(value):
-        raise condition_failed("output is not available here", "`when` is decided before the node has an output")
+        raise condition_failed("output is not available here", NO_OUTPUT)
     return value
 
 

@@ -20,7 +20,7 @@ from jsonpath.stream import TokenStream
 from jsonpath.token import TOKEN_EOF
 
 from tidemill.expressions import jsonpath_tree as tree
-from tidemill.expressions.iregexp import is_pattern
+from tidemill.expressions.iregexp import is_pattern, why_no_pattern
 from tidemill.expressions.wording import shorten
 
 NESTING_MAX = 100
@@ -249,8 +249,9 @@ def _operand(expression: native.BaseExpression, depth: int) -> tree.Operand:
 def _matches(expression: native.FunctionExtension, depth: int) -> tree.Matches:
     text, pattern = (_operand(each, depth + 1) for each in expression.args)
     if isinstance(pattern, tree.Constant) and not (isinstance(pattern.content, str) and is_pattern(pattern.content)):
-        hint = "look-around and back references do not exist, and {n,m} goes up to 1000"
-        raise QueryFault(f"{expression.name}() has a regular expression that cannot be compiled", hint)
+        message = f"{expression.name}() has a regular expression that cannot be compiled"
+        reason, hint = why_no_pattern(str(pattern.content))
+        raise QueryFault(f"{message}: {reason}" if reason else message, hint or "a pattern is a string")
     return tree.Matches(text, pattern, expression.name == "match")
 
 

@@ -88,9 +88,8 @@ def decide_leaf(leaf: Leaf, scope: Scope) -> Steps[bool]:
     return (yield Errand(leaf, scope, leaf.deadline_ms))
 
 
-def is_small(data: Json) -> bool:
+def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> bool:
     """Tell whether a value holds few enough items and little enough text; looks no further than that."""
-    items, text = ITEMS_MAX, TEXT_REACH_MAX
     waiting = [data]
     while waiting:
         each = waiting.pop()

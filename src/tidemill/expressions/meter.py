@@ -7,13 +7,18 @@ because a process that was stopped or a machine that is busy is not the template
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import perf_counter, thread_time
 from typing import Any
 
 from tidemill.expressions.bounds import RENDER_MS_MAX, STEPS_MAX
 from tidemill.expressions.failure import template_failed
+from tidemill.expressions.plain import VIEWS
 
 _SECONDS_MAX = RENDER_MS_MAX / 1000
+_SMALL = 1 << 64
+_LISTS = (list, tuple, range, *VIEWS)
+_NESTING = (dict, *_LISTS)
 
 
 class Meter:
@@ -31,25 +36,42 @@ class Meter:
         self._steps_left -= max(0, steps)
         if self._steps_left < 0:
             raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
+        self.tick()
+
+    def tick(self) -> None:
+        """Look at the clock, where work goes on that was paid for before or is too small to be paid for."""
         if perf_counter() >= self._look_at:
             self._look()
 
-    def weigh(self, value: object) -> None:
+    def weigh(self, value: object, times: int = 1) -> None:
         """Pay for every value inside, before they are compared one by one.
 
-        A list that holds itself twice, sixty times over, is small in memory and endless to compare.
+        A list that holds itself twice, sixty times over, is small in memory and endless to compare. Comparing is
+        native, so a step pays for four items, or for 256 characters; who also does other things pays several times.
         """
-        waiting = [value]
+        waiting: list[Any] = [value]
         while waiting:
             each = waiting.pop()
-            if isinstance(each, dict):
-                inside: list[Any] = list(each.values())
-            elif isinstance(each, list | tuple):
-                inside = list(each)
-            else:
-                continue
-            self.spend(1 + len(inside))
-            waiting.extend(inside)
+            if isinstance(each, str):
+                self.spend(times * (len(each) >> 8))
+            elif isinstance(each, dict):
+                self._weigh_items(each.values(), sum(map(len, each)), times, waiting)
+            elif isinstance(each, _LISTS):
+                self._weigh_items(each, 0, times, waiting)
+
+    def _weigh_items(self, items: Collection[Any], size: int, times: int, waiting: list[Any]) -> None:
+        """Pay for the items of one list, before they are looked at; what is nested in them has to wait."""
+        self.spend(times * (1 + (len(items) >> 2)))
+        for each in items:
+            kind = type(each)
+            if kind is str:
+                size += len(each)
+            elif kind is int:
+                if not -_SMALL < each < _SMALL:
+                    size += each.bit_length() >> 3
+            elif isinstance(each, _NESTING):
+                waiting.append(each)
+        self.spend(times * (size >> 8))
 
     def _look(self) -> None:
         """Ask for the processor time, which costs twenty times what the time of day costs.

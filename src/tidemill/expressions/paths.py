@@ -140,7 +140,7 @@ def explain(path: Path, scope: Scope) -> Explanation:
     if path.node is not None:
         seen = scope.nodes.get(path.node)
         if seen is None or (isinstance(seen, Absent) and not (path.meta and seen.meta)):
-            return _unseen(path.text, path.node, seen, scope)
+            return _unseen(path, path.node, seen, scope)
         value: object = seen.meta if path.meta or isinstance(seen, Absent) else seen.output
     elif path.read is None:
         return Explanation(f"{path.text} has no value of its own", f"name one of its entries: {path.text}.NAME")
@@ -159,11 +159,12 @@ _AVAILABLE = {
 }
 
 
-def _unseen(text: str, node: str, seen: Absent | None, scope: Scope) -> Explanation:
+def _unseen(path: Path, node: str, seen: Absent | None, scope: Scope) -> Explanation:
     if seen is not None:
         hint = "if that may happen, give a value for it: `| default(...)`"
-        return Explanation(f'node "{node}" {seen.reason}, so {text} has no value', hint)
-    near = meant(node, [*scope.nodes, *RESERVED])
+        return Explanation(f'node "{node}" {seen.reason}, so {path.text} has no value', hint)
+    # Below `ctx` there are nodes only; a name by itself may be a misspelt root.
+    near = meant(node, scope.nodes if path.references.roots & NODE_MAPS else [*scope.nodes, *RESERVED])
     known = listing(sorted(scope.nodes)) or "none"
     return Explanation(f'nothing here is called "{node}"', f"{near} nodes in reach: {known}".strip())
 

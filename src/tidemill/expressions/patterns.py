@@ -26,6 +26,17 @@ _WORK_PER_STEP = 1 << 10
 _EATEN = re.compile(r"[\x01-\x08]")
 _INSERTED = re.compile(r"\\(?:(\d{1,2})|g<(\w{1,60})>|(\\))", re.ASCII)
 _SYNTAX = "look-around and back references do not exist, and {n,m} goes up to 1000"
+_HINTS: Mapping[str, str] = {
+    "missing )": r"every ( needs its ); a parenthesis that means itself is \(",
+    "unexpected )": r"every ) needs its (; a parenthesis that means itself is \)",
+    "missing ]": r"every [ needs its ]; a bracket that means itself is \[",
+    "invalid character class range": r"ranges are written [a-z], with the lower end first; classes are \d, \w, \s, \pL",
+    "no argument for repetition operator": r"*, + and ? stand after what they repeat; one that means itself is \*",
+    "bad repetition operator": "two repetitions do not follow each other; put the first into parentheses",
+    "trailing \\": r"a backslash that means itself is \\",
+    "pattern too large": "write fewer repetitions {n,m}, and smaller character classes",
+}
+"""What to do about a mistake, by the beginning of what the library says."""
 
 Group = int | str
 
@@ -100,9 +111,13 @@ def _compiled(pattern: str) -> Pattern:
     except re2.error as error:
         said = error.args[0] if error.args else ""
         reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", _SYNTAX) from None
+        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", _hint(reason)) from None
     except UnicodeEncodeError:
         raise template_failed("the pattern is not valid Unicode") from None
+
+
+def _hint(reason: str) -> str:
+    return next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _SYNTAX)
 
 
 def _whole(text: str, what: str) -> None:

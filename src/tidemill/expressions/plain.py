@@ -6,6 +6,7 @@ What is harmless is converted, the rest is refused here, so that nothing behind 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from types import GeneratorType
 from typing import Any
@@ -19,15 +20,24 @@ from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import shorten
 
 _EMPTY: dict[str, Json] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-_LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *_VIEWS)
+VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 
-def plain(value: object) -> Json:
-    """Give the value as JSON of exact built-in types; containers are copied, scalars are shared."""
+def plain(value: object, tick: Callable[[], None] | None = None) -> Json:
+    """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
+
+    `tick` is called for every container, by whom a walk takes too long that is allowed by its size.
+    """
     if value is None or type(value) is bool:
         return value
-    return _Walk().convert(value, 0)
+    return _Walk(VALUES_MAX, 1, 6, f"the result has more than {VALUES_MAX} values", tick).convert(value, 0)
+
+
+def printable(value: object) -> Json:
+    """Give the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
+    message = f"a value would grow beyond {TEXT_MAX} characters when it is printed"
+    return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)
 
 
 def text(value: object) -> str:
@@ -40,27 +50,29 @@ def text(value: object) -> str:
     if kind is Undefined:
         # Only an inline `if` without `else` makes one of these; Jinja prints it as nothing.
         return ""
-    return str(_Walk().convert(value, 0))
+    return str(printable(value))
 
 
 class _Walk:
     """One conversion; it counts, because a small template can hold the same list or text very often.
 
-    64 characters count like one value.
+    A value counts so much, and a text as much more as it is long, divided by a power of two.
     """
 
-    __slots__ = ("left",)
+    __slots__ = ("complaint", "each", "left", "shift", "tick")
 
-    def __init__(self) -> None:
-        self.left = VALUES_MAX
+    def __init__(
+        self, left: int, each: int, shift: int, complaint: str, tick: Callable[[], None] | None = None
+    ) -> None:
+        self.left, self.each, self.shift, self.complaint = left, each, shift, complaint
+        self.tick = tick
 
     def convert(self, value: Any, depth: int) -> Json:
-        self.left -= 1
-        if self.left < 0:
-            raise template_failed(f"the result has more than {VALUES_MAX} values")
         kind = type(value)
+        self.left -= self.each if kind is not str else self.each + (len(value) >> self.shift)
+        if self.left < 0:
+            raise template_failed(self.complaint)
         if kind is str:
-            self.left -= len(value) >> 6
             return _sound(value)
         if kind is bool or value is None:
             return value
@@ -70,7 +82,10 @@ class _Walk:
             return _finite(value)
         if depth >= DEPTH_MAX:
             raise template_failed(f"the result is nested more than {DEPTH_MAX} levels deep")
+        if self.tick is not None:
+            self.tick()
         if kind is dict:
+            self.left -= sum(len(key) for key in value if type(key) is str) >> self.shift
             return {_key(key): self.convert(each, depth + 1) for key, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.convert(each, depth + 1) for each in value]

@@ -24,6 +24,7 @@ from tidemill.expressions.failure import Explanation, ExpressionError, template_
 from tidemill.expressions.growth import room
 from tidemill.expressions.meter import Meter
 from tidemill.expressions.missing import Missing
+from tidemill.expressions.pacing import cost
 from tidemill.expressions.paths import Path, build
 from tidemill.expressions.plain import plain, text
 from tidemill.expressions.references import NOTHING, References, merged
@@ -112,18 +113,26 @@ class Joined:
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Follow the paths and join everything."""
         shown: list[str] = []
+        size = 0
         for part in self.parts:
-            if type(part) is str:
-                shown.append(part)
-                continue
-            value = part.follow(scope)  # type: ignore[union-attr]
-            if isinstance(value, Missing):
-                raise _failure(value.explanation, scope)
-            shown.append(value if type(value) is str else text(value))
+            each = part if type(part) is str else _shown(part, scope, meter)  # type: ignore[arg-type]
+            size += len(each)
+            room(size)
+            shown.append(each)
         whole = "".join(shown)
-        room(len(whole))
         meter.spend(1 + (len(whole) >> 6))
         return whole
+
+
+def _shown(path: Path, scope: Scope, meter: Meter) -> str:
+    value = path.follow(scope)
+    if type(value) is str:
+        return value
+    if isinstance(value, Missing):
+        raise _failure(value.explanation, scope)
+    if isinstance(value, dict | list):
+        meter.spend(cost(value))
+    return text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ class Compiled:
     def _value(self, context: ScopeContext) -> Json:
         for _ in self.render(context):
             pass
-        return plain(context.vars["result"])
+        return plain(context.vars["result"], context.tick)
 
     def _text(self, context: ScopeContext) -> Json:
         shown: list[str] = []

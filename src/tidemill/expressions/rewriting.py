@@ -24,6 +24,7 @@ from tidemill.expressions.environment import (
     LOOP,
     METHOD,
     NODE,
+    PART,
     PATH,
     TemplateEnvironment,
 )
@@ -40,6 +41,14 @@ _REFUSED_TAGS = {
     nodes.Block: "block",
     # It would change the evaluation context, which all renderings share.
     nodes.ScopedEvalContextModifier: "autoescape",
+}
+_INSTEAD = {
+    "attr": "a key is read as x.key or x[name]",
+    "base64": "text becomes base64 with `b64`, and is read with `b64decode`",
+    "pprint": "a value is laid out over lines with `json(indent=2)`",
+    "random": "nothing is random, so that a rendering can be repeated",
+    "to_json": "a value is written with `json`",
+    "urlize": "links are written out: <a href=…>",
 }
 _MACRO_NAMES = frozenset({"caller", "varargs", "kwargs"})
 
@@ -146,7 +155,8 @@ class Rewriting(NodeTransformer):
             if isinstance(node.node, nodes.Const) and not isinstance(node.node.value, str):
                 # Python would write a warning to the terminal of the worker.
                 self._fault(node, f"{kind_of(node.node.value)} has no parts", "")
-            return self._parts(node)
+            # Python cuts it out by itself, so it is paid for afterwards.
+            return self._filter(cast(nodes.Expr, self._parts(node)), PART, [], node.lineno)
         return self._chosen(node, node.arg) or self._parts(node)
 
     def _call(self, node: nodes.Call) -> nodes.Node:
@@ -166,7 +176,7 @@ class Rewriting(NodeTransformer):
         return self._parts(self._filter(nodes.List(node.nodes, lineno=node.lineno), CONCAT, [], node.lineno))
 
     def _compare(self, node: nodes.Compare) -> nodes.Node:
-        """Meter comparisons of what the template itself has made; what comes from the scope is a finite tree."""
+        """Meter comparisons: both sides may be large, whether they come from the scope or were made here."""
         self._parts(node)
         node.expr = self._metered_operand(node.expr)
         for operand in node.ops:
@@ -174,7 +184,7 @@ class Rewriting(NodeTransformer):
         return node
 
     def _metered_operand(self, node: nodes.Expr) -> nodes.Expr:
-        if isinstance(node, nodes.Const) or (isinstance(node, nodes.Filter) and node.name == PATH):
+        if isinstance(node, nodes.Const):
             return node
         return self._filter(node, COMPARED, [], node.lineno)
 
@@ -264,7 +274,8 @@ class Rewriting(NodeTransformer):
     def _known(self, node: nodes.Node, name: str, kind: str, known: set[str]) -> nodes.Node:
         if name not in known:
             names = sorted(each for each in known if " " not in each)
-            self._fault(node, f'there is no {kind} called "{name}"', meant(name, names) or f"known: {listing(names)}")
+            hint = _INSTEAD.get(name) or meant(name, names) or f"known: {listing(names)}"
+            self._fault(node, f'there is no {kind} called "{name}"', hint)
         return self._parts(node)
 
     def _fault(self, node: nodes.Node, message: str, hint: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from tidemill.errors import Problem
-from tidemill.expressions.failure import condition_failed
+from tidemill.expressions.failure import NO_OUTPUT, condition_failed
 from tidemill.expressions.references import References
 from tidemill.expressions.sandbox_code import read
 from tidemill.expressions.scope import Json, Scope, Seen
@@ -56,7 +56,7 @@ class Sandbox:
     def bind(self, scope: Scope) -> dict[str, Json]:
         """Give the two arguments: the output, and of each node that is looked at and has one, output and meta."""
         if "output" in self.references.roots and not scope.has_output:
-            raise condition_failed("output is not available here", "`when` is decided before the node has an output")
+            raise condition_failed("output is not available here", NO_OUTPUT)
         wanted = scope.nodes if self.references.dynamic else sorted(self.references.nodes)
         entries = ((node, scope.nodes.get(node)) for node in wanted)
         context = {node: _entry(seen) for node, seen in entries if isinstance(seen, Seen)}

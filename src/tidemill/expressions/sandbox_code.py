@@ -55,7 +55,7 @@ _EXAMPLE = "def evaluate(output, context): return output['score'] > 80"
 OUTPUT, CONTEXT, ANSWER = "_output", "_context", "_answer"
 """What the two arguments and the answer are called around the code, where it can see them."""
 
-_INDIRECT = frozenset({"eval", "exec", "locals", OUTPUT, CONTEXT, ANSWER})
+_INDIRECT = frozenset({"eval", "exec", "locals", OUTPUT, CONTEXT})
 """Names that read the arguments without naming a parameter."""
 
 
@@ -137,7 +137,8 @@ def _takes_two(arguments: ast.arguments) -> bool:
 
 def _references(function: ast.FunctionDef, tree: ast.Module) -> References:
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][:2]
-    indirect = any(isinstance(each, ast.Name) and each.id in _INDIRECT for each in ast.walk(tree))
+    loaded = (each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+    indirect = not _INDIRECT.isdisjoint(loaded)
     if indirect or len(names) < 2 or not _is_what_is_called(function, tree):
         return References(roots=frozenset({"output", "ctx"}), dynamic=True)
     inside = [node for statement in function.body for node in ast.walk(statement)]
@@ -151,7 +152,9 @@ def _references(function: ast.FunctionDef, tree: ast.Module) -> References:
 
 def _is_what_is_called(function: ast.FunctionDef, tree: ast.Module) -> bool:
     """Tell whether the arguments reach this body: no decorator takes them first, and the name has no other meaning."""
-    others = (node for node in ast.walk(tree) if node is not function)
+    # Definitions of that name before this one are gone by then; what is inside of them is looked at all the same.
+    gone = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function.name]
+    others = (node for node in ast.walk(tree) if node not in gone)
     return not function.decorator_list and not any(_binds(node, "evaluate") for node in others)
 
 

@@ -7,6 +7,7 @@ hangs on it is left to be checked later, when it has been rendered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -21,6 +22,7 @@ from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
 from tidemill.expressions.cel_patterns import states
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.iregexp import UNBALANCED, why_no_pattern
 from tidemill.expressions.schema_reach import STEPS_MAX, Reach, reach
 from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import meant, pointer, shorten
@@ -33,6 +35,9 @@ PATTERNS_MAX = 200
 PATTERNS_TEXT_MAX = 1 << 14
 """Characters of all regular expressions together; even to refuse one of a megabyte takes seconds."""
 
+LOOKS_MAX = 30
+"""Look-arounds and back references together; what stands around each is compiled by itself, up to 5 ms."""
+
 PATTERN_BYTES_MAX = 1 << 20
 BACKTRACKS_MAX = 1000
 """Each may cost another pass over the text, so a text of a mebibyte takes about a second at worst."""
@@ -41,6 +46,8 @@ LIGHT_STEPS_MAX = 1000
 LIGHT_STATES_MAX = 100
 
 Wildcard = Callable[[Json], bool]
+
+_LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
 
 class Schema:
@@ -65,6 +72,17 @@ class Schema:
     def matches(self, value: Json) -> bool:
         """Tell whether a value that is not nested too deep fits; raise `ValueError` if it is not JSON."""
         return self._validator.is_valid(value)
+
+    def mismatch(self, value: Json) -> str:
+        """Say where a value first does not fit, and with which keyword, without telling the value; empty if it fits."""
+        try:
+            self._validator.validate(value)
+        except ValidationError as error:
+            where = _pointer("", error.instance_path)
+            if isinstance(error.kind, ValidationErrorKind.Required):
+                return f'{where or "it"} has no key "{shorten(error.kind.property, 60)}"'
+            return f"{where or 'it'} does not keep `{error.schema_path[-1] if error.schema_path else 'false'}`"
+        return ""
 
     def problems(
         self, value: Json, path: str = "", *, wildcard: Wildcard | None = None, code: str = "schema_mismatch"
@@ -202,8 +220,11 @@ def _shape_problems(schema: Json, path: str) -> list[Problem]:
         return [_invalid(f"it is not JSON: {shorten(str(error))}", path)]
     if size > SCHEMA_BYTES_MAX:
         return [_invalid(f"it is larger than {SCHEMA_BYTES_MAX} bytes", path)]
-    if sum(map(len, _patterns(schema))) > PATTERNS_TEXT_MAX:
+    patterns = list(_patterns(schema))
+    if sum(map(len, patterns)) > PATTERNS_TEXT_MAX:
         return [_invalid(f"its regular expressions have more than {PATTERNS_TEXT_MAX} characters together", path)]
+    if sum(len(_LOOK.findall(pattern)) for pattern in patterns) > LOOKS_MAX:
+        return [_invalid(f"its regular expressions look around or back more than {LOOKS_MAX} times", path)]
     dialect = schema.get("$schema", DIALECT) if isinstance(schema, dict) else DIALECT
     if not isinstance(dialect, str) or dialect.rstrip("#") != DIALECT:
         return [_invalid("schemas are written in draft 2020-12", f"{path}/$schema", "leave $schema out")]
@@ -234,6 +255,9 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
     pattern = error.message.removesuffix(' is not a "regex"')
     if pattern != error.message:
         message = f"{shorten(pattern, 200)} is no regular expression that can be compiled"
+        reason, hint = why_no_pattern(msgspec.json.decode(pattern, type=str))
+        if reason.startswith(UNBALANCED):
+            return _invalid(f"{message}: {reason}", place, hint)
         hint = "counted repetition is limited: lengths of strings are minLength and maxLength"
         return _invalid(message, place, hint)
     return _invalid(shorten(error.message, 300), place, _alternatives(error))

@@ -17,10 +17,11 @@ from urllib.parse import unquote, urldefrag, urljoin
 from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import shorten
 
-STEPS_MAX = 50_000
+STEPS_MAX = 20_000
 """Subschemas, counted as often as the validator comes to them at one place of a value."""
 
 _RETURNS_MAX = 200
+_TRAIL_PER_STEP = 16
 _LISTS = ("allOf", "anyOf", "oneOf")
 _ONES = ("not", "if", "then", "else")
 _REFERENCES = ("$ref", "$dynamicRef")
@@ -67,6 +68,15 @@ class _Step(NamedTuple):
     weight: int
 
 
+class _Parts(NamedTuple):
+    """What a subschema applies: others, each with the child of the value that it is for, and references."""
+
+    applied: tuple[tuple[Json, str | None], ...]
+    references: tuple[Json, ...]
+    factor: int
+    """How often everything in it counts."""
+
+
 def reach(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
     """Write a schema out as far as the validator would go, or up to the limit; `known` names other schemas."""
     survey = _Survey(schema, known)
@@ -74,9 +84,9 @@ def reach(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
     steps = 0
     while waiting and steps <= STEPS_MAX:
         step = waiting.pop()
-        steps += step.weight
+        # Far inside of references a step takes longer, here and in the validator.
+        steps += step.weight + len(step.trail) // _TRAIL_PER_STEP
         if isinstance(step.schema, dict):
-            survey.note(step.schema)
             waiting += _below(step, survey)
     knotted = survey.is_knotted()
     endless = knotted and survey.is_forgetful()
@@ -94,6 +104,8 @@ class _Survey:
         self.refers = False
         self.problem = ""
         self.has_rest = False
+        self._parts: dict[int, _Parts] = {}
+        self._resolved: dict[str, Json] = {}
         self.returns: dict[_Target, list[Place]] = {}
         """For every recursive definition, the places at which it is come back to, seen from itself."""
         waiting = [root]
@@ -105,7 +117,17 @@ class _Survey:
                 waiting += [below for below, _ in _applied(each)]
                 waiting += _entries(each.get("$defs")).values()
 
-    def note(self, schema: dict[str, Json]) -> None:
+    def parts(self, schema: dict[str, Json]) -> _Parts:
+        """Take a subschema apart, once: it may be come to many thousand times."""
+        known = self._parts.get(id(schema))
+        if known is None:
+            self._note(schema)
+            references = tuple(schema[keyword] for keyword in _REFERENCES if keyword in schema)
+            factor = _REST_FACTOR if any(keyword in schema for keyword in _REST) else 1
+            known = self._parts[id(schema)] = _Parts(tuple(_applied(schema)), references, factor)
+        return known
+
+    def _note(self, schema: dict[str, Json]) -> None:
         """Keep what matters of a subschema."""
         self.patterns.update(_entries(schema.get("patternProperties")))
         if isinstance(schema.get("pattern"), str):
@@ -116,7 +138,13 @@ class _Survey:
 
     def resolved(self, reference: Json) -> Json:
         """Find what a reference leads to; nothing if it leads out of the schema, or is not understood."""
-        name, fragment = urldefrag(urljoin(self.base, str(reference)))
+        name = str(reference)
+        if name not in self._resolved:
+            self._resolved[name] = self._found(name)
+        return self._resolved[name]
+
+    def _found(self, reference: str) -> Json:
+        name, fragment = urldefrag(urljoin(self.base, reference))
         if name not in ("", urldefrag(self.base)[0]):
             return None
         if fragment and not fragment.startswith("/"):
@@ -130,9 +158,8 @@ class _Survey:
                 at = at.get(key) if isinstance(at, dict) else None
         return at
 
-    def come_back(self, step: _Step, target: Json) -> None:
-        """Note a recursion for every definition on the way around."""
-        first = next(number for number, each in enumerate(step.trail) if each.schema is target)
+    def come_back(self, step: _Step, first: int) -> None:
+        """Note a recursion for every definition on the way around, which starts somewhere on the trail."""
         for each in step.trail[first:]:
             self.returns.setdefault(each, []).append(step.place[len(each.place) :])
 
@@ -141,7 +168,8 @@ class _Survey:
 
         They do also where they start together and one goes on: the other has then been there before.
         """
-        for places in self.returns.values():
+        # A definition that is referred to from many places has the same ways back each time.
+        for places in set(map(tuple, self.returns.values())):
             if len(places) > _RETURNS_MAX or any(_meet(*pair) for pair in combinations(places, 2)):
                 return True
         return False
@@ -157,13 +185,13 @@ def _meet(one: Place, other: Place) -> bool:
 
 def _below(step: _Step, survey: _Survey) -> Iterator[_Step]:
     """Give everything that a schema applies, to the same place of the value or to a place below it."""
-    rest = any(keyword in step.schema for keyword in _REST)
-    here = step._replace(weight=step.weight * (_REST_FACTOR if rest else 1))
-    for each, child in _applied(step.schema):
-        yield here._replace(schema=each, place=step.place if child is None else (*step.place, child))
-    for keyword in _REFERENCES:
-        if keyword in step.schema:
-            yield from _referred(here, survey, step.schema[keyword])
+    _, place, trail, weight = step
+    parts = survey.parts(step.schema)
+    weight *= parts.factor
+    for each, child in parts.applied:
+        yield _Step(each, place if child is None else (*place, child), trail, weight)
+    for reference in parts.references:
+        yield from _referred(step._replace(weight=weight), survey, reference)
 
 
 def _applied(schema: dict[str, Json]) -> Iterator[tuple[Json, str | None]]:
@@ -184,10 +212,12 @@ def _referred(here: _Step, survey: _Survey, reference: Json) -> Iterator[_Step]:
     if found is None:
         if reference not in survey.known:
             survey.problem = f"$ref to {shorten(str(reference), 80)} is not understood"
-    elif any(each.schema is found for each in here.trail):
-        survey.come_back(here, found)
-    else:
-        yield here._replace(schema=found, trail=(*here.trail, _Target(found, here.place)))
+        return
+    for number, target in enumerate(here.trail):
+        if target.schema is found:
+            survey.come_back(here, number)
+            return
+    yield here._replace(schema=found, trail=(*here.trail, _Target(found, here.place)))
 
 
 def _items(value: Json) -> list[Json]:

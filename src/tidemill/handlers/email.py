@@ -15,7 +15,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates import is_template
 from tidemill.handlers.answers import HEADERS_SCHEMA, TIMEOUT_SCHEMA
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
-from tidemill.handlers.email_message import RECIPIENTS_MAX, address, headers_of, is_own, letter_of, unbroken
+from tidemill.handlers.email_message import RECIPIENTS_MAX, headers_of, is_own, letter_of, mailbox, unbroken
 from tidemill.handlers.email_smtp import PORTS, Server, Tls, deliver
 from tidemill.kernel.model import Flaw, Json, NodeType
 from tidemill.security.addresses import misspelled
@@ -57,7 +57,7 @@ def _flaws(config: Json) -> Iterator[Flaw]:
         yield from _server_flaws(server)
     for path, text in _fixed_addresses(config):
         try:
-            address(text, path)
+            mailbox(text, path)
         except Fail as fail:
             yield Flaw(path, fail.message.removeprefix(f"{path}: "), fail.hint)
     for path, name, value in headers_of(config):

@@ -28,7 +28,7 @@ PORTS: dict[Tls, int] = {"starttls": 587, "tls": 465, "none": 25}
 REPLY_BYTES_MAX = 65_536
 QUOTED_MAX = 200
 FAREWELL_MS = 1_000
-_LINE = re.compile(rb"(\d{3})([ -]?)(.*)\r?\n", re.DOTALL)
+_LINE = re.compile(rb"(\d{3})([ -]?)(.*)\n", re.DOTALL)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _SENDERS_FAULT = frozenset({530, 534, 535, 538})
 """Replies that want better credentials."""
@@ -144,7 +144,7 @@ class _Session:
         """Send the message itself. From its last line on it may have been delivered, until the server says no."""
         self._must(await self.ask("DATA"), (354,), "the message")
         try:
-            await self._connection.write(_as_data(data))
+            await self._connection.write(as_data(data))
             reply = await self._reply()
         except CallFailed as error:
             message = f"{error.message}; the message may have been delivered"
@@ -178,7 +178,7 @@ class _Session:
             if line is None or size > REPLY_BYTES_MAX:
                 message = f"{self._server.host} does not speak like a mail server"
                 raise CallFailed("response_invalid", message, hint="see host, port and tls")
-            lines.append(line[3].decode("utf-8", "replace"))
+            lines.append(line[3].decode("utf-8", "replace").strip())
             if line[2] != b"-":
                 return Reply(int(line[1]), tuple(lines))
 
@@ -210,7 +210,7 @@ class _Session:
         return f"{reply.code} {said}".rstrip()[:QUOTED_MAX]
 
 
-def _as_data(data: bytes) -> bytes:
+def as_data(data: bytes) -> bytes:
     """A message as it is sent: a line that begins with a dot has one more, and a dot alone is the end.
 
     Whatever ends a line ends it in the same way, or servers could disagree about where the message ends.

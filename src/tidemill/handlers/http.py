@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import combinations
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,6 +98,7 @@ HTTP = NodeType(
             "type": "object",
             "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
             "minProperties": 1,
+            "not": {"anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]},
         },
         auth=_object(
             (),

@@ -8,6 +8,7 @@ effect, at least once; a statement that is handed `:effect_key` can tell repetit
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ import apsw
 import msgspec
 
 from tidemill.errors import Rejected, Unavailable
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.model import Flaw, Json, NodeType
 from tidemill.stores.contract import Rehearsing, Statement
 
@@ -25,6 +26,7 @@ STORE = "store"
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 BUSY_MS = 5_000
+PROGRESS_STEPS = 10_000
 EFFECT_KEY = "effect_key"
 
 Parameters = list[Any] | dict[str, Any]
@@ -33,8 +35,11 @@ Parameters = list[Any] | dict[str, Any]
 class Database(Protocol):
     """A database of the operator's."""
 
-    def run(self, text: str, parameters: Parameters) -> Any:
-        """Do a statement in a transaction of its own, in a thread; answers `{rows, count, changed}`."""
+    def run(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
+        """Do a statement in a transaction of its own, in a thread; answers `{rows, count, changed}`.
+
+        When `stop` is set, it is given up and nothing of it remains.
+        """
         ...
 
 
@@ -44,7 +49,7 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def run(self, text: str, parameters: Parameters) -> Any:
+    def run(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
         """Do a statement; the file is opened for it, because files come and go."""
         try:
             connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -52,8 +57,12 @@ class SqliteDatabase:
             raise Fail("database_unavailable", f"{self._path.name} cannot be opened", retryable=True) from None
         try:
             connection.set_busy_timeout(BUSY_MS)
+            connection.set_progress_handler(stop.is_set, PROGRESS_STEPS)
             with connection:
-                return _answer(connection, text, parameters)
+                answer = _answer(connection, text, parameters)
+                if stop.is_set():
+                    raise Cancelled("nobody waits for the statement any more")
+                return answer
         except apsw.BusyError as error:
             raise Fail("database_busy", str(error), retryable=True) from error
         except apsw.Error as error:
@@ -77,7 +86,12 @@ def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
-        return Return(await asyncio.to_thread(database.run, text, parameters))
+        stop = threading.Event()
+        try:
+            return Return(await asyncio.to_thread(database.run, text, parameters, stop))
+        finally:
+            # Whoever was cancelled while he waited leaves no statement behind that goes on without him.
+            stop.set()
 
     def flaws(config: Json) -> Iterator[Flaw]:
         name = config.get("database", STORE)
@@ -162,6 +176,12 @@ def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> A
                 raise Fail("sql_answer_too_large", f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes")
     except apsw.ExecTraceAbort:
         raise Fail("sql_failed", "there is more than one statement") from None
+    except KeyError as error:
+        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing") from None
+    except (OverflowError, TypeError, ValueError) as error:
+        raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
+    if columns and len(set(columns[0])) < len(columns[0]):
+        raise Fail("sql_failed", "two columns have one name", hint="rename one of them with AS")
     return {"rows": rows, "count": len(rows), "changed": connection.total_changes() - before}
 
 

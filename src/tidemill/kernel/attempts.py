@@ -47,13 +47,14 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
         return
     called = result.called and phase == "call"
     if called:
-        begin(pen, result.node, result.visit, result.index, result.token, result.worker)
+        begin(pen, result, result.worker)
     facts = Facts(
         token=result.token,
         worker=result.worker,
         duration_ms=result.duration_ms,
         waited_ms=result.waited_ms,
         cause=pen.state.seq if called else 0,
+        reads=result.outcome.reads if isinstance(result.outcome, Failed) else (),
     )
     match result.outcome:
         case Done() as done:
@@ -71,32 +72,33 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             _expands(pen, node, result, expands, facts)
 
 
-def begin(pen: Pen, node: str, visit: int, index: int, token: int, worker: str) -> None:
+def begin(pen: Pen, command: Result | Begin | Checkpoint, worker: str) -> None:
     """Record that the current attempt has started, unless the log knows."""
-    act = peek_at(pen.state.peek(node), index)
+    act = peek_at(pen.state.peek(command.node), command.index)
     if act is None or act.running:
         return
     pen.emit(
         NodeStarted(
             at_ms=pen.now,
-            node=node,
-            visit=visit,
-            index=index,
+            node=command.node,
+            visit=command.visit,
+            index=command.index,
             attempt=act.attempt + 1,
-            token=token,
+            token=command.token,
             worker=worker,
+            admission=command.admission,
         )
     )
 
 
 def take_begin(pen: Pen, command: Begin) -> None:
     """Record the start of an attempt before its end: at-most-once nodes and long handlers."""
-    begin(pen, command.node, command.visit, command.index, command.token, command.worker)
+    begin(pen, command, command.worker)
 
 
 def take_checkpoint(pen: Pen, command: Checkpoint) -> None:
     """Keep how far a long handler has come, for the attempt after a crash."""
-    begin(pen, command.node, command.visit, command.index, command.token, "")
+    begin(pen, command, "")
     act = peek_at(pen.state.peek(command.node), command.index)
     pen.emit(
         NodeCheckpointed(
@@ -192,6 +194,7 @@ def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Fact
             items=expands.items,
             window=expands.count if node.map is None or node.map.max_parallel is None else node.map.max_parallel,
             token=facts.token,
+            admission=result.admission,
         )
     )
     pen.cause = pen.state.seq

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, Error, Payload, Reading, Route
+from tidemill.kernel.events import NOT_AN_ITEM, Admission, AnyEvent, Error, Payload, Reading, Route
 from tidemill.kernel.model import Workflow
 
 OnTimeout = Literal["approve", "reject", "escalate", "fail"]
@@ -78,6 +78,8 @@ class ToActivation(Command, frozen=True, kw_only=True):
     node: str
     visit: int
     index: int = NOT_AN_ITEM
+    admission: Admission | None = None
+    """Of an attempt that has asked `when`: why it lets the visit happen."""
 
 
 class Done(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -96,6 +98,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     retry_after_ms: int | None = None
     unknown_outcome: bool = False
     """Nobody knows whether the effect happened (a time-out): decides for `at_most_once` nodes."""
+    reads: tuple[Reading, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -51,6 +51,6 @@ def why_of(event: Ending) -> str:
 
 def reads_of(event: Ending) -> tuple[Reading, ...]:
     """List what the decision was made over: names, and the digests of their texts."""
-    if isinstance(event, NodeSkipped):
+    if isinstance(event, NodeSkipped | NodeFailed):
         return event.reads
     return event.route.reads if isinstance(event, NodeCompleted) and event.route is not None else ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM, DeadLettered, Error, NodeFailed, Payload
+from tidemill.kernel.events import NOT_AN_ITEM, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 
@@ -19,6 +19,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     duration_ms: int = 0
     waited_ms: int = 0
     cause: int = 0
+    reads: tuple[Reading, ...] = ()
+    """What a condition was asked over that failed."""
 
 
 NO_FACTS = Facts()
@@ -39,6 +41,7 @@ def failure(pen: Pen, node: Node, index: int, attempt: int, error: Error, facts:
         duration_ms=facts.duration_ms,
         waited_ms=facts.waited_ms,
         token=facts.token,
+        reads=facts.reads,
     )
 
 

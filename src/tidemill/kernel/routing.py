@@ -89,7 +89,7 @@ def _branch_problem(branch: Branch, route: Route) -> str | None:
             return f"{', '.join(strange)} is not among the nodes it may choose"
         return None if route.branch else "nothing was chosen, which means the default"
     if route.rule >= len(branch.rules):
-        return f"the branch has no rule {route.rule}"
+        return f"the branch has no rule {route.rule + 1}"
     legal = branch.default if route.rule < 0 else branch.rules[route.rule].next_nodes
     return None if route.branch == legal else "the targets are not those of the rule that matched"
 

@@ -15,13 +15,16 @@ from tidemill.kernel.activation import ENDED
 from tidemill.kernel.decisions import reads_of, why_of
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
+    Admission,
     AnyEvent,
     Ending,
     NodeCancelled,
     NodeCompleted,
+    NodeExpanded,
     NodeFailed,
     NodeOverridden,
     NodeSkipped,
+    NodeStarted,
     Payload,
 )
 from tidemill.kernel.model import Node, Workflow
@@ -123,14 +126,22 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
 def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
     """The way a run went: the ends of its visits, in order. A visit that was reopened ends more than once."""
+    admitted: dict[tuple[str, int], Admission] = {}
     for event in events:
+        if isinstance(event, NodeStarted | NodeExpanded) and event.admission is not None:
+            admitted[event.node, event.visit] = event.admission
         if not isinstance(event, Ending) or event.index != NOT_AN_ITEM:
             continue
         status = _ENDS.get(type(event), "")
         if isinstance(event, NodeOverridden):
             status = event.status if event.status != "QUEUED" else ""
         if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
-            yield Step(event.node, event.visit, status, event.taken, why_of(event), dict(reads_of(event)))
+            by = admitted.get((event.node, event.visit), _UNASKED)
+            why = "; ".join(said for said in (by.reason, why_of(event)) if said)
+            yield Step(event.node, event.visit, status, event.taken, why, dict((*by.reads, *reads_of(event))))
+
+
+_UNASKED = Admission("")
 
 
 _ENDS: dict[type, str] = {

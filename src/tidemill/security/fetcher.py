@@ -198,6 +198,9 @@ def _first(call: Call) -> _Hop:
     return _Hop(method=call.method, url=read_url(call.url), headers=headers, body=call.body)
 
 
+_URL_HINT = "see its host and its port; special characters in a value are written with percent signs"
+
+
 def read_url(text: str) -> httpx2.URL:
     """A URL that can be called: absolute, with a host, without credentials."""
     import httpx2
@@ -205,8 +208,9 @@ def read_url(text: str) -> httpx2.URL:
     _check_text(text)
     try:
         url = httpx2.URL(text)
-    except httpx2.InvalidURL as error:
-        raise CallFailed("url_invalid", f"{shown(text)} is no URL: {error}") from error
+    except httpx2.InvalidURL:
+        # What the library says quotes parts of the URL, and one of them may be half a password.
+        raise CallFailed("url_invalid", f"{shown(text)} is no URL", hint=_URL_HINT) from None
     return _checked(url)
 
 
@@ -226,8 +230,8 @@ def _joined(base: httpx2.URL, location: str) -> httpx2.URL:
     _check_text(location)
     try:
         return _checked(base.join(location))
-    except httpx2.InvalidURL as error:
-        raise CallFailed("url_invalid", f"{shown(location)}, a redirect, is no URL: {error}") from error
+    except httpx2.InvalidURL:
+        raise CallFailed("url_invalid", f"{shown(location)}, a redirect, is no URL", hint=_URL_HINT) from None
 
 
 def _check_text(text: str) -> None:

@@ -8,7 +8,9 @@ is beyond this.
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -68,9 +70,31 @@ def _forms(value: str) -> Iterable[str]:
     raw = value.encode("utf-8", "surrogatepass")
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)
-    yield from (quote(raw, safe=""), quote(raw), quote_plus(raw))
+    yield from _in_urls(raw)
+    yield from (form for form in (html.escape(value), *_written_twice(value)) if len(form) >= VALUE_MIN)
     yield from (line for line in value.splitlines() if len(line) >= PIECE_MIN)
     yield from (form for form in (raw.hex(), raw.hex().upper(), *_in_base64(raw)) if len(form) >= PIECE_MIN)
+
+
+URL_SAFE = "!$&'()*+,/:;=?@[]~"
+"""What a URL may hold as it is; libraries leave out some of them or others."""
+
+
+def _in_urls(raw: bytes) -> Iterable[str]:
+    """The value with percent signs: all of it, what must be, and with small letters."""
+    forms = {quote(raw, safe=safe) for safe in ("", "/", URL_SAFE, URL_SAFE + "%", "~", "/:@")} | {quote_plus(raw)}
+    for form in forms:
+        yield form
+        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form)
+
+
+def _written_twice(value: str) -> Iterable[str]:
+    """The value in a JSON text that is itself a string of another one, as logs like to have it, and its neighbours."""
+    once = json.dumps(value)[1:-1]
+    yield json.dumps(once)[1:-1]
+    yield once.replace("/", "\\/")
+    yield value.encode("unicode_escape").decode()
+    yield repr(value.encode("utf-8", "surrogatepass"))[2:-1]
 
 
 def _in_base64(raw: bytes) -> Iterable[str]:

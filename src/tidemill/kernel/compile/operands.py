@@ -6,14 +6,13 @@ whose type promises one. Nothing is said about what is not certain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from tidemill.expressions.cel import ROOTS, Cel
 from tidemill.expressions.cel_syntax import Chain
-from tidemill.expressions.cel_types import mismatches
-from tidemill.expressions.conditions import Composite, Condition, compiled
+from tidemill.expressions.conditions import compiled
 from tidemill.expressions.expectations import Kinds, Lacking, expected
+from tidemill.expressions.fitting import misfits
 from tidemill.kernel.document.clauses import Use
 from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json, NodeType
@@ -69,15 +68,5 @@ def check_operands(draft: Draft, clauses: Mapping[int, list[Use]], types: Sequen
     for number, uses in clauses.items():
         place, name = draft.place(number), str(draft.nodes[number].get("id"))
         for use in uses:
-            for cel, key in _expressions(compiled(use.value), use.value, use.key):
-                for found in mismatches(cel.syntax, ROOTS, partial(known.look, name)):
-                    place.problem("condition_type", key, found.message, found.hint)
-
-
-def _expressions(condition: Condition, raw: Json, key: str) -> Iterator[tuple[Cel, str]]:
-    """Give every CEL expression of a condition with the place where it is written."""
-    if isinstance(condition, Composite):
-        for number, part in enumerate(condition.parts):
-            yield from _expressions(part, raw["conditions"][number], f"{key}/conditions/{number}")
-    elif isinstance(condition, Cel):
-        yield condition, key if isinstance(raw, str) else f"{key}/expression"
+            for key, found in misfits(compiled(use.value), use.value, partial(known.look, name)):
+                place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)

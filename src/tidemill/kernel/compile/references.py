@@ -12,7 +12,7 @@ from itertools import islice
 from tidemill.kernel.compile.ancestry import ancestor_pairs, certain_pairs
 from tidemill.kernel.compile.graph import Edge, Graph, walk
 from tidemill.kernel.compile.loops import Loops
-from tidemill.kernel.document.clauses import Use
+from tidemill.kernel.document.clauses import CONDITIONED_KEYS, Use
 from tidemill.kernel.document.findings import Place, shown
 from tidemill.kernel.document.normal import Draft
 
@@ -117,7 +117,9 @@ class Reading:
 def unknown_reference(draft: Draft, place: Place, use: Use, name: str) -> None:
     """Record a name that is neither a node nor anything else an expression can see."""
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
-    hint = draft.found.nearest(name, draft.index) or "a node's output is `<id>.output`, an input `inputs.<name>`"
+    in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS
+    written = "written `ctx.<id>.output` in a condition" if in_condition else "`<id>.output`"
+    hint = draft.found.nearest(name, draft.index) or f"a node's output is {written}, an input `inputs.<name>`"
     place.problem("unknown_reference", use.key, message, hint)
 
 

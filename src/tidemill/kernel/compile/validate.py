@@ -7,10 +7,12 @@ references in `references`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import msgspec
 
+from tidemill.expressions.conditions import compiled, meaning
+from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import check_schema
 from tidemill.kernel.compile.graph import Graph
 from tidemill.kernel.document.clauses import Use
@@ -57,15 +59,23 @@ def check_rules(draft: Draft) -> None:
         rules = node.get("branch", {}).get("rules", ())
         if len(rules) < 2:
             continue
-        first: dict[bytes, int] = {}
+        first: dict[Hashable, int] = {}
         for step, rule in enumerate(rules):
             if "condition" not in rule:
                 continue
-            earlier = first.setdefault(_ENCODER.encode(rule["condition"]), step)
+            earlier = first.setdefault(_meaning(rule["condition"]), step)
             if earlier != step:
-                message = f"rule {step} can never match: rule {earlier} has the same condition"
+                message = f"rule {step + 1} can never match: rule {earlier + 1} has the same condition"
                 place = draft.place(number)
                 place.problem("unreachable_rule", f"branch/rules/{step}/condition", message, "join their `next_nodes`")
+
+
+def _meaning(condition: Json) -> Hashable:
+    """Give what is the same for conditions that say the same; one that cannot be read only says what it says."""
+    try:
+        return meaning(compiled(condition))
+    except ExpressionError:
+        return _ENCODER.encode(condition)
 
 
 def check_inputs(draft: Draft) -> None:

@@ -18,7 +18,8 @@ from tidemill.kernel.model import Json
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
-_CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
+CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
+"""The keys of a node below which there are conditions, and no other expressions."""
 
 
 class Clause(NamedTuple):
@@ -42,7 +43,7 @@ def settle_conditions(draft: Draft) -> dict[int, list[Use]]:
     uses: dict[int, list[Use]] = {}
     parsed: dict[bytes, tuple[Json, References]] = {}
     for number, node in enumerate(draft.nodes):
-        if node.keys().isdisjoint(_CONDITIONED_KEYS):
+        if node.keys().isdisjoint(CONDITIONED_KEYS):
             continue
         for clause in clauses_of(node):
             raw = clause.holder[clause.field]

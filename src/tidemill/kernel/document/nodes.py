@@ -70,8 +70,8 @@ def type_name(place: Place, key: str, value: Json) -> Json:
 
 
 def condition(place: Place, key: str, value: Json) -> Json:
-    """A plain string is CEL; the expression languages judge the rest."""
-    return {"type": "cel", "expression": value} if isinstance(value, str) else value
+    """The expression languages judge it, and write it in its normal form afterwards."""
+    return value
 
 
 def config_ref(place: Place, key: str, value: Json) -> Json:

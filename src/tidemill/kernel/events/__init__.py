@@ -53,6 +53,7 @@ from tidemill.kernel.events.runs import (
 from tidemill.kernel.events.values import (
     INLINE_BYTES_MAX,
     NOT_AN_ITEM,
+    Admission,
     BlobRef,
     Ending,
     Error,
@@ -82,8 +83,8 @@ from tidemill.kernel.events.waits import (
 AnyEvent = RunEvents | NodeEvents | WaitEvents | ActEvents
 
 __all__ = [
-    "INLINE_BYTES_MAX", "NOT_AN_ITEM", "SYSTEM", "ActEvents", "AnyEvent", "ApprovalDecided", "ApprovalDelegated",
-    "ApprovalEscalated", "ApprovalEvent", "ApprovalEvents", "ApprovalExpired", "ApprovalRequested",
+    "INLINE_BYTES_MAX", "NOT_AN_ITEM", "SYSTEM", "ActEvents", "Admission", "AnyEvent", "ApprovalDecided",
+    "ApprovalDelegated", "ApprovalEscalated", "ApprovalEvent", "ApprovalEvents", "ApprovalExpired", "ApprovalRequested",
     "ApprovalReturned", "ApprovalVoted", "BlobRef", "ChildFinished", "ChildStarted", "CompensationCompleted",
     "CompensationFailed", "CompensationScheduled", "DeadLetterClosed", "DeadLettered", "Ending", "Error", "Event",
     "Join", "LoopContinued", "NodeCancelled", "NodeCheckpointed", "NodeCompleted", "NodeEvent", "NodeEvents",

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tidemill.kernel.events.values import NOT_AN_ITEM, Ending, Error, Event, NodeEvent, Payload, Reading, Route
+from tidemill.kernel.events.values import (
+    NOT_AN_ITEM,
+    Admission,
+    Ending,
+    Error,
+    Event,
+    NodeEvent,
+    Payload,
+    Reading,
+    Route,
+)
 
 
 class NodeScheduled(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeScheduled"):
@@ -23,6 +33,8 @@ class NodeStarted(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     token: int
     """The fence of the lease under which the attempt runs; grows with every attempt."""
     worker: str = ""
+    admission: Admission | None = None
+    """On the first attempt of a visit with a `when`: why it happens."""
 
 
 class NodeCheckpointed(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeCheckpointed"):
@@ -37,6 +49,8 @@ class NodeExpanded(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="N
     items: Payload
     window: int
     token: int = 0
+    admission: Admission | None = None
+    """Why the visit happens, if it has a `when`."""
 
 
 class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeWaiting"):
@@ -91,6 +105,8 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
     token: int = 0
     lost: bool = False
     """The worker was lost: tried again without using up the retry policy."""
+    reads: tuple[Reading, ...] = ()
+    """What the condition was asked over that could not be decided."""
 
 
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):

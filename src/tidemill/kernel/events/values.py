@@ -61,6 +61,13 @@ class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
     reads: tuple[Reading, ...] = ()
 
 
+class Admission(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """How `when` was decided, once and for the whole visit, where it was true."""
+
+    reason: str
+    reads: tuple[Reading, ...] = ()
+
+
 class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):
     """What every fact carries. `cause` is the seq that led to it, 0 when somebody outside did."""
 

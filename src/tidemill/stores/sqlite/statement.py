@@ -6,6 +6,7 @@ done for good, in the transaction that commits this fact, it must come out the s
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +25,22 @@ ANSWER_BYTES_MAX = 4_194_304
 TIME_MAX_MS = 2_000
 """A statement holds up every other commit of its store."""
 PROGRESS_STEPS = 10_000
+OTHERWISE = (
+    "it came out otherwise than when it was rehearsed: somebody was quicker, or it asks for chance or the time, which "
+    "a parameter can bring along"
+)
 
-_FORBIDDEN = {
+_SHAPING = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE} | {
+    apsw.SQLITE_DROP_TABLE,
+    apsw.SQLITE_DROP_INDEX,
+    apsw.SQLITE_REINDEX,
+}
+_DOING = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+_HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
+"""Everything that is not in one of these is forbidden. What would outlive the statement on the store's connection, or
+be done later inside the store's own statements (triggers, views, whatever is temporary), is in none of them."""
+
+_REASONS = {
     apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
     apsw.SQLITE_SAVEPOINT: "savepoints are the store's own affair",
     apsw.SQLITE_ATTACH: "other files cannot be attached",
@@ -44,7 +59,7 @@ def own_tables() -> frozenset[str]:
     folder = files("tidemill.stores") / "sql" / "sqlite"
     texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if re.match(r"\d{4}_", path.name)]
     found = {name.lower() for text in texts for name in re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text)}
-    return frozenset(found | {"migrations", "sqlite_master", "sqlite_schema", "sqlite_sequence"})
+    return frozenset(found | {"migrations"})
 
 
 class Statements:
@@ -81,27 +96,32 @@ class Statements:
             except Rejected as found:
                 return StatementRefused(message=found.problems[0].message)
             if statement.answer and answer != statement.answer:
-                return StatementRefused(message="it came out otherwise than when it was rehearsed", changed=True)
+                return StatementRefused(message=OTHERWISE, changed=True)
         return None
+
+    def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None) -> str:
+        """Why something is not allowed; empty when it is."""
+        if operation in _HARMLESS:
+            return "extensions cannot be loaded" if "load_extension" in names else ""
+        if operation not in _SHAPING | _DOING:
+            return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
+        if schema not in (None, "main"):
+            return "only the store's own file can be used, and nothing that is temporary"
+        for name in names:
+            if name is not None and name.lower() in self._own:
+                return f"{name} is a table of the store's own"
+        return ""
 
     def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
         parameters = _bindings(statement.parameters)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
 
-        def allowed(operation: int, first: str | None, second: str | None, *_: str | None) -> int:
-            reason = _FORBIDDEN.get(operation)
-            touched = [name for name in (first, second) if name is not None and name.lower() in self._own]
-            if reason is None and touched and operation in _ABOUT_TABLES:
-                if operation == apsw.SQLITE_READ and touched[0].lower().startswith("sqlite_"):
-                    return apsw.SQLITE_OK
-                if touched[0].lower().startswith("sqlite_") and operation in _BOOKKEEPING:
-                    return apsw.SQLITE_OK
-                reason = f"{touched[0]} is a table of the store's own"
-            if reason is not None:
+        def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
+            reason = self._against(operation, (first, second), schema)
+            if reason:
                 reasons.append(reason)
-                return apsw.SQLITE_DENY
-            return apsw.SQLITE_OK
+            return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
 
         def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
             done.append(tuple(column[0] for column in cursor.get_description()))
@@ -113,6 +133,7 @@ class Statements:
         cursor.exec_trace = traced
         connection.authorizer = allowed
         connection.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_STEPS)
+        longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, ANSWER_BYTES_MAX)
         try:
             rows = []
             for row in cursor.execute(statement.text, parameters, can_cache=False):
@@ -126,28 +147,17 @@ class Statements:
         except apsw.AuthError:
             raise refusal(reasons[0] if reasons else "it is not allowed") from None
         except (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError, apsw.TooBigError) as error:
-            raise refusal(str(error)) from error
+            raise refusal(reasons[0] if reasons else str(error)) from error
+        except KeyError as error:
+            raise refusal(f"the parameter {error.args[0]!r} is missing") from None
+        except (OverflowError, TypeError, ValueError) as error:
+            raise refusal(f"a parameter cannot be bound: {error}") from error
         finally:
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
             connection.authorizer = None
             connection.set_progress_handler(None)
             cursor.close()
         return _answer(done[0] if done else (), rows, connection.total_changes() - before)
-
-
-_ABOUT_TABLES = {
-    apsw.SQLITE_READ,
-    apsw.SQLITE_INSERT,
-    apsw.SQLITE_UPDATE,
-    apsw.SQLITE_DELETE,
-    apsw.SQLITE_ALTER_TABLE,
-    apsw.SQLITE_DROP_TABLE,
-    apsw.SQLITE_CREATE_INDEX,
-    apsw.SQLITE_DROP_INDEX,
-    apsw.SQLITE_CREATE_TRIGGER,
-    apsw.SQLITE_DROP_TRIGGER,
-}
-_BOOKKEEPING = {apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
-"""What SQLite itself does to its own tables when others are made."""
 
 
 def _bindings(parameters: bytes) -> Any:
@@ -163,8 +173,12 @@ def _bound(value: Any) -> Any:
 
 
 def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
+    if len(set(columns)) < len(columns):
+        raise refusal("two columns have one name: rename one of them with AS")
     for row in rows:
         for name, value in zip(columns, row, strict=True):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise refusal(f"the column {name} holds a number that JSON does not have")
             if isinstance(value, bytes):
                 raise refusal(f"the column {name} holds bytes: ask for hex({name})")
     found = [dict(zip(columns, row, strict=True)) for row in rows]
