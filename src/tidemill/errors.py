@@ -25,9 +25,13 @@ class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     hint: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.path}: " if self.path else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{place}{self.message} [{self.code}]{hint}"
+        return f"{self.sentence} [{self.code}]{hint}"
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, and where, for a message that has a code of its own."""
+        return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class TidemillError(Exception):

@@ -59,7 +59,7 @@ CEL: tuple[Guard, ...] = (
         file=WEIGHT,
         snippet="self._need(function in _KEEPING or function in _SMALL)",
         sabotage="pass",
-        test=f"{HEAVY}[output.s.replace('', output.s) == '']",
+        test=f"{HEAVY}[strings.quote(output.s) == '']",
     ),
     Guard(
         name="texts-are-remade-once",

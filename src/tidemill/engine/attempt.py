@@ -37,7 +37,7 @@ from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
-from tidemill.handlers.contract import Ended, Handler, Lacking, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
@@ -46,15 +46,11 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import peek_at
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import Disclosed
+from tidemill.security.secrets import Disclosed, SecretUnusable
 from tidemill.stores.contract import Lease
 
 LOG = logging.getLogger(__name__)
-
-
 NO_ITEMS = Expands(count=0, items=b"[]")
-
-
 _T = TypeVar("_T")
 Coming = Result | Awaitable[Result]
 
@@ -115,7 +111,7 @@ class Attempt:
         """Go on once something is known that had to be waited for."""
         try:
             return await _resolved(then(await pending))
-        except ExpressionError as error:
+        except (ExpressionError, SecretUnusable) as error:
             return self._result(failed_by(error))
 
     def _go(self) -> Coming:
@@ -130,7 +126,7 @@ class Attempt:
                 case "route":
                     assert self._cell.resumed is not None
                     return self._finish(text_of(self._cell.resumed, self._fetched))
-        except ExpressionError as error:
+        except (ExpressionError, SecretUnusable) as error:
             return self._result(failed_by(error))
 
     # Look and render
@@ -268,7 +264,7 @@ class Attempt:
                     text = encoded(value, self.mask)
                 except NotJson as error:
                     return self._finish_binary(value, chosen, error)
-                return self._finish(text, chosen)
+                return self._returned(text, chosen)
             case Pause() | Skip():
                 try:
                     return self._asked(hidden(ended, self.mask))
@@ -284,7 +280,14 @@ class Attempt:
         if isinstance(text, BaseException):
             late = isinstance(text, TimedOut)
             return self._result(timed_out(self._node.timeout_ms or 0) if late else failed_by(text))
-        return await _resolved(self._finish(text, chosen))
+        return await _resolved(self._returned(text, chosen))
+
+    def _returned(self, text: bytes, chosen: Chosen) -> Coming:
+        try:
+            self._tools.around.stage.check_output(self._handler, text)
+        except Fail as broken_promise:
+            return self._result(failed_by(broken_promise))
+        return self._finish(text, chosen)
 
     def _asked(self, ended: Pause | Skip) -> Coming:
         """The handler waits or skips; what it asks of a child is kept like any other value."""

@@ -32,7 +32,9 @@ def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
     config = decode_value(encode_value(template.render(scope)))
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
-        raise ExpressionError(code="config_invalid", message="; ".join(map(str, problems)), hint="")
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        message = "; ".join(problem.sentence for problem in problems)
+        raise ExpressionError(code="config_invalid", message=message, hint="; ".join(hints))
     return config
 
 

@@ -8,9 +8,11 @@ import logging
 import os
 from collections.abc import Awaitable
 from contextvars import Context, copy_context
+from typing import Any
 
+from tidemill.blobs.payloads import decode_value
 from tidemill.expressions.schema import Schema, compile_schema
-from tidemill.handlers.contract import Ended, Handler, NodeContext
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext
 from tidemill.handlers.forks import end_copy
 from tidemill.observe.overhearing import EAR, Ear
 
@@ -23,17 +25,35 @@ class Stage:
     def __init__(self) -> None:
         self._opened: dict[str, asyncio.Task[None]] = {}
         self._handlers: list[Handler] = []
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[tuple[str, str], Schema] = {}
 
     def schema(self, handler: Handler) -> Schema:
         """What a config of this type must look like, compiled once."""
-        known = self._schemas.get(handler.type.key)
+        return self._compiled("config", handler, handler.type.config_schema)
+
+    def check_output(self, handler: Handler, text: bytes) -> None:
+        """Raise `Fail` unless a result, as it will be stored, is what its type has promised."""
+        promised = handler.type.output_schema
+        if promised is not True:
+            schema = self._compiled("output", handler, promised)
+            _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
+
+    def _check_input(self, handler: Handler, context: NodeContext) -> None:
+        expected = handler.type.input_schema
+        if expected is not True:
+            schema = self._compiled("input", handler, expected)
+            said = f"the nodes before it do not give what {handler.type.key} expects"
+            _check(schema, dict(context.upstream), "input_invalid", said)
+
+    def _compiled(self, part: str, handler: Handler, source: Any) -> Schema:
+        known = self._schemas.get((part, handler.type.key))
         if known is None:
-            known = self._schemas[handler.type.key] = compile_schema(handler.type.config_schema)
+            known = self._schemas[part, handler.type.key] = compile_schema(source)
         return known
 
     def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
         """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""
+        self._check_input(handler, context)
         ground = copy_context()
         ground.run(EAR.set, ear)
         if handler.staged:
@@ -91,6 +111,12 @@ class Stage:
             del self._opened[handler.type.key]
             raise
         self._handlers.append(handler)
+
+
+def _check(schema: Schema, value: Any, code: str, said: str) -> None:
+    if not schema.accepts(value):
+        first = schema.problems(value)[0]
+        raise Fail(code, f"{said}: {first.sentence}", hint=first.hint)
 
 
 async def _done(step: Awaitable[None] | None) -> None:

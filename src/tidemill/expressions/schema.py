@@ -25,7 +25,7 @@ from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.iregexp import UNBALANCED, why_no_pattern
 from tidemill.expressions.schema_reach import STEPS_MAX, Reach, reach
 from tidemill.expressions.scope import Json
-from tidemill.expressions.wording import meant, pointer, shorten
+from tidemill.expressions.wording import choices, meant, pointer, shorten
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROBLEMS_MAX = 100
@@ -119,6 +119,8 @@ class Schema:
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=_guess(key, known))
             case ValidationErrorKind.Required(key):
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
+            case ValidationErrorKind.Enum(options):
+                yield _no_choice(error.instance, options, place, code)
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=_alternatives(error))
 
@@ -298,6 +300,12 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
 
 def _guess(key: str, known: list[str]) -> str:
     return meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
+
+
+def _no_choice(value: Json, options: list[Json], place: str, code: str) -> Problem:
+    message = f"{choices([value])} is not one of {choices(options)}"
+    names = [option for option in options if isinstance(option, str)]
+    return Problem(code=code, message=message, path=place, hint=meant(value, names) if isinstance(value, str) else "")
 
 
 def _alternatives(error: ValidationError) -> str:

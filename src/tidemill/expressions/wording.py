@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+import msgspec
+
 from tidemill.expressions.scope import Json
 
 KEYS_SHOWN = 12
@@ -48,9 +50,19 @@ def listing(names: Iterable[object]) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Guess which of the known names was meant, as a hint; empty if none is near."""
-    near = get_close_matches(name, list(known)[:1000], n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else ""
+    """Guess which of the known names was meant, in whatever case, as a hint; empty if none is near."""
+    names = list(known)[:1000]
+    folded = {each.casefold(): each for each in reversed(names)}
+    near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
+    return f'did you mean "{folded.get(near[0], near[0])}"?' if near else ""
+
+
+def choices(values: Iterable[object]) -> str:
+    """Write the JSON values that are possible, as far as they are few enough to be read."""
+    texts = [shorten(msgspec.json.encode(value).decode(), 60) for value in values]
+    more = len(texts) - KEYS_SHOWN
+    shown = [*texts[:KEYS_SHOWN], f"{more} more"] if more > 0 else texts
+    return " or ".join(part for part in (", ".join(shown[:-1]), *shown[-1:]) if part)
 
 
 def place(base: str, key: str | int) -> str:

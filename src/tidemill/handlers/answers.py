@@ -29,7 +29,10 @@ TIMEOUT_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600}
 
 _SUCCESS = ("2xx",)
 _AGAIN = frozenset({408, 425, 429})
-_SECONDS = re.compile(r"\d{1,9}")
+_SECONDS = re.compile(r"0*([0-9]+)")
+RETRY_AFTER_MS_MAX = 86_400_000
+"""A server that asks for more than a day is asked again after one."""
+_DIGITS_MAX = 9
 _QUOTED_MAX = 200
 _HINTS = {
     401: "see `auth`: the credentials are missing or wrong",
@@ -71,14 +74,18 @@ def _covers(expected: int | str, status: int) -> bool:
 
 
 def retry_after_ms(text: str, now_ms: int) -> int | None:
-    """How long a server asks to wait, in seconds or until a date; None if it does not say."""
+    """How long a server asks to wait, in seconds or until a date, at most a day; None if it does not say."""
     text = text.strip()
-    if _SECONDS.fullmatch(text):
-        return int(text) * 1_000
+    seconds = _SECONDS.fullmatch(text)
+    if seconds is not None:
+        # A number of any length may come, and long ones are not even read.
+        asked_ms = int(seconds[1][: _DIGITS_MAX + 1]) * 1_000
+        return min(asked_ms, RETRY_AFTER_MS_MAX)
     # It loads slowly, and hardly anybody sends a date.
     from email.utils import parsedate_to_datetime
 
     try:
-        return max(0, round(parsedate_to_datetime(text).timestamp() * 1_000) - now_ms)
+        asked_ms = round(parsedate_to_datetime(text).timestamp() * 1_000) - now_ms
+        return min(max(0, asked_ms), RETRY_AFTER_MS_MAX)
     except (ValueError, OverflowError):
         return None

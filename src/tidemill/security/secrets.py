@@ -19,6 +19,10 @@ VALUE_BYTES_MAX = 65_536
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 
 
+class SecretUnusable(Unavailable):
+    """There is a secret of that name, and it cannot be read or is no secret."""
+
+
 class Secrets(Protocol):
     """A place where secrets are kept."""
 
@@ -52,13 +56,13 @@ class FolderSecrets:
             with path.open("rb") as file:
                 raw = file.read(VALUE_BYTES_MAX + 1)
         except OSError as error:
-            raise Unavailable(f"the secret {name} cannot be read: {error.strerror}") from error
+            raise SecretUnusable(f"the secret {name} cannot be read: {error.strerror}") from error
         if len(raw) > VALUE_BYTES_MAX:
-            raise Unavailable(f"the secret {name} is longer than {VALUE_BYTES_MAX} bytes")
+            raise SecretUnusable(f"the secret {name} is longer than {VALUE_BYTES_MAX} bytes")
         try:
             return raw.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            raise Unavailable(f"the secret {name} is not text") from None
+            raise SecretUnusable(f"the secret {name} is not text") from None
 
 
 class FirstOf:
@@ -87,6 +91,8 @@ class Disclosed(Mapping[str, str]):
             known = self._secrets.get(name)
             if known is None:
                 raise KeyError(name)
+            if not known:
+                raise SecretUnusable(f"the secret {name} is empty")
             self.values_seen[name] = known
         return known
 
