@@ -116,6 +116,21 @@ def test_why_a_node_went_its_way_for_programs(shop: Shop, run: str) -> None:
     assert [step["node"] for step in found["before"]] == ["score"]
 
 
+def test_a_visit_that_happens_says_why(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    run_id = shop.start(CREDIT, {"least": 84})
+    shop.until(run_id, lambda view: view.status == "COMPLETED")
+    reason, read = "when: inputs.least > 80 is true", digest_of(b'{"least":84}')
+    lines = [line for line in shop.fine("runs", "events", run_id).splitlines() if "NodeStarted" in line]
+    assert [reason in line for line in lines] == ["review" in line for line in lines]
+    assert any(reason in line for line in lines)
+    assert shop.fine("why", run_id, "review").splitlines()[:3] == [
+        f"review completed: {reason}",
+        "",
+        f"read    inputs {read}",
+    ]
+
+
 def test_why_a_node_waits(shop: Shop) -> None:
     run_id = shop.asking()
     text, found = shop.fine("why", run_id, "review"), shop.json("why", run_id, "review")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Fail, Handler, NodeContext, Return, handler_of
+from tidemill.handlers.contract import Blob, Fail, Handler, NodeContext, Return, handler_of
 from tidemill.kernel.model import NodeType
 from tidemill.observe.overhearing import EAR
 
@@ -179,3 +179,48 @@ async def test_steps_need_not_be_async(mill: Mill) -> None:
     await worker.stop()
     assert run.nodes["a"]["output"] == 7
     assert steps == ["open", "prepare", "finish", "close"]
+
+
+def promising(result: Any, **schemas: Any) -> Handler:
+    return Handler(NodeType(name="diary", **schemas), lambda _: Return(result))
+
+
+NUMBERED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@simulated
+async def test_a_result_that_is_not_what_the_type_promises_is_a_failure(mill: Mill) -> None:
+    worker = await mill.process(more=[promising("a text", output_schema=NUMBERED)])
+    run = await worker.run(document(diary("a", retry={"max_attempts": 3})))
+    error = run.nodes["a"]["error"]
+    assert (run.status, error["code"], error["retryable"]) == ("FAILED", "output_invalid", False)
+    assert error["message"] == 'the result is not what diary@1 promises: "a text" is not of type "object"'
+    assert run.nodes["a"]["attempt"] == 1
+
+
+@simulated
+async def test_a_promise_is_checked_on_what_is_stored(mill: Mill) -> None:
+    described = {"type": "object", "required": ["$blob", "size"]}
+    worker = await mill.process(more=[promising(Blob(b"bytes"), output_schema=described)])
+    run = await worker.run(document(diary("a")))
+    assert (run.status, run.nodes["a"]["output"]["size"]) == ("COMPLETED", 5)
+    other = await mill.process(more=[promising({"of": Blob(b"bytes")}, output_schema=described)])
+    await worker.stop()
+    run = await other.run(document(diary("a")))
+    assert run.nodes["a"]["error"]["code"] == "output_invalid"
+
+
+@simulated
+async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Mill) -> None:
+    expects = {"type": "object", "additionalProperties": NUMBERED}
+    handler = promising("called", input_schema=expects)
+    worker = await mill.process(more=[handler])
+    good = node("a", type="value", config={"n": 1})
+    run = await worker.run(document(good, node("b", "a", type="diary")))
+    assert (run.status, run.nodes["b"]["output"]) == ("COMPLETED", "called")
+    bad = node("a", type="value", config={"n": "one"})
+    run = await worker.run(document(bad, node("b", "a", type="diary")))
+    error = run.nodes["b"]["error"]
+    assert (run.status, error["code"], error["retryable"]) == ("FAILED", "input_invalid", False)
+    said = 'the nodes before it do not give what diary@1 expects: /a/n: "one" is not of type "integer"'
+    assert error["message"] == said

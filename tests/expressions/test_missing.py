@@ -96,7 +96,8 @@ def test_every_use_of_what_is_missing_says_why(use: str) -> None:
 
 
 def test_a_missing_secret_does_not_list_the_others() -> None:
-    assert said("{{ secrets.TOKN }}") == ('there is no secret "TOKN"', "secrets are set outside the document")
+    hint = "set TIDEMILL_SECRET_TOKN for the workers, or put a file TOKN into the folder TIDEMILL_SECRETS"
+    assert said("{{ secrets.TOKN }}") == ('there is no secret "TOKN"', hint)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,13 @@ async def test_an_exception_is_told_with_its_line(processes: Processes, body: st
 
 
 @shared
+async def test_a_node_without_an_output_is_told_by_its_reason(processes: Processes) -> None:
+    found = await failure(processes, written("return context['skipped']['output'] == 1"))
+    assert found.message == "evaluate failed in line 2: KeyError: skipped"
+    assert found.hint == 'node "skipped" was skipped: ask "skipped" in context first'
+
+
+@shared
 @pytest.mark.parametrize(
     "body",
     [

@@ -432,3 +432,14 @@ def test_recursion_that_the_validator_does_not_remember_is_refused(schema: Any) 
 def test_the_errors_of_a_small_knot_are_told_together() -> None:
     problems = compile_schema(KNOTS[0]).problems({"l": {"l": {}}})
     assert [problem.message for problem in problems] == ["it does not match the schema"]
+
+
+def test_a_value_that_is_none_of_the_choices_is_told_all_of_them() -> None:
+    methods = compile_schema({"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]})
+    (problem,) = methods.problems("get", "/method")
+    assert problem.message == '"get" is not one of "GET", "HEAD", "POST", "PUT", "PATCH" or "DELETE"'
+    assert (problem.path, problem.hint) == ("/method", 'did you mean "GET"?')
+    assert methods.problems("PTCH")[0].hint == 'did you mean "PATCH"?'
+    assert methods.problems(7)[0].hint == ""
+    many = compile_schema({"enum": list(range(20))})
+    assert many.problems("x")[0].message.endswith("10, 11 or 8 more")

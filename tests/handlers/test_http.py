@@ -241,9 +241,10 @@ async def test_which_failures_are_tried_again(http: Handler, served: Web, status
     ("said", "ms"),
     [
         ("7", 7_000), (format_datetime(datetime.fromtimestamp(NOW_MS / 1_000 + 90, UTC), usegmt=True), 90_000),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None), ("9" * 5_000, None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None), ("9" * 5_000, 86_400_000),
+            ("000012", 12_000), ("86401", 86_400_000), ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400_000),
     ],
-    ids=["seconds", "date", "past", "words", "nothing", "negative", "huge"],
+    ids=["seconds", "date", "past", "words", "nothing", "negative", "huge", "zeros", "long", "far"],
 )  # fmt: skip
 async def test_a_server_says_when_to_come_again(
     http: Handler, served: Web, status: int, said: str, ms: int | None

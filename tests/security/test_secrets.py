@@ -96,3 +96,23 @@ def test_a_value_stays_the_same_for_an_attempt() -> None:
         assert seen["ROTATED"] == "before-rotation"
     finally:
         del os.environ[name]
+
+
+def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "HOLLOW").write_text("\n")
+    monkeypatch.setenv(f"{PREFIX}BLANK", "")
+    disclosed = Disclosed(FirstOf(EnvironmentSecrets(), FolderSecrets(tmp_path)))
+    for name in ("HOLLOW", "BLANK"):
+        with pytest.raises(SecretUnusable, match=f"the secret {name} is empty"):
+            disclosed[name]
+
+
+@pytest.mark.parametrize("config", ["{{ secrets.BYTES }}", "Bearer {{ secrets.BYTES }}"])
+async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
+    (tmp_path / "BYTES").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("TIDEMILL_SECRETS", str(tmp_path))
+    asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda context: Return("called"))
+    engine = engine_at("memory://", handlers=[asks])
+    await engine.start_up()

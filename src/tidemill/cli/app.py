@@ -23,6 +23,7 @@ from tidemill.cli.nodes import nodes
 from tidemill.cli.options import (
     DEFAULT_STORE,
     Actor,
+    Apps,
     AsJson,
     Author,
     DryRun,
@@ -101,11 +102,11 @@ def entry(
 
 
 @app.command("validate")
-def validate_command(file: File, as_json: AsJson = False) -> int:
+def validate_command(file: File, apps: Apps = None, as_json: AsJson = False) -> int:
     """Check a workflow and list everything that is wrong with it."""
     from tidemill.cli.validate import validate
 
-    return validate(file, as_json=as_json)
+    return validate(file, apps or (), as_json=as_json)
 
 
 @app.command("graph")
@@ -182,6 +183,7 @@ def render_command(
 def run_command(
     file: File,
     given: Given = None,
+    apps: Apps = None,
     store: Store = DEFAULT_STORE,
     actor: Actor = None,
     roles: Roles = None,
@@ -202,6 +204,7 @@ def run_command(
     options = RunOptions(
         file=file,
         given=tuple(given or ()),
+        apps=tuple(apps or ()),
         store=store,
         actor=acting(actor),
         roles=tuple(roles or ()),
@@ -218,6 +221,7 @@ def publish_command(
     file: File,
     message: Message = "",
     author: Author = None,
+    apps: Apps = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -225,7 +229,8 @@ def publish_command(
     from tidemill.cli.asking import Asking, acting
     from tidemill.cli.catalogue import publish
 
-    return publish(Asking(store, as_json, creates=True), file, author=acting(author), message=message)
+    asking = Asking(store, as_json, creates=True, apps=tuple(apps or ()))
+    return publish(asking, file, author=acting(author), message=message)
 
 
 @app.command("start")
@@ -273,10 +278,7 @@ def worker_command(
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0, help="How long nodes may finish after a signal.")
     ] = 30.0,
-    apps: Annotated[
-        list[str] | None,
-        typer.Option("--app", metavar="APP", help="Your code: module:attribute or path.py. Repeatable."),
-    ] = None,
+    apps: Apps = None,
     heartbeat: Annotated[
         float, typer.Option("--heartbeat", metavar="SECONDS", min=0.1, help="How often it says that it is alive.")
     ] = 5.0,

@@ -17,6 +17,7 @@ import msgspec
 from tidemill import front
 from tidemill.bootstrap import check_there
 from tidemill.cli import exits
+from tidemill.cli.apps import importable, load_apps
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.problems import as_plain, print_json, print_refusal
 from tidemill.errors import Problem, Rejected
@@ -44,6 +45,8 @@ class Asking:
     """Where old runs are, if not in the usual place."""
     creates: bool = False
     """Whether a store that is not there yet is made."""
+    apps: tuple[str, ...] = ()
+    """The user's own code, where node types of his are asked about."""
 
     def answer(
         self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
@@ -70,11 +73,15 @@ class Asking:
     def _asked(self, ask: Callable[[Tidemill], T]) -> T:
         if not self.creates:
             check_there(self.store)
-        mill = front.open(self.store, work=False, archive=self.archive)
-        try:
-            return ask(mill)
-        finally:
-            mill.close(timeout_s=CLOSE_SECONDS_MAX)
+        with importable():
+            app = load_apps(self.apps)
+            mill = front.open(
+                self.store, work=False, archive=self.archive, functions=app.functions, handlers=app.handlers
+            )
+            try:
+                return ask(mill)
+            finally:
+                mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
     def refused(self, refusal: Rejected) -> int:
         """Print a refusal."""

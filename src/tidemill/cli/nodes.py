@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tidemill.cli.groups import new_group
-from tidemill.cli.options import DEFAULT_STORE, AsJson
+from tidemill.cli.options import DEFAULT_STORE, Apps, AsJson
 
 if TYPE_CHECKING:
     from tidemill.bootstrap import NodeTypes
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 nodes = new_group("nodes", "See which node types there are, and how they are configured.")
-
-Apps = Annotated[
-    list[str] | None,
-    typer.Option("--app", metavar="APP", help="Your code, with node types: module:attribute or path.py. Repeatable."),
-]
 
 
 @nodes.command("list")

@@ -18,6 +18,10 @@ Reference = Annotated[
     str, typer.Argument(metavar="WORKFLOW", help="A published workflow: name, name@3 or name:stable.")
 ]
 
+Apps = Annotated[
+    list[str] | None,
+    typer.Option("--app", metavar="APP", help="Your code: module:attribute or path.py. Repeatable."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 Store = Annotated[
     str,

@@ -9,6 +9,7 @@ import typer
 from tidemill.cli.options import (
     DEFAULT_STORE,
     Actor,
+    Apps,
     AsJson,
     DryRun,
     Key,
@@ -51,6 +52,7 @@ def patch_command(
     message: About = "",
     actor: Actor = None,
     key: Key = None,
+    apps: Apps = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -78,4 +80,4 @@ def patch_command(
             command_id=key,
         )
 
-    return Asking(store, as_json).answer(ask, lambda outcome: tell_patch(run, outcome))
+    return Asking(store, as_json, apps=tuple(apps or ())).answer(ask, lambda outcome: tell_patch(run, outcome))

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TextIO
 from tidemill import front
 from tidemill.ambient import RealAmbient
 from tidemill.cli import exits
-from tidemill.cli.apps import importable
+from tidemill.cli.apps import importable, load_apps
 from tidemill.cli.asking import CLOSE_SECONDS_MAX, Asking
 from tidemill.cli.board import Board
 from tidemill.cli.ending import tell_end, tell_quietly, tell_trouble
@@ -31,6 +31,7 @@ class RunOptions:
 
     file: str
     given: tuple[str, ...]
+    apps: tuple[str, ...]
     store: str
     actor: str
     roles: tuple[str, ...]
@@ -88,7 +89,8 @@ def run(options: RunOptions) -> int:
 def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, Board]:
     """Work on one run and nothing else: what other runs of the store need, this process may not have."""
     run_id = options.resume or RealAmbient().new_id()
-    mill = front.open(options.store, only=run_id)
+    app = load_apps(options.apps)
+    mill = front.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers)
     try:
         reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
         board = Board(mill.workflow(reference))

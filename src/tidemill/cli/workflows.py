@@ -11,6 +11,7 @@ from tidemill.cli.options import (
     DEFAULT_STORE,
     PAGE,
     Actor,
+    Apps,
     AsJson,
     Author,
     Cursor,
@@ -150,6 +151,7 @@ def patch_command(
     ] = None,
     author: Author = None,
     message: Message = "",
+    apps: Apps = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -163,4 +165,4 @@ def patch_command(
         who = acting(author)
         return mill.patch_workflow(reference, operations, base_digest=base, author=who, message=message)
 
-    return Asking(store, as_json).answer(ask, tell_published)
+    return Asking(store, as_json, apps=tuple(apps or ())).answer(ask, tell_published)

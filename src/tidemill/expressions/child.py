@@ -71,7 +71,7 @@ def _decided(body: bytes, interpreter: Interpreter) -> bool | bytes | Expression
 def _done(work: Errand | Chore, interpreter: Interpreter) -> bool | bytes:
     def judge(leaf: Leaf, scope: Scope) -> bool:
         data = leaf.bind(scope)
-        return interpreter.holds(leaf, data) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
+        return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
 
     return judge(work.leaf, work.scope) if isinstance(work, Errand) else done(work, judge)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.sandbox import MEMORY_MB_MAX, TIMEOUT_MS_MAX, Sandbox
 from tidemill.expressions.sandbox_code import ANSWER, CONTEXT, OUTPUT
-from tidemill.expressions.scope import Json
+from tidemill.expressions.scope import Absent, Json, Scope
 from tidemill.expressions.wording import shorten
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ class Interpreter:
     def __init__(self) -> None:
         self._pool: Monty | None = None
 
-    def holds(self, sandbox: Sandbox, data: Json) -> bool:
+    def holds(self, sandbox: Sandbox, data: Json, scope: Scope) -> bool:
         """Call the function and decide by what it returns; raise `ExpressionError` for anything but a boolean."""
         from pydantic_monty import MontyError
 
         try:
             answer = self._run(sandbox, data)
         except MontyError as error:
-            raise _failed(sandbox, error) from None
+            raise _failed(sandbox, error, scope) from None
         if isinstance(answer, bool):
             return answer
         kind = _KINDS.get(str(answer), f"a value of type {shorten(str(answer), 60)}")
@@ -92,7 +92,7 @@ def _swallow(stream: str, text: str) -> None:
     """Take what is printed, and forget it."""
 
 
-def _failed(sandbox: Sandbox, error: MontyError) -> ExpressionError:
+def _failed(sandbox: Sandbox, error: MontyError, scope: Scope) -> ExpressionError:
     from pydantic_monty import MontyCrashedError
 
     said = str(error)
@@ -110,6 +110,9 @@ def _failed(sandbox: Sandbox, error: MontyError) -> ExpressionError:
     hint = ""
     if "not supported in this environment" in said:
         hint = "a condition has no clock, chance or environment: hand in what it needs as data"
+    node = said.removeprefix("KeyError: ")
+    if isinstance(seen := scope.nodes.get(node), Absent):
+        hint = f'node "{node}" {seen.reason}: ask "{node}" in context first'
     return condition_failed(f"evaluate failed{_line(sandbox, error)}: {shorten(said, 200)}", hint)
 
 

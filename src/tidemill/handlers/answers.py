@@ -78,9 +78,8 @@ def retry_after_ms(text: str, now_ms: int) -> int | None:
     text = text.strip()
     seconds = _SECONDS.fullmatch(text)
     if seconds is not None:
-        # A number of any length may come, and long ones are not even read.
-        asked_ms = int(seconds[1][: _DIGITS_MAX + 1]) * 1_000
-        return min(asked_ms, RETRY_AFTER_MS_MAX)
+        # A number of any length may come; the first digits tell that it is too long.
+        return min(int(seconds[1][:_DIGITS_MAX]) * 1_000, RETRY_AFTER_MS_MAX)
     # It loads slowly, and hardly anybody sends a date.
     from email.utils import parsedate_to_datetime
 

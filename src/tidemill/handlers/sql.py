@@ -109,7 +109,6 @@ SQL = NodeType(
     name="sql",
     title="SQL statement",
     icon="database",
-    version="1.0.0",
     description="Does one parameterised statement; on the run's own store exactly once.",
     secret_fields=("parameters",),
     config_schema={
