@@ -334,7 +334,11 @@ def engine_at(
 
 def egress_here() -> Egress:
     """Which calls may leave this process: those to the open internet, and what the environment allows beyond it."""
-    return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
+    try:
+        return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
+    except Rejected as refusal:
+        wrong = refusal.problems[0]
+        raise rejected(wrong.code, f"{EGRESS_VARIABLE}: {wrong.message}", hint=wrong.hint) from None
 
 
 def shell_here() -> bool:

@@ -95,7 +95,6 @@ def test_lines_say_whose_they_are(folder: Path, inside: Inside) -> None:
     assert inside("runs", "logs", run_id, "b").out.splitlines() == ["line 0", "\\x1b[31mred", "careful"]
     stamped = inside("runs", "logs", run_id, "b", "--timestamps").out.splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  ", line) for line in stamped)
-    assert inside("runs", "logs", run_id, "b", "--attempt", "2").out == "nothing was printed or logged\n"
     lines = inside("runs", "logs", run_id, "a", "--json").json["lines"]
     assert [line["source"] for line in lines] == ["stdout", "stdout", "stderr", "warning"]
     assert (lines[0]["node"], lines[0]["index"], lines[0]["attempt"]) == ("a", None, 1)
@@ -105,7 +104,11 @@ def test_lines_say_whose_they_are(folder: Path, inside: Inside) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(("nobody",), "run_unknown"), (("RUN", "c"), "node_unknown"), (("RUN", "c", "-f"), "node_unknown")],
+    [
+        (("nobody",), "run_unknown"), (("RUN", "c"), "node_unknown"), (("RUN", "c", "-f"), "node_unknown"),
+        (("RUN", "b", "--attempt", "2"), "attempt_unknown"),
+        (("RUN", "b", "--visit", "2"), "attempt_unknown"),
+    ],
 )
 def test_what_is_not_there_is_refused(folder: Path, inside: Inside, words: tuple[str, ...], code: str) -> None:
     run_id = run_id_of(folder)

@@ -33,7 +33,7 @@ class Send:
     )
 
     def call(self, context):
-        return None
+        return {"id": 1}
 
 handlers = [Send()]
 """
@@ -109,3 +109,59 @@ def test_every_built_in_type_can_be_shown(inside: Inside) -> None:
         said = inside("nodes", "show", each["type"])
         assert said.code == 0 and said.out.startswith(each["type"]), each["type"]
         assert each["description"] in said.out
+
+
+FLOW = "name: sending\nnodes:\n  - {id: a, type: send, config: {to: you}}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("validate", "flow.yaml"), ("publish", "flow.yaml"), ("run", "flow.yaml")],
+    ids=["validate", "publish", "run"],
+)
+def test_types_of_an_app_are_known_where_it_is_named(
+    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    without = inside(*words)
+    assert without.code == 2 and "[unknown_node_type]" in without.out + without.err
+    missing = inside(*words, "--app", "nowhere.py")
+    assert missing.code == 2 and "[app_unknown]" in missing.err
+    assert inside(*words, "--app", app).code == 0
+
+
+def test_what_an_app_has_published_is_started_and_changed(
+    inside: Inside, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_STORE", f"sqlite:///{tmp_path}/t.db")
+    (tmp_path / "flow.yaml").write_text(FLOW + "  - {id: b, type: value, config: {}, dependencies: [a]}\n")
+    assert inside("publish", "flow.yaml", "--app", app).code == 0
+    started = inside("start", "sending")
+    assert started.code == 0
+    edit = ("--set", "/nodes/b/type=send", "--set", "/nodes/b/config/to=me")
+    for patch in (("runs", "patch", started.out.strip(), *edit), ("workflows", "patch", "sending", *edit)):
+        without = inside(*patch)
+        assert without.code == 2 and "[unknown_node_type]" in without.err
+        assert inside(*patch, "--app", app).code == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code"),
+    [
+        ("TIDEMILL_SHELL", "yes", "shell_switch_invalid"),
+        ("TIDEMILL_DATABASE_X", "postgres://x", "database_unknown"),
+        ("TIDEMILL_SMTP_URL", "foo://bar", "smtp_url_invalid"),
+        ("TIDEMILL_EGRESS_ALLOW", "ftp://x", "egress_entry_invalid"),
+    ],
+)
+def test_a_wrong_setting_is_not_the_documents_fault(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    file = tmp_path / "flow.yaml"
+    file.write_text("name: w\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    said = inside("validate", str(file))
+    assert (said.code, said.out) == (2, "")
+    assert variable in said.err and f"[{code}]" in said.err and "flow.yaml" not in said.err
+    assert inside("validate", str(file), "--json").json["problems"][0]["code"] == code

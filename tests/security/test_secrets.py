@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.bootstrap import engine_at
 from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Handler, Return
+from tidemill.kernel.model import NodeType
 from tidemill.security.secrets import (
     PREFIX,
     VALUE_BYTES_MAX,
@@ -15,6 +18,7 @@ from tidemill.security.secrets import (
     EnvironmentSecrets,
     FirstOf,
     FolderSecrets,
+    SecretUnusable,
 )
 
 
@@ -113,6 +117,10 @@ async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
 ) -> None:
     (tmp_path / "BYTES").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("TIDEMILL_SECRETS", str(tmp_path))
-    asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda context: Return("called"))
-    engine = engine_at("memory://", handlers=[asks])
-    await engine.start_up()
+    asks = Handler(NodeType(name="asks", secret_fields=("token",)), lambda _: Return("called"))
+    async with engine_at("memory://", handlers=[asks]) as engine:
+        await engine.publish({"name": "w", "nodes": [{"id": "a", "type": "asks", "config": {"token": config}}]})
+        run = await engine.result(await engine.start("w", {}), timeout_s=20)
+    error = run.nodes["a"]["error"]
+    assert (error["code"], error["message"]) == ("secret_unusable", "the secret BYTES is not text")
+    assert "64 KiB" in error["hint"]

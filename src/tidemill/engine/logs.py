@@ -12,7 +12,9 @@ import msgspec
 from tidemill.engine.journals import KEPT_BYTES, Line, Place, Spoken, read_journals
 from tidemill.engine.roster import Roster
 from tidemill.errors import offered, rejected
+from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
 
 LOOK_EVERY_MS = 250
@@ -56,6 +58,7 @@ class Logs(Roster):
         spoken = await read_journals(self._store, self._tenant, run_id, {}, wanted)
         if not spoken:
             _check_node(entry.flow.workflow, node)
+            _check_attempt(entry.state, node, visit, index, attempt)
         lines = Lines()
         return _in_time([*lines.of(_latest(spoken)), *lines.rest()])
 
@@ -141,6 +144,23 @@ def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int
     asked = {"node": node, "visit": visit, "index": index, "attempt": attempt}
     named = {name: value for name, value in asked.items() if value is not None}
     return lambda place: all(getattr(place, name) == value for name, value in named.items())
+
+
+def _check_attempt(state: State, node: str | None, visit: int | None, index: int | None, attempt: int | None) -> None:
+    """Refuse a visit or an attempt that has not been; of a visit before the last one nobody knows its attempts."""
+    if node is None:
+        return
+    cell = state.peek(node)
+    if visit is not None and visit > cell.visit:
+        raise rejected("attempt_unknown", f"there is no visit {visit} of node {node}", path="/visit")
+    is_known = visit == cell.visit or cell.visit == 1
+    act = peek_at(cell, NOT_AN_ITEM if index is None else index)
+    if attempt is None or not is_known or act is None or (cell.map is not None and index is None):
+        return
+    # One that has not ended may be at an attempt whose beginning is not written yet.
+    if attempt > act.attempt + (not act.ended_seq):
+        message = f"there is no attempt {attempt} of node {node}: it has had {act.attempt}"
+        raise rejected("attempt_unknown", message, path="/attempt")
 
 
 def _check_node(workflow: Workflow, node: str | None) -> None:

@@ -39,7 +39,11 @@ _HINTS = {
     403: "see `auth`: the credentials do not suffice",
     404: "see `url`, or list 404 under `expect` if it is an answer",
 }
-
+_HINTS_OF_KINDS = {
+    3: "see `max_redirects`, or name the final place as `url`",
+    4: "the request is not what the server expects: see what it said, or list the status under `expect`",
+    5: "the server has trouble: `retry` tries again later",
+}
 
 MAYBE_SENT = frozenset({"timeout", "connection_failed", "response_too_large", "response_invalid"})
 """After these the other side may have done what it was asked."""
@@ -62,7 +66,7 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
         f"{message}: {said}" if said else message,
         retryable=answer.status in _AGAIN or answer.status >= 500,
         retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
-        hint=_HINTS.get(answer.status, ""),
+        hint=_HINTS.get(answer.status) or _HINTS_OF_KINDS.get(answer.status // 100, ""),
     )
 
 

@@ -28,6 +28,7 @@ ANSWER_BYTES_MAX = 4_194_304
 BUSY_MS = 5_000
 PROGRESS_STEPS = 10_000
 EFFECT_KEY = "effect_key"
+_SQL_HINT = "try the statement by hand with the same parameters"
 
 Parameters = list[Any] | dict[str, Any]
 
@@ -66,7 +67,7 @@ class SqliteDatabase:
         except apsw.BusyError as error:
             raise Fail("database_busy", str(error), retryable=True) from error
         except apsw.Error as error:
-            raise Fail("sql_failed", str(error)) from error
+            raise Fail("sql_failed", str(error), hint=_SQL_HINT) from error
         finally:
             connection.close()
 
@@ -135,7 +136,7 @@ async def _rehearsed(own: Rehearsing | None, statement: Statement) -> Return:
     try:
         answer = await own.rehearse(statement)
     except Rejected as refused:
-        raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint) from refused
+        raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint or _SQL_HINT) from refused
     except Unavailable as error:
         raise Fail("database_unavailable", str(error), retryable=True) from error
     return Return(msgspec.json.decode(answer), statement=msgspec.structs.replace(statement, answer=answer))

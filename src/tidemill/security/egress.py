@@ -23,6 +23,9 @@ SCHEMES = {"http": 80, "https": 443}
 _GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
 
 
+TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
+
+
 class CallFailed(TidemillError):
     """A call to the outside did not come to an answer, or not to one that can be used.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidemill.security.bodies import too_large
-from tidemill.security.egress import CallFailed, Egress, shown
+from tidemill.security.egress import TOO_SLOW, CallFailed, Egress, shown
 
 if TYPE_CHECKING:
     import httpx2
@@ -139,7 +139,7 @@ class Fetcher:
             if not clock.expired():
                 raise
             message = f"{call.method} {shown(call.url)} was not answered within {total_ms / 1_000:g} s"
-            raise CallFailed("timeout", message, retryable=True) from error
+            raise CallFailed("timeout", message, retryable=True, hint=TOO_SLOW) from error
 
     async def _followed(self, call: Call) -> tuple[httpx2.Response, httpx2.URL]:
         redirects_max = self.egress.limits.redirects_max
@@ -244,6 +244,8 @@ def _check_text(text: str) -> None:
 
 
 def _checked(url: httpx2.URL) -> httpx2.URL:
+    if not url.scheme:
+        raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
     if url.userinfo:
         message = f"{shown(str(url))} holds credentials"
         raise CallFailed("url_invalid", message, hint="credentials belong into `auth`, not into a URL")

@@ -85,10 +85,10 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         try:
             found = await self._resolver(host, port)
         except (OSError, UnicodeError) as error:
-            raise CallFailed("host_unreachable", f"{host} cannot be resolved: {error}", retryable=True) from error
+            raise CallFailed("host_unreachable", f"{host} cannot be resolved: {error}", retryable=True, hint=_NO_HOST) from error
         parsed = [address for text in dict.fromkeys(found) if (address := addresses.literal(text))]
         if not parsed or len(parsed) < len(set(found)):
-            raise CallFailed("host_unreachable", f"{host} has no address", retryable=True)
+            raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
         return parsed
 
     async def _connected(self, found: list[Address], port: int, seconds: float) -> httpcore2.AsyncNetworkStream:
@@ -178,6 +178,7 @@ def _is_encoding(name: bytes) -> bool:
     return name.lower() == b"content-encoding"
 
 
+_NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
@@ -188,7 +189,7 @@ def failed(error: Exception, host: str) -> CallFailed:
         hint = "see the certificate of the server, and which authorities this machine trusts"
         return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(below)}", hint=hint)
     if isinstance(error, httpcore2.TimeoutException):
-        return CallFailed("timeout", f"{host} did not answer in time", retryable=True)
+        return CallFailed("timeout", f"{host} did not answer in time", retryable=True, hint=TOO_SLOW)
     if isinstance(error, httpcore2.ConnectError):
         return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
     if isinstance(error, httpcore2.LocalProtocolError):
