@@ -104,7 +104,9 @@ def databases_here() -> dict[str, Database]:
     for variable, url in os.environ.items():
         if variable.startswith(DATABASE_PREFIX):
             if not url.startswith("sqlite:///"):
-                raise rejected("database_unknown", f"{variable} is no sqlite:///FILE", hint="write sqlite:////var/crm.db")
+                raise rejected(
+                    "database_unknown", f"{variable} is no sqlite:///FILE", hint="write sqlite:////var/crm.db"
+                )
             found[variable.removeprefix(DATABASE_PREFIX).lower()] = SqliteDatabase(_file_of(url))
     return found
 

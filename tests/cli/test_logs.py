@@ -105,7 +105,9 @@ def test_lines_say_whose_they_are(folder: Path, inside: Inside) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("nobody",), "run_unknown"), (("RUN", "c"), "node_unknown"), (("RUN", "c", "-f"), "node_unknown"),
+        (("nobody",), "run_unknown"),
+        (("RUN", "c"), "node_unknown"),
+        (("RUN", "c", "-f"), "node_unknown"),
         (("RUN", "b", "--attempt", "2"), "attempt_unknown"),
         (("RUN", "b", "--visit", "2"), "attempt_unknown"),
     ],

@@ -223,3 +223,13 @@ async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Mill) -> 
     assert (run.status, error["code"], error.get("retryable", False)) == ("FAILED", "input_invalid", False)
     said = 'the nodes before it do not give what diary@1 expects: /a/n: "one" is not of type "integer"'
     assert error["message"] == said
+
+
+@simulated
+async def test_a_config_that_does_not_suit_once_rendered_has_one_code_and_a_hint(mill: Mill) -> None:
+    worker = await mill.process(more=[promising("called", config_schema={"enum": ["GET", "POST"]})])
+    method = node("a", type="value", config="get")
+    run = await worker.run(document(method, node("b", "a", type="diary", config="{{ a.output }}")))
+    error = run.nodes["b"]["error"]
+    assert (error["code"], error["hint"]) == ("config_invalid", 'did you mean "GET"?')
+    assert error["message"] == '"get" is not one of "GET" or "POST"'

@@ -252,6 +252,7 @@ async def test_a_server_says_when_to_come_again(
     served.routes["/"] = reply(b"", status, Retry_After=said)
     failed = await failure(http, {"url": served.url()})
     assert (failed.retryable, failed.retry_after_ms) == (True, ms)
+    assert failed.hint
     assert retry_after_ms(said, NOW_MS) == ms
 
 

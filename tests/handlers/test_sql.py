@@ -183,7 +183,7 @@ def test_two_statements_that_race_both_happen_once(store: Path) -> None:
     with tidemill.open(f"sqlite:///{store}") as mill:
         mill.publish(asks(text))
         runs = [mill.result(run) for run in [mill.start("asking", {}) for _ in range(30)]]
-    assert {run.status for run in runs} == {"COMPLETED"}
+    assert [run.error for run in runs if run.status != "COMPLETED"] == []
     assert sorted(run.outputs["ask"]["rows"][0]["total"] for run in runs) == [float(n) for n in range(1, 31)]
 
 

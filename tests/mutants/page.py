@@ -28,6 +28,7 @@ ROOMS = {
     "expressions": "Expressions",
     "security": "Security",
     "observe": "Observation",
+    "cli": "The command line",
 }
 
 

@@ -666,8 +666,8 @@ WORLD: tuple[Guard, ...] = (
         name="undo-config-checked",
         why="A compensator would be called with a config that its type does not allow.",
         file="engine/contexts.py",
-        snippet='    if problems:\n        raise ExpressionError(code="config_invalid"',
-        sabotage='    if False:\n        raise ExpressionError(code="config_invalid"',
+        snippet="    if problems:\n        hints",
+        sabotage="    if False:\n        hints",
         test=IN_ROLLBACK_TROUBLE
         + "test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more[<lambda>-5-config_invalid]",
     ),

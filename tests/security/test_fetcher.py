@@ -15,7 +15,7 @@ import pytest
 from tests.security.certificates import authority
 from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
 from tidemill.security.egress import CallFailed, Egress, Limits
-from tidemill.security.fetcher import Call, Fetcher, same_origin
+from tidemill.security.fetcher import Call, Fetcher, read_url, same_origin
 from tidemill.security.pool import KEPT_MAX
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -427,3 +427,9 @@ async def test_a_url_may_be_long_but_not_endless(fetcher: Fetcher, served: Web) 
     served.routes["/"] = reply(b"x")
     assert (await fetcher.fetch(Call(url=served.url("/?" + "a" * 8_000)))).status == 200
     assert (await failing(fetcher, url=served.url("/?" + "a" * 9_000))).code == "url_invalid"
+
+
+def test_a_url_without_a_scheme_is_told_so() -> None:
+    with pytest.raises(CallFailed) as refused:
+        read_url("/echo")
+    assert (refused.value.code, refused.value.message) == ("url_invalid", "the URL has no scheme")

@@ -54,7 +54,7 @@ REACHED = {
 
 
 OFTEN = 20
-SEEDS_THAT_REACH_ALL = 100
+SEEDS_THAT_REACH_ALL = 120
 
 PARTS = 8
 """Tests the seeds are dealt to, so that several processes can share them."""

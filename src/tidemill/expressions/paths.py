@@ -176,7 +176,9 @@ def _dead_end(path: Path, value: object) -> Explanation:
         if below is _NOTHING:
             if path.base == "secrets":
                 # Names of secrets are not listed: a message ends up in an event.
-                hint = f"set TIDEMILL_SECRET_{key} for the workers, or put a file {key} into the folder TIDEMILL_SECRETS"
+                hint = (
+                    f"set TIDEMILL_SECRET_{key} for the workers, or put a file {key} into the folder TIDEMILL_SECRETS"
+                )
                 return Explanation(f'there is no secret "{key}"', hint)
             return Explanation(*lacking(where, value, key))
         value, where = below, place(where, key)

@@ -22,7 +22,7 @@ import httpx2
 from tidemill.security import addresses
 from tidemill.security.addresses import Address
 from tidemill.security.bodies import read_body
-from tidemill.security.egress import SCHEMES, CallFailed, Egress, Limits
+from tidemill.security.egress import SCHEMES, TOO_SLOW, CallFailed, Egress, Limits
 from tidemill.security.pool import Pool
 from tidemill.security.streams import connected
 
@@ -85,7 +85,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         try:
             found = await self._resolver(host, port)
         except (OSError, UnicodeError) as error:
-            raise CallFailed("host_unreachable", f"{host} cannot be resolved: {error}", retryable=True, hint=_NO_HOST) from error
+            raise CallFailed(
+                "host_unreachable", f"{host} cannot be resolved: {error}", retryable=True, hint=_NO_HOST
+            ) from error
         parsed = [address for text in dict.fromkeys(found) if (address := addresses.literal(text))]
         if not parsed or len(parsed) < len(set(found)):
             raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
