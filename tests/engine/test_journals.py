@@ -194,7 +194,8 @@ async def test_lines_are_read_by_run_node_and_attempt(mill: Mill) -> None:
     assert (await engine.logs(run.run_id, "a", attempt=2))[0].text == "attempt 2 of a"
     assert {each.index for each in await engine.logs(run.run_id, "m")} == {0, 1}
     assert {each.index for each in await engine.logs(run.run_id, index=1)} == {1}
-    assert await engine.logs(run.run_id, "a", visit=2) == []
+    with pytest.raises(Rejected, match="attempt_unknown"):
+        await engine.logs(run.run_id, "a", visit=2)
     assert await engine.logs(run.run_id, "quiet") == []
     with pytest.raises(Rejected, match="run_unknown"):
         await engine.logs("nobody")

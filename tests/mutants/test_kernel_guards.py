@@ -8,13 +8,13 @@ import pytest
 from tests.kernel.tables import Run, loop
 from tidemill.errors import Rejected
 from tidemill.kernel import codec
+from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import AnyCommand, Begin, Done, Expands, Pause, Repair, Result
 from tidemill.kernel.decide import decide_all
 from tidemill.kernel.events import RunCreated, RunPaused
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.laws import check_log
 from tidemill.kernel.sight import Output, visible
-from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.state import UNTOUCHED, Cell, encode_state
 
 SCRATCHED = {

@@ -35,7 +35,6 @@ _PLACEHOLDER = "none"
 
 def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Ask:
     """The provider over a fetcher, whose rules hold for its calls."""
-
     loaded = False
 
     async def ask(question: Question, hear: Hear) -> Reply:

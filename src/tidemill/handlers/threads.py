@@ -24,6 +24,7 @@ from tidemill.handlers.generators import drained, settled
 
 T = TypeVar("T")
 
+
 class Given(Generic[T]):
     """Something that is there already, for those who may await it but need not."""
 
