@@ -27,7 +27,7 @@ HELD_LEASE_MS = 60_000
 AT_ONCE_S = 1.0
 TYPICALLY_S = 0.4
 """Half of the time in which a worker that waits for work asks anew by itself, and less."""
-SHARING_S = 6.0
+SHARING_S = 3.0
 
 
 class Place:
@@ -95,7 +95,7 @@ def test_leases_of_a_killed_process_are_void_at_once(place: Place) -> None:
     """Nobody waits for the minute that they would last: the system says that their holder is gone."""
     rng, took = random.Random(1), []
     workers = [place.worker(lease_ms=HELD_LEASE_MS) for _ in range(2)]
-    for _ in range(5):
+    for _ in range(3):
         run = place.start("effect", ms=60_000)
         until(lambda run=run: bool(place.calls(run)), 10, "somebody has begun")  # type: ignore[misc]
         time.sleep(rng.uniform(0, 1))

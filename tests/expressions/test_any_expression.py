@@ -80,25 +80,25 @@ def check(raw: Json, scope: Scope, decider: Decider) -> None:
     assert decider.outcome(again, scope) == outcome
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(CEL, SCOPES)
 def test_any_expression_in_cel(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(JSONPATH, SCOPES)
 def test_any_query(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(MATCHING, SCOPES)
 def test_any_schema(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(COMPARISONS, SCOPES)
 def test_any_comparison(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
@@ -116,13 +116,13 @@ def test_any_composite(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(NONSENSE, SCOPES)
 def test_any_json_as_a_condition(decider: Decider, raw: Json, scope: Scope) -> None:
     check(raw, scope, decider)
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(TEMPLATES, SCOPES)
 def test_any_template(value: Json, scope: Scope) -> None:
     problems, references = check_template(value, "/config")

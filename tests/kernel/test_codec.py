@@ -158,7 +158,7 @@ def test_damage_is_called_damage(what: str) -> None:
     assert refusal(DAMAGED[what]) == "event_unreadable"
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.binary(max_size=60)
     | st.recursive(st.integers(-(2**63), 2**64 - 1) | st.text() | st.none(), st.lists).map(msgspec.msgpack.encode)
@@ -167,7 +167,7 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     read_or_refused(raw)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.sampled_from(SAMPLES), st.data())
 def test_a_flipped_byte_is_read_or_refused(event: events.AnyEvent, data: st.DataObject) -> None:
     raw = bytearray(encode_event(event))

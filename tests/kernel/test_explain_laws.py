@@ -162,7 +162,7 @@ def waits_of(state: State) -> Any:
                 yield name, index, act
 
 
-@settings(max_examples=120)
+@settings(max_examples=90)
 @given(st.integers(0, 1_000_000))
 def test_every_step_of_a_run_is_explained(seed: int) -> None:
     rng = random.Random(seed)

@@ -54,7 +54,7 @@ def ends_visit(event: AnyEvent) -> bool:
     return isinstance(event, Ending) and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_the_log_begins_with_its_creation_and_ends_with_one_end(walk: Walk) -> None:
     events = walk.kernel.events
@@ -65,7 +65,7 @@ def test_the_log_begins_with_its_creation_and_ends_with_one_end(walk: Walk) -> N
     assert [replay(events, until=number).seq for number in range(len(events) + 1)][-1] == len(events)
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_the_counter_is_the_sum_over_the_events_at_every_prefix(walk: Walk) -> None:
     total, state = 0, State()
@@ -83,7 +83,7 @@ def test_the_counter_is_the_sum_over_the_events_at_every_prefix(walk: Walk) -> N
     assert total == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_the_tokens_are_the_counter_at_every_prefix(walk: Walk) -> None:
     """A loop's own token is on its way between the end of a pass and LoopContinued, which follows at once."""
@@ -94,7 +94,7 @@ def test_the_tokens_are_the_counter_at_every_prefix(walk: Walk) -> None:
         assert len(list(tokens(walk.flow, state))) == state.counter - on_its_way
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(st.integers(0, 100_000), st.lists(st.integers(0, 999), max_size=80), st.booleans())
 def test_the_store_holds_exactly_the_jobs_that_the_state_calls_for(seed: int, order: list[int], meddle: bool) -> None:
     """Checked after every step, a limit that is met in the middle of one included."""
@@ -102,7 +102,7 @@ def test_the_store_holds_exactly_the_jobs_that_the_state_calls_for(seed: int, or
     assert walk.kernel.jobs == {}
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_there_is_one_outcome_for_each_node_visit_and_index(walk: Walk) -> None:
     outcomes = Counter(
@@ -116,7 +116,7 @@ def test_there_is_one_outcome_for_each_node_visit_and_index(walk: Walk) -> None:
         assert all(outcomes[name, visit, NOT_AN_ITEM] == 1 for name, visit in last.items())
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_a_join_fires_or_is_skipped_once_per_visit(walk: Walk) -> None:
     fired: set[tuple[str, int]] = set()
@@ -132,7 +132,7 @@ def test_a_join_fires_or_is_skipped_once_per_visit(walk: Walk) -> None:
     assert len(fired) == walk.kernel.state.visits
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_attempts_count_one_two_three_and_fences_grow(walk: Walk) -> None:
     attempts: dict[tuple[str, int, int], int] = defaultdict(int)
@@ -149,7 +149,7 @@ def test_attempts_count_one_two_three_and_fences_grow(walk: Walk) -> None:
             attempts[key] = max(attempts[key], event.attempt)
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_no_attempt_starts_after_the_end(walk: Walk) -> None:
     over = False
@@ -159,7 +159,7 @@ def test_no_attempt_starts_after_the_end(walk: Walk) -> None:
     assert over
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks())
 def test_folding_a_snapshot_is_folding_from_the_start_at_every_prefix(walk: Walk) -> None:
     events = walk.kernel.events
@@ -174,7 +174,7 @@ def test_folding_a_snapshot_is_folding_from_the_start_at_every_prefix(walk: Walk
         assert encode_state(resumed) == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(walks(), st.randoms(use_true_random=False))
 def test_folding_does_not_depend_on_recorded_times(walk: Walk, rng: random.Random) -> None:
     """Times may go backwards or stand still: they are remembered, never compared."""
@@ -218,7 +218,7 @@ def order_matters(workflow: Workflow) -> bool:
     return workflow.limits.max_hops is not None and any(node.join in ("any", "quorum") for node in workflow.nodes)
 
 
-@settings(max_examples=120)
+@settings(max_examples=90)
 @given(st.integers(0, 100_000), st.integers(1, 12), st.integers(0, 9), st.sampled_from((0.0, 0.03, 0.1)))
 def test_the_end_does_not_depend_on_the_order_of_completions(seed: int, size: int, script: int, trouble: float) -> None:
     first, *others = orders(seed, size, script, trouble)

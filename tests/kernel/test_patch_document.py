@@ -311,7 +311,7 @@ def test_a_node_that_was_renamed_is_found_by_its_new_id() -> None:
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=90)
 @given(st.lists(st.tuples(st.sampled_from("rRaimnt"), st.integers(0, 9), st.integers(0, 9)), max_size=25))
 def test_nodes_are_found_by_id_whatever_happened_before(story: list[tuple[str, int, int]]) -> None:
     """Beside a plain list of names, on which the same is done by index."""
@@ -436,7 +436,7 @@ def pair(seed: int) -> tuple[Json, Json]:
     return (old, new) if rng.random() < 0.5 else (new, old)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(0, 2**32))
 def test_a_difference_makes_one_document_of_the_other(seed: int) -> None:
     old, new = (compile_document(raw, RANDOM_TYPES) for raw in pair(seed))

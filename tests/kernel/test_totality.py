@@ -65,7 +65,7 @@ def test_a_run_that_does_not_exist_can_be_asked_anything(kind: type) -> None:
         assert encode_state(state) == encode_state(State())
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(0, 1_000_000))
 def test_a_run_survives_a_storm_of_nonsense(seed: int) -> None:
     """Each piece is folded, so that the next meets whatever the ones before have made of the state."""
