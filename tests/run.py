@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests" / "budget.toml"
-TOTAL_SECONDS_MAX = 700
+TOTAL_SECONDS_MAX = 715
 OVERRUN_MAX = 1.5
 KILL_AFTER = 2.0
 

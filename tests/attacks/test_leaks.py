@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ROUNDS = 500
+ROUNDS = 250
 
 
 def test_two_thousand_evaluations_of_each_kind_leak_nothing() -> None:

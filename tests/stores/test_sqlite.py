@@ -52,7 +52,7 @@ class TestSqliteStoreInRealTime(StoreConformance):
 
 
 class TestSqliteBesideMemory(DifferentialSuite):
-    seeds = range(560)
+    seeds = range(400)
 
     @pytest.fixture(autouse=True)
     def place(self, tmp_path: Path) -> None:
