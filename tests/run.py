@@ -3,7 +3,8 @@
 `tests/budget.toml` names the suites. A suite fails when a test of it fails, when one was skipped or expected to
 fail, when no test ran, or when it took more than one and a half times its seconds. The budgets add up to less than
 `TOTAL_SECONDS_MAX`, and the whole may take a fifth more where a machine is busy. Every such complaint counts as a
-failure, so the last line, `N passed, M failed`, says `0 failed` only when the exit code is 0. Nothing beyond the standard library is imported here.
+failure, so the last line, `N passed, M failed`, says `0 failed` only when the exit code is 0. Nothing beyond
+the standard library is imported here.
 """
 
 from __future__ import annotations
