@@ -55,16 +55,20 @@ Refusal = VersionConflict | LeasesLost | StatementRefused
 
 def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
-    wanted = {(result.node, result.visit, result.index): within for result, within in map(_within, asks) if within}
+    wanted: dict[tuple[str, int, int], bytes] = {}
+    for ask in asks:
+        result = ask.command
+        if type(result) is Result and (within := _within(result)):
+            wanted[result.node, result.visit, result.index] = within
     if not wanted:
         return ()
     taken = [(each.node, each.visit, each.index) for each in events if isinstance(each, NodeCompleted)]
     return tuple([_STATEMENT.decode(wanted[place]) for place in taken if place in wanted])
 
 
-def _within(ask: Ask) -> tuple[Any, bytes]:
-    outcome = ask.command.outcome if isinstance(ask.command, Result) else None
-    return ask.command, outcome.within if isinstance(outcome, Done) else b""
+def _within(result: Result) -> bytes:
+    """The statement that goes with a result, if there is one."""
+    return result.outcome.within if type(result.outcome) is Done else b""
 
 
 def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
@@ -90,11 +94,11 @@ def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
 
 def _without_statement(ask: Ask, refused: StatementRefused) -> Ask:
     """A result whose statement was refused is a failure; the others that shared its commit stay what they are."""
-    command, within = _within(ask)
-    if within:
+    result = ask.command
+    if isinstance(result, Result) and _within(result):
         error = Error("sql_failed", refused.message, retryable=refused.changed)
         failed = Failed(error=error, retry_after_ms=CHANGED_AGAIN_MS if refused.changed else None)
-        ask.command = msgspec.structs.replace(command, outcome=failed, route=None)
+        ask.command = msgspec.structs.replace(result, outcome=failed, route=None)
     return ask
 
 

@@ -60,7 +60,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "over", "phase", "task",
+        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "phase", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -72,8 +72,8 @@ class Attempt:
         self.phase = phase_of(node, cell, task.index)
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
-        self.called = self.over = False
-        """The handler was called; nobody wants what it says any more."""
+        self.called = False
+        """The handler was called."""
         self._disclosed = Disclosed(tools.around.secrets)
         self._within = b""
         self.admission: Admission | None = None
@@ -216,7 +216,7 @@ class Attempt:
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
         place = Place(task.node, task.visit, task.index, attempt_of(self._act))
-        self._speaker = Speaker(self._tools.around.air, self.lease, place, self._disclosed, lambda: self.over)
+        self._speaker = Speaker(self._tools.around.air, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
             self._state,
@@ -245,7 +245,8 @@ class Attempt:
         try:
             ended = await bounded(pending, self._node.timeout_ms, ground)
         finally:
-            self.over = True
+            if self._speaker is not None:
+                self._speaker.over = True
         if isinstance(ended, Lacking):
             return await self._lacking(ended)
         if isinstance(ended, TimedOut):
@@ -344,6 +345,8 @@ class Attempt:
     def _finish_known(self, text: bytes, chosen: Chosen) -> Coming:
         if len(text) > INLINE_BYTES_MAX:
             return self._routed(text, chosen, lambda route: self._finish_stored(text, route))
+        if not self._node.routed:
+            return self._result(self._done(text, len(text)))
         return self._routed(text, chosen, lambda route: self._result(self._done(text, len(text)), route))
 
     async def _finish_stored(self, text: bytes, route: Route | None) -> Result:

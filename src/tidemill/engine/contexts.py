@@ -20,7 +20,7 @@ from tidemill.kernel.events import Payload
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State
-from tidemill.security.masking import Mask
+from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import Disclosed
 
 
@@ -82,7 +82,7 @@ def attempt_of(act: Activation) -> int:
 def encoded(value: Any, mask: Mask) -> bytes:
     """The JSON text of a value without secrets, whatever kind of object it is. Raises NotJson."""
     text = encode_value(value)
-    return encode_value(mask.value(decode_value(text))) if mask.is_in(text) else text
+    return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
 
 
 def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:

@@ -49,7 +49,7 @@ class Undoing:
         self._started = tools.ambient.monotonic_ms()
         self._disclosed = Disclosed(tools.around.secrets)
         place = Place(task.node, task.visit, task.index, undo.attempt + 1)
-        self._speaker = Speaker(tools.around.air, lease, place, self._disclosed, lambda: False)
+        self._speaker = Speaker(tools.around.air, lease, place, self._disclosed)
 
     async def run(self) -> Undone:
         """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded."""
@@ -63,9 +63,12 @@ class Undoing:
             ground, ended = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
         except BaseException as error:
             return self._undone(failed_by(error))
-        return await self._ended(
-            ended if isinstance(ended, Ended) else await bounded(ended, self._compensator.timeout_ms, ground)
-        )
+        if not isinstance(ended, Ended):
+            try:
+                ended = await bounded(ended, self._compensator.timeout_ms, ground)
+            finally:
+                self._speaker.over = True
+        return await self._ended(ended)
 
     async def _then(self) -> State:
         """The state as it is, or as it was when the visit completed if what it saw has changed since."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -183,13 +182,16 @@ class Speaker:
     """The voice of one attempt."""
 
     __slots__ = (
-        "_air", "_disclosed", "_journal", "_mask", "_masked", "_over", "_parts", "_place", "_shown", "_size", "_stream",
-        "_token",
+        "_air", "_disclosed", "_journal", "_mask", "_masked", "_parts", "_place", "_shown", "_size", "_stream",
+        "_token", "over",
     )  # fmt: skip
 
-    def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed, over: Callable[[], bool]) -> None:
+    def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed) -> None:
         self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
-        self._disclosed, self._over = disclosed, over
+        self._disclosed = disclosed
+        self.over = False
+        """Nobody wants what it says any more. It is kept here and not asked for: a voice that knew its attempt would
+        be a cycle, which only the garbage collector could undo, for every attempt."""
         self._journal: Journal | None = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -223,7 +225,7 @@ class Speaker:
 
     def beat(self) -> None:
         """Raise if the attempt no longer counts."""
-        if self._over():
+        if self.over:
             raise Cancelled("nobody wants the result of this attempt any more")
 
     def folded(self) -> Any:

@@ -260,7 +260,7 @@ class Handler:
     @property
     def staged(self) -> bool:
         """Whether there is more to an attempt than the call; being closed one day costs it nothing."""
-        return any((self.open, self.prepare, self.finish))
+        return self.open is not None or self.prepare is not None or self.finish is not None
 
 
 class NodeClass(Protocol):

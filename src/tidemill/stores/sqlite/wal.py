@@ -17,6 +17,9 @@ PAGES_PRESSING = 16_000
 """Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
 PREPARED_BYTES = 3_000 * (4_096 + 24)
 """How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
+PREPARED_AT_ONCE = 32 * 1024
+"""How much of it is written by one call. Linux keeps what came by one call in large pieces, and looks at a whole piece
+again for every few bytes that are written into it: beyond this, each commit pays for that."""
 ROOM_TIMES = 20
 """How many times as much must be free for that."""
 
@@ -31,7 +34,8 @@ def prepare(path: Path) -> None:
         size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
         if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
             try:
-                log.write(bytes(PREPARED_BYTES - size))
+                for at in range(size, PREPARED_BYTES, PREPARED_AT_ONCE):
+                    log.write(bytes(min(PREPARED_AT_ONCE, PREPARED_BYTES - at)))
                 os.fsync(log.fileno())
             except OSError:
                 log.truncate(size)
