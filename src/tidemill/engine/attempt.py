@@ -284,10 +284,11 @@ class Attempt:
         return await _resolved(self._returned(text, chosen))
 
     def _returned(self, text: bytes, chosen: Chosen) -> Coming:
-        try:
-            self._tools.around.stage.check_output(self._handler, text)
-        except Fail as broken_promise:
-            return self._result(failed_by(broken_promise))
+        if self._handler.type.output_schema is not True:
+            try:
+                self._tools.around.stage.check_output(self._handler, text)
+            except Fail as broken_promise:
+                return self._result(failed_by(broken_promise))
         return self._finish(text, chosen)
 
     def _asked(self, ended: Pause | Skip) -> Coming:

@@ -33,17 +33,13 @@ class Stage:
 
     def check_output(self, handler: Handler, text: bytes) -> None:
         """Raise `Fail` unless a result, as it will be stored, is what its type has promised."""
-        promised = handler.type.output_schema
-        if promised is not True:
-            schema = self._compiled("output", handler, promised)
-            _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
+        schema = self._compiled("output", handler, handler.type.output_schema)
+        _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
 
     def _check_input(self, handler: Handler, context: NodeContext) -> None:
-        expected = handler.type.input_schema
-        if expected is not True:
-            schema = self._compiled("input", handler, expected)
-            said = f"the nodes before it do not give what {handler.type.key} expects"
-            _check(schema, dict(context.upstream), "input_invalid", said)
+        schema = self._compiled("input", handler, handler.type.input_schema)
+        said = f"the nodes before it do not give what {handler.type.key} expects"
+        _check(schema, dict(context.upstream), "input_invalid", said)
 
     def _compiled(self, part: str, handler: Handler, source: Any) -> Schema:
         known = self._schemas.get((part, handler.type.key))
@@ -53,7 +49,8 @@ class Stage:
 
     def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
         """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""
-        self._check_input(handler, context)
+        if handler.type.input_schema is not True:
+            self._check_input(handler, context)
         ground = copy_context()
         ground.run(EAR.set, ear)
         if handler.staged:

@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 SQL = statements("sqlite")
 _ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["set_row"], SQL["set_body"]
-_ADD_TERM, _REMOVE_TERM, _HAS_TERM = SQL["add_term"], SQL["remove_term"], SQL["has_term"]
+_HAS_TERM = SQL["has_term"]
 
 WALKED_AT_ONCE = 5_000
 """Entries of a term that one statement looks at."""
@@ -61,10 +61,10 @@ def write_row(tx: Transaction, tenant: str, row: Row) -> None:
         return
     before = set() if old is None else _places_before(tenant, row.kind, row.key, *old)
     after = set() if row.deleted else _places(tenant, row.kind, row.key, row.sort, row.terms)
-    if gone := before - after:
-        tx.execute_many(_REMOVE_TERM, gone)
-    if new := after - before:
-        tx.execute_many(_ADD_TERM, new)
+    for place in before - after:
+        tx.places[place] = False
+    for place in after - before:
+        tx.places[place] = True
     if row.deleted:
         execute(SQL["remove_row"], (tenant, row.kind, row.key))
     else:

@@ -29,6 +29,7 @@ from tidemill.stores.statements import statements
 
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
+_ADD_TERM, _REMOVE_TERM = SQL["add_term"], SQL["remove_term"]
 
 STREAMS, PLACES, TOKENS = range(3)
 """The counters, in the order of their columns."""
@@ -55,6 +56,7 @@ class Transaction:
         "execute_many",
         "learned",
         "now_ms",
+        "places",
         "records",
         "rings",
         "touched",
@@ -69,6 +71,8 @@ class Transaction:
         """Numbers of streams and lanes by name, which this transaction looked up or gave out."""
         self.records: list[tuple[int, int, bytes]] = []
         """What is appended to streams; nobody reads it in this transaction, so it is written at its end in one go."""
+        self.places: dict[tuple[int, int, str], bool] = {}
+        """Where rows stand from now on, by term, and where not any more; nobody looks along terms in here either."""
         self.rings: set[Any] = set()
         """Bells to ring once it is durable."""
         self.touched: dict[Stream, tuple[int, tuple[bytes, ...]]] = {}
@@ -100,6 +104,11 @@ class Transaction:
     def finish(self) -> None:
         """Write what has gathered, and the counters."""
         self.write_records()
+        if self.places:
+            # In the order in which they lie in the file.
+            places = sorted(self.places.items())
+            self.execute_many(_REMOVE_TERM, [place for place, stands in places if not stands])
+            self.execute_many(_ADD_TERM, [place for place, stands in places if stands])
         if self._dirty and self._counters is not None:
             self.execute(_SET_COUNTERS, (*self._counters, seal_of(self._counters)))
 
