@@ -186,7 +186,8 @@ def test_nothing_is_said_where_nothing_is_known(first: dict[str, Any], inputs: A
     nodes = [node(f"n{number}", "a", when=condition) for number, condition in enumerate(conditions)]
     more = [] if inputs is INPUTS else [node("i", when="inputs.amount == 'x'")]
     given = {} if inputs is None else {"inputs": inputs}
-    compile_document(document(first, *nodes, *more, **given), TYPES)
+    compiled = compile_document(document(first, *nodes, *more, **given), TYPES)
+    assert not compiled.warnings
 
 
 @pytest.mark.parametrize(

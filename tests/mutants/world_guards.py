@@ -683,8 +683,8 @@ WORLD: tuple[Guard, ...] = (
         name="compensator-has-a-time-out",
         why="A compensator that hangs would hang its rollback.",
         file=UNDOING,
-        snippet="await bounded(ended, self._compensator.timeout_ms, ground)",
-        sabotage="await bounded(ended, None, ground)",
+        snippet="await bounded(answer, self._compensator.timeout_ms, ground)",
+        sabotage="await bounded(answer, None, ground)",
         test=IN_ROLLBACK_TROUBLE + "test_a_compensator_has_a_time_out_of_its_own",
     ),
     Guard(

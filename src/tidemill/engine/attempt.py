@@ -24,6 +24,7 @@ from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
+from tidemill.engine.map_values import assembled, item_of, outputs_of
 from tidemill.engine.programs import Program
 from tidemill.engine.readings import readings_of
 from tidemill.engine.routes import Chosen, find_admission, find_route
@@ -91,17 +92,13 @@ class Attempt:
 
     def _references(self) -> list[BlobRef]:
         found = list(blobs_of(self._flow.workflow, self._state, self._node))
-        if self._cell.map is not None:
-            found += [ref for ref in self._map_payloads() if isinstance(ref, BlobRef)]
-        found += [ref for ref in (self._act.resumed, self._act.checkpoint) if isinstance(ref, BlobRef)]
-        return found
-
-    def _map_payloads(self) -> list[Payload]:
+        more: list[Payload | None] = [self._act.resumed, self._act.checkpoint]
         items = self._cell.map
-        assert items is not None
-        if self.phase == "call":
-            return [] if (self.task.node, self.task.visit) in self._lists else [items.items]
-        return [out for i in range(items.count) if (out := (items.get(i) or QUEUED_ITEM).output) is not None]
+        if items is not None and self.phase != "call":
+            more += outputs_of(items)
+        elif items is not None and (self.task.node, self.task.visit) not in self._lists:
+            more.append(items.items)
+        return found + [ref for ref in more if isinstance(ref, BlobRef)]
 
     async def _fetch(self, needed: Iterable[str]) -> Result:
         self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
@@ -122,7 +119,8 @@ class Attempt:
                 case "expand":
                     return self._admitted(self._flow.program(self._node), self._expand)
                 case "assemble":
-                    return self._finish(self._assembled())
+                    assert self._cell.map is not None
+                    return self._finish(assembled(self._cell.map, self._fetched))
                 case "route":
                     assert self._cell.resumed is not None
                     return self._finish(text_of(self._cell.resumed, self._fetched))
@@ -159,15 +157,10 @@ class Attempt:
     def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
         if self.task.index != NOT_AN_ITEM:
-            scope = replace(scope, has_item=True, item=self._items()[self.task.index], index=self.task.index)
+            assert self._cell.map is not None
+            item = item_of(self._lists, self.task, self._cell.map, self._fetched)
+            scope = replace(scope, has_item=True, item=item, index=self.task.index)
         return rendered(template, scope, self._tools.around.stage.schema(self._handler))
-
-    def _items(self) -> list[Any]:
-        assert self._cell.map is not None
-        key = (self.task.node, self.task.visit)
-        if key not in self._lists:
-            self._lists[key] = decode_value(text_of(self._cell.map.items, self._fetched))
-        return self._lists[key]
 
     # Call
 
@@ -324,10 +317,6 @@ class Attempt:
 
     async def _expand_stored(self, text: bytes, count: int) -> Result:
         return self._result(Expands(count=count, items=await self._store(text)))
-
-    def _assembled(self) -> bytes:
-        """The outputs of all items in index order; a tolerated failure's entry is its envelope."""
-        return b"[" + b",".join([text_of(payload, self._fetched) for payload in self._map_payloads()]) + b"]"
 
     # Route and pack
 

@@ -64,6 +64,7 @@ def context_of(
         config=config,
         upstream=Upstream(workflow, state, node, fetched),
         deadline_ms=state.deadline_ms,
+        at_most_once=node.delivery == "at_most_once",
         last_checkpoint=_decoded(act.checkpoint, fetched),
         resumed=_decoded(act.resumed, fetched) if act.recall else None,
         checkpoint=checkpoint,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tidemill.engine.catalog import Catalog
+from tidemill.engine.map_values import Lists
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import Said
 from tidemill.errors import TidemillError, rejected
@@ -38,8 +38,7 @@ class Entry:
         """Of the workflow that `flow` is: a patch may have moved the state on to another one."""
         self.since_snapshot = since_snapshot
         """Events since the newest snapshot."""
-        self.lists: dict[tuple[str, int], list[Any]] = {}
-        """Decoded lists of maps by (node, visit): decoded once, not once per item."""
+        self.lists: Lists = {}
         self.terms: tuple[str, ...] = ()
         self.terms_of: Said | None = None
         """What `terms` were made from."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from tidemill.blobs.payloads import NotJson, decode_value
 from tidemill.engine.binaries import read_described, stored_value
 from tidemill.engine.calls import TimedOut, bounded, surely
@@ -60,14 +62,15 @@ class Undoing:
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = self._context(state, fetched, output, item)
-            ground, ended = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
+            ground, answer = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
         except BaseException as error:
             return self._undone(failed_by(error))
-        if not isinstance(ended, Ended):
-            try:
-                ended = await bounded(ended, self._compensator.timeout_ms, ground)
-            finally:
-                self._speaker.over = True
+        if isinstance(answer, Ended):
+            return await self._ended(answer)
+        try:
+            ended = await bounded(answer, self._compensator.timeout_ms, ground)
+        finally:
+            self._speaker.over = True
         return await self._ended(ended)
 
     async def _then(self) -> State:
@@ -122,15 +125,16 @@ class Undoing:
         match ended:
             case TimedOut():
                 return self._undone(timed_out(self._compensator.timeout_ms or 0))
-            case Return(value=value):
-                return await self._returned(value)
+            case Return(value=value, statement=statement):
+                within = b"" if statement is None else msgspec.msgpack.encode(statement)
+                return await self._returned(value, within)
             case BaseException():
                 return self._undone(failed_by(ended))
             case _:
                 message = "a compensator cannot wait or be skipped"
                 return self._undone(failed_by(Fail("answer_invalid", message)))
 
-    async def _returned(self, value: Any) -> Undone:
+    async def _returned(self, value: Any, within: bytes) -> Undone:
         try:
             text = encoded(value, self._speaker.mask)
         except NotJson as error:
@@ -143,9 +147,9 @@ class Undoing:
                 return await self._ended(found)
             text = found
         if len(text) <= INLINE_BYTES_MAX:
-            return self._undone(Done(output=text, size=len(text)))
+            return self._undone(Done(output=text, size=len(text), within=within))
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
-        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
+        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text), within=within))
 
     def _undone(self, outcome: Done | Failed) -> Undone:
         ambient = self._tools.ambient
