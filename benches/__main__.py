@@ -8,6 +8,7 @@ import platform
 import sys
 
 BENCHES = (
+    "bench_start",
     "bench_kernel",
     "bench_engine",
     "bench_scale",

@@ -18,11 +18,12 @@ from benches.echo import echo
 from benches.figures import Figure, stopwatch
 from benches.inline import inline_figures
 from benches.streams import stream_figures
-from tidemill.bootstrap import EGRESS_VARIABLE, egress_here, engine_at
+from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import NodeContext, Return
 from tidemill.handlers.python_process import Limits, PythonProcesses
 from tidemill.security.fetcher import Call, Fetcher
+from tidemill.settings import EGRESS_VARIABLE, egress_here
 
 CALLS = 2_000
 AT_ONCE = 50

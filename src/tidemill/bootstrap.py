@@ -1,4 +1,8 @@
-"""The composition root: the only file that names concrete classes."""
+"""The composition root: the only file that names concrete classes.
+
+Engines, stores and places for large values are imported where one is made: whoever checks a document needs none of
+them, and nobody needs all.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,16 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tidemill.ambient import RealAmbient
-from tidemill.blobs.archives import Archive, DirectoryArchive, S3Archive
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.database import DatabaseBlobs
-from tidemill.blobs.directory import DirectoryBlobs
-from tidemill.blobs.local import MemoryBlobs
-from tidemill.blobs.places import place_of
-from tidemill.blobs.s3 import S3Blobs, open_bucket
-from tidemill.engine.engine import Engine
-from tidemill.engine.upkeep import RETENTION_DAYS
-from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.isolation import Carrier, Nowhere
-from tidemill.expressions.processes import Processes
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.classify import classify_handler
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import Broken, Offer, gathered, installed
-from tidemill.handlers.email import email_handler, server_at
-from tidemill.handlers.email_smtp import Server
+from tidemill.handlers.email import email_handler
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.llm import llm_handler
 from tidemill.handlers.llm_openai import openai_provider
@@ -41,30 +32,29 @@ from tidemill.handlers.plain import PLAIN
 from tidemill.handlers.python import python_handler
 from tidemill.handlers.search import SEARCHING
 from tidemill.handlers.shell import shell_handler
-from tidemill.handlers.sql import Database, SqliteDatabase, sql_handler
+from tidemill.handlers.sql import sql_handler
+from tidemill.handlers.sql_databases import Database, LateDatabase
 from tidemill.handlers.transform import transform_handler
 from tidemill.handlers.waiting import WAITING
 from tidemill.handlers.webhook import webhook_handler
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.security.connections import Dialer
-from tidemill.security.egress import Egress, read_allow_list
 from tidemill.security.fetcher import Fetcher
 from tidemill.security.secrets import EnvironmentSecrets, FirstOf, FolderSecrets, Secrets
-from tidemill.stores.contract import Store
-from tidemill.stores.memory import MemoryStore
-from tidemill.stores.migrate import Step
-from tidemill.stores.sqlite.file import connect, located
-from tidemill.stores.sqlite.schema import steps
-from tidemill.stores.sqlite.store import SqliteStore
+from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
+
+if TYPE_CHECKING:
+    from tidemill.blobs.archives import Archive
+    from tidemill.blobs.contract import Blobs
+    from tidemill.engine.engine import Engine
+    from tidemill.expressions.processes import Processes
+    from tidemill.stores.contract import Store
+    from tidemill.stores.migrate import Step
+    from tidemill.stores.sqlite.store import SqliteStore
 
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE or memory://"
-SECRETS_VARIABLE = "TIDEMILL_SECRETS"
-DATABASE_PREFIX = "TIDEMILL_DATABASE_"
-EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
-SHELL_VARIABLE = "TIDEMILL_SHELL"
-SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"
 """Where node types come from that no distribution offers."""
@@ -94,26 +84,40 @@ def built_in_handlers(
         transform_handler(carrier),
         shell_handler(enabled=shell_here()),
         email_handler(Dialer(fetcher.egress), mail_server_here()),
-        sql_handler(databases_here(), store if isinstance(store, SqliteStore) else None, has_own=_takes_sql(store)),
+        sql_handler(databases_here(), _sqlite(store), has_own=store is None or _sqlite(store) is not None),
     )
 
 
 def databases_here() -> dict[str, Database]:
     """The databases that variables of the environment name: `TIDEMILL_DATABASE_CRM` is called `crm`."""
-    found: dict[str, Database] = {}
-    for variable, url in os.environ.items():
-        if variable.startswith(DATABASE_PREFIX):
-            if not url.startswith("sqlite:///"):
-                raise rejected(
-                    "database_unknown", f"{variable} is no sqlite:///FILE", hint="write sqlite:////var/crm.db"
-                )
-            found[variable.removeprefix(DATABASE_PREFIX).lower()] = SqliteDatabase(_file_of(url))
-    return found
+    return {name: _database_at(os.environ[variable], variable) for name, variable in database_variables().items()}
 
 
-def _takes_sql(store: Store | None) -> bool:
-    """Whether a store takes statements; whoever checks a document without one finds out when it is published."""
-    return store is None or isinstance(store, SqliteStore)
+def _database_at(url: str, variable: str) -> Database:
+    """The database behind a URL, which is never shown: it may hold a password."""
+    if url.startswith("sqlite:///") and _file_of(url).name:
+        from tidemill.handlers.sql_sqlite import SqliteDatabase
+
+        return SqliteDatabase(_file_of(url))
+    if url.startswith(("postgresql://", "postgres://")):
+        return LateDatabase("postgresql", lambda: _postgres_at(url))
+    hint = "write sqlite:////var/crm.db or postgresql://user:password@host/name"
+    raise rejected("database_unknown", "this is neither sqlite:///FILE nor postgresql://…", path=variable, hint=hint)
+
+
+def _postgres_at(url: str) -> Database:
+    from tidemill.handlers.sql_postgres import PostgresDatabase
+
+    return PostgresDatabase(url)
+
+
+def _sqlite(store: Store | None) -> SqliteStore | None:
+    """A store that is a file and takes statements; None for any other."""
+    if store is None:
+        return None
+    from tidemill.stores.sqlite.store import SqliteStore
+
+    return store if isinstance(store, SqliteStore) else None
 
 
 class NodeTypes(NamedTuple):
@@ -126,6 +130,11 @@ class NodeTypes(NamedTuple):
     def handlers(self) -> tuple[Handler, ...]:
         """Their code."""
         return tuple(offer.handler for offer in self.offers)
+
+    @property
+    def in_vain(self) -> tuple[str, ...]:
+        """What to say of a type that is not there: it may be one of those that cannot be used."""
+        return tuple(map(str, self.broken))
 
     @property
     def by_name(self) -> dict[str, Sequence[NodeType]]:
@@ -161,13 +170,6 @@ class Shelf(NamedTuple):
     blobs: Blobs
 
 
-class SharedMemoryStore(MemoryStore):
-    """A store in memory with a name: it lives as long as the process, whoever opens and closes it."""
-
-    async def close(self) -> None:
-        """Stay open for the others."""
-
-
 _NAMED: dict[str, Shelf] = {}
 """Stores in memory by name, like the files that other URLs name: what they hold outlives whoever opened them."""
 
@@ -191,8 +193,7 @@ def shelf_at(url: str) -> Shelf:
         raise rejected("store_option_unknown", message, hint="name each option once")
     match parts.scheme:
         case "memory" if not options:
-            name = parts.netloc + parts.path
-            return _NAMED.setdefault(name, _in_memory(SharedMemoryStore())) if name else _in_memory(MemoryStore())
+            return _in_memory(parts.netloc + parts.path)
         case "sqlite":
             return _in_file(url, parts.netloc, parts.path, options)
         case _:
@@ -201,8 +202,8 @@ def shelf_at(url: str) -> Shelf:
 
 def check_there(url: str) -> None:
     """Refuse the URL of a file that is not there, for whoever only wants to look at what others keep."""
-    store = shelf_at(url).store
-    if isinstance(store, SqliteStore) and not store.path.exists():
+    store = _sqlite(shelf_at(url).store)
+    if store is not None and not store.path.exists():
         shown = _file_of(url)
         hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
         raise rejected("store_missing", f"there is no store {shown}", hint=hint)
@@ -210,12 +211,19 @@ def check_there(url: str) -> None:
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
-    store = shelf_at(url).store
-    return steps(store.path, dry_run=dry_run) if isinstance(store, SqliteStore) else ()
+    from tidemill.stores.sqlite.schema import steps
+
+    store = _sqlite(shelf_at(url).store)
+    return steps(store.path, dry_run=dry_run) if store is not None else ()
 
 
-def _in_memory(store: Store) -> Shelf:
-    return Shelf(store, MemoryBlobs())
+def _in_memory(name: str) -> Shelf:
+    from tidemill.blobs.local import MemoryBlobs
+    from tidemill.stores.memory import MemoryStore, SharedMemoryStore
+
+    if not name:
+        return Shelf(MemoryStore(), MemoryBlobs())
+    return _NAMED.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
 
 
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
@@ -231,12 +239,20 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
+    from tidemill.blobs.database import DatabaseBlobs
+    from tidemill.stores.sqlite.file import connect
+    from tidemill.stores.sqlite.store import SqliteStore
+
     store = SqliteStore(_file_of(url), durability=durability)
     return Shelf(store, DatabaseBlobs(store.path, connect) if blobs is None else blobs_at(blobs))
 
 
 def blobs_at(url: str) -> Blobs:
     """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
+    from tidemill.blobs.directory import DirectoryBlobs
+    from tidemill.blobs.places import place_of
+    from tidemill.blobs.s3 import S3Blobs
+
     place = place_of(url)
     return DirectoryBlobs(place) if isinstance(place, Path) else S3Blobs(place)
 
@@ -246,14 +262,21 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
 
     Without a location it is the one of the environment, and without that a folder beside the file of a store.
     """
+    from tidemill.blobs.archives import DirectoryArchive, S3Archive
+
     location = location or os.environ.get(ARCHIVE_VARIABLE)
     if location is None:
         if urlsplit(store_url).scheme == "sqlite":
+            from tidemill.stores.sqlite.file import located
+
             file = located(_file_of(store_url))
             return DirectoryArchive(file.with_name(file.name + "-archive"))
         return None
     if location == "none":
         return None
+    from tidemill.blobs.places import place_of
+    from tidemill.blobs.s3 import open_bucket
+
     place = place_of(location) if "://" in location else Path(location)
     return DirectoryArchive(place) if isinstance(place, Path) else S3Archive(open_bucket(place))
 
@@ -302,8 +325,12 @@ def engine_at(
     `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with
     its process and something that no other has.
     """
+    from tidemill.ambient import RealAmbient
+    from tidemill.engine.engine import Engine
+    from tidemill.engine.worker import WorkerOptions
+
     ambient, shelf = RealAmbient(), shelf_at(url)
-    processes = Processes() if work else None
+    processes = _processes() if work else None
     types = node_types(functions, handlers, processes, shelf.store)
     for broken in types.broken:
         LOG.warning("%s", broken)
@@ -331,39 +358,21 @@ def engine_at(
         retention_days=retention_days,
         isolation=processes,
         secrets=secrets_here(),
+        in_vain=types.in_vain,
     )
 
 
-def egress_here() -> Egress:
-    """Which calls may leave this process: those to the open internet, and what the environment allows beyond it."""
-    try:
-        return Egress(allow=read_allow_list(os.environ.get(EGRESS_VARIABLE, "")))
-    except Rejected as refusal:
-        wrong = refusal.problems[0]
-        raise rejected(wrong.code, f"{EGRESS_VARIABLE}: {wrong.message}", hint=wrong.hint) from None
+def _processes() -> Processes:
+    """Other processes for what is too much for this one; only workers have some."""
+    from tidemill.expressions.processes import Processes
 
-
-def shell_here() -> bool:
-    """Whether commands are run in this process: only where the environment says so."""
-    match os.environ.get(SHELL_VARIABLE, "off"):
-        case "on":
-            return True
-        case "off" | "":
-            return False
-        case other:
-            raise rejected("shell_switch_invalid", f"{SHELL_VARIABLE} is on or off, not {other!r}")
-
-
-def mail_server_here() -> Server | None:
-    """The mail server that the environment names, for nodes that name none."""
-    url = os.environ.get(SMTP_VARIABLE)
-    return server_at(url) if url else None
+    return Processes()
 
 
 def secrets_here() -> Secrets:
     """Where secrets come from: variables of the environment, then the files of a folder that it names."""
-    folder = os.environ.get(SECRETS_VARIABLE)
-    return FirstOf(EnvironmentSecrets(), *([FolderSecrets(Path(folder))] if folder else []))
+    folder = secrets_folder_here()
+    return FirstOf(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
 
 
 def os_user() -> str:

@@ -20,12 +20,11 @@ from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
 from tidemill.engine.logs import LogLine
-from tidemill.engine.upkeep import RETENTION_DAYS
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.functions import Function, by_name
-from tidemill.kernel.document import Format, read_document
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.document import format_of, read_document
+from tidemill.kernel.model import RETENTION_DAYS, Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,17 +74,6 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         front._stop()
         raise
     return front
-
-
-def format_of(path: Path) -> Format | None:
-    """The language that a file's name promises, if any."""
-    match path.suffix.lower():
-        case ".json":
-            return "json"
-        case ".yaml" | ".yml":
-            return "yaml"
-        case _:
-            return None
 
 
 def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
@@ -166,7 +154,7 @@ class Tidemill:
         Refused whole, with every problem in `Rejected.problems`, or taken whole.
         """
         if isinstance(document, Path):
-            document = read_document(document.read_bytes(), format=format_of(document))
+            document = read_document(document.read_bytes(), format=format_of(document.suffix))
         return self._wait(self._engine.publish(document, author=author, message=message))
 
     def workflow(self, reference: str) -> Workflow:
@@ -187,8 +175,7 @@ class Tidemill:
     def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> Iterator[dict[str, Any]]:
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
-        With `live` also parts of results and progress, which are not kept: those of nodes that run in this process,
-        on a SQLite store.
+        With `live` also parts of results and progress, which are not kept.
         """
         return self._pumped(self._engine.follow(run_id, after, live=live))
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_given, encode_value
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -26,6 +29,30 @@ def test_json_passes_unchanged(value: Any) -> None:
     text = encode_value(value)
     assert decode_value(text) == value
     assert json.loads(text) == value
+
+
+@given(JSON)
+def test_what_is_given_is_written_as_it_is(value: Any) -> None:
+    assert encode_given(value) == encode_value(value)
+
+
+def test_sets_that_are_given_have_the_same_order_in_every_process() -> None:
+    code = (
+        "from tidemill.blobs.payloads import encode_given\n"
+        "words = {f'word {n}' for n in range(20)}\n"
+        "value = {'z': [words, (1, 2)], 'a': {frozenset({'x', 'y'}), (3, 1), None, 7, 'seven'}}\n"
+        "print(encode_given(value).decode())"
+    )
+
+    def told(seed: str) -> bytes:
+        return subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed})
+
+    first = told("1")
+    assert first == told("2") == told("3")
+    decoded = json.loads(first)
+    assert list(decoded) == ["z", "a"]
+    assert decoded["z"][0] == sorted(f"word {n}" for n in range(20))
+    assert len(decoded["a"]) == 5
 
 
 @given(JSON, st.sampled_from([math.nan, math.inf, -math.inf]), st.lists(st.booleans(), max_size=4))

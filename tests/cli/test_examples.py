@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,14 +106,24 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {"primes_below": 30},
         {"report": "2 3 5 7 11 13 17 19 23 29 ", "longest_gap": 6, "crash": "process_died"},
     ),
+    (
+        "ledger",
+        {},
+        {"balances": [{"owner": "ada", "balance": 50}, {"owner": "ben", "balance": 50}], "refused": 1},
+    ),
+    ("words", {}, {"words": 10, "often": ["be", "to"]}),
+    ("words", {"text": "$(rm -r /) ; once"}, {"words": 5, "often": []}),
     ("files", {"sales": [3, 1]}, {"file": "sales.svg", "type": "image/svg+xml", "size": 117, "bars": 2}),
 ]
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
-def test_small_examples(name: str, inputs: dict[str, Any], outputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_examples(
+    name: str, inputs: dict[str, Any], outputs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    with tidemill.open("memory://") as mill:
+    monkeypatch.setenv("TIDEMILL_SHELL", "on")
+    with tidemill.open(f"sqlite:///{tmp_path}/runs.db" if name == "ledger" else "memory://") as mill:
         view = mill.run(EXAMPLES / f"{name}.yaml", inputs, timeout_s=20)
     assert (view.status, view.outputs) == ("COMPLETED", outputs)
 

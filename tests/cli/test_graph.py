@@ -245,7 +245,8 @@ def test_the_page_shows_what_the_command_prints(inside: Inside) -> None:
     assert f"```text\n{drawing}```" in (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
-def test_every_example_is_drawn(inside: Inside) -> None:
+def test_every_example_is_drawn(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_SHELL", "on")
     for file in sorted(EXAMPLES.glob("*.yaml")):
         ended = inside("graph", str(file), "--format", "text")
         assert ended.code == exits.OK

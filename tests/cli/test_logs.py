@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import COMMAND, Inside, environment, on_terminal, process, shown
+from tidemill.cli.logbook import Logbook
 
 FUNCTIONS = """
 import logging
@@ -167,3 +168,18 @@ def test_a_live_display_is_not_overheard(folder: Path, inside: Inside) -> None:
     assert "step 3" in shown(written)
     (run,) = inside("runs", "list", "--json").json["runs"]
     assert inside("runs", "logs", run["run_id"], "a").out.splitlines() == [f"step {number}" for number in range(4)]
+
+
+def test_what_is_shown_live_stands_between_the_events(capsys: pytest.CaptureFixture[str]) -> None:
+    book = Logbook()
+    place = {"live": True, "node": "a", "visit": 1, "index": -1, "attempt": 2}
+    book.tell({"type": "NodeStarted", "seq": 3, "at_ms": 1_000, "node": "a", "visit": 1, "attempt": 2})
+    book.tell({"type": "NodeStreamed", "number": 7, "value": "two\x1b words", **place})
+    book.tell({"type": "NodeProgressed", "fraction": 0.25, "message": "on the way", **place})
+    book.tell({"type": "NodeProgressed", "fraction": None, "message": "", **place})
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [" ".join(line.split()) for line in lines] == [
+        "NodeStreamed a attempt 2 · 7: two\\x1b words",
+        "NodeProgressed a attempt 2 · 25% · on the way",
+        "NodeProgressed a attempt 2",
+    ]

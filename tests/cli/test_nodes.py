@@ -81,6 +81,23 @@ def test_a_type_is_shown_with_its_fields(inside: Inside, app: str) -> None:
     assert fields["rows.*.n"] == "integer | null"
 
 
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("sql", {"database": "store"}),
+        ("shell", {"expect": "[0]", "parse": "text", "limits.output_bytes": "1048576"}),
+        ("http", {"parse": "auto", "idempotency_header": "Idempotency-Key", "pagination.max_pages": "100"}),
+        ("pipeline", {"report": "false", "max_rows": "100000"}),
+        ("human", {"quorum": "1", "on_timeout": "fail"}),
+    ],
+)
+def test_what_a_field_is_when_it_is_left_out(inside: Inside, name: str, defaults: dict[str, str]) -> None:
+    lines = inside("nodes", "show", name).out.splitlines()
+    place = next(line.index("DEFAULT") for line in lines if line.startswith("FIELD"))
+    shown = {line.split()[0]: line[place:].split("  ")[0].strip() for line in lines if line[place:].strip()}
+    assert {field: shown.get(field) for field in defaults} == defaults
+
+
 def test_programs_get_everything(inside: Inside, app: str) -> None:
     shown = inside("nodes", "show", "send@2", "--app", app, "--json").json
     assert shown["capabilities"] == {
@@ -146,15 +163,18 @@ def test_what_an_app_has_published_is_started_and_changed(
         assert inside(*patch, "--app", app).code == 0
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "code"),
-    [
-        ("TIDEMILL_SHELL", "yes", "shell_switch_invalid"),
-        ("TIDEMILL_DATABASE_X", "postgres://x", "database_unknown"),
-        ("TIDEMILL_SMTP_URL", "foo://bar", "smtp_url_invalid"),
-        ("TIDEMILL_EGRESS_ALLOW", "ftp://x", "egress_entry_invalid"),
-    ],
-)
+WRONG_SETTINGS = [
+    ("TIDEMILL_SHELL", "yes", "shell_switch_invalid"),
+    ("TIDEMILL_DATABASE_X", "mysql://x", "database_unknown"),
+    ("TIDEMILL_DATABASE_X", "sqlite:///", "database_unknown"),
+    ("TIDEMILL_DATABASE_STORE", "sqlite:///x.db", "database_name_invalid"),
+    ("TIDEMILL_DATABASE_", "sqlite:///x.db", "database_name_invalid"),
+    ("TIDEMILL_SMTP_URL", "foo://bar", "smtp_url_invalid"),
+    ("TIDEMILL_EGRESS_ALLOW", "http://[bad", "egress_entry_invalid"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value", "code"), WRONG_SETTINGS)
 def test_a_wrong_setting_is_not_the_documents_fault(
     inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
 ) -> None:
@@ -165,3 +185,27 @@ def test_a_wrong_setting_is_not_the_documents_fault(
     assert (said.code, said.out) == (2, "")
     assert variable in said.err and f"[{code}]" in said.err and "flow.yaml" not in said.err
     assert inside("validate", str(file), "--json").json["problems"][0]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code"), [*WRONG_SETTINGS, ("TIDEMILL_SECRETS", "/nowhere", "secrets_folder_invalid")]
+)
+def test_a_wrong_setting_is_told_before_anything_is_done(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    (tmp_path / "flow.yaml").write_text("name: w\nnodes:\n  - {id: a, type: value, config: 1}\n")
+    store = f"sqlite:///{tmp_path}/t.db"
+    for words in (("run", str(tmp_path / "flow.yaml")), ("worker",)):
+        said = inside(*words, "--store", store, "--json")
+        (problem,) = said.json["problems"]
+        assert (said.code, problem["code"], problem["path"]) == (2, code, variable)
+        assert problem["hint"]
+    assert not (tmp_path / "t.db").exists()
+
+
+def test_one_database_has_one_name(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("TIDEMILL_DATABASE_CRM", "TIDEMILL_DATABASE_Crm"):
+        monkeypatch.setenv(variable, f"sqlite:///{tmp_path}/x.db")
+    said = inside("nodes", "list")
+    assert said.code == 2 and "[database_name_invalid]" in said.err and "TIDEMILL_DATABASE_Crm" in said.err

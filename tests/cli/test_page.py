@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
+from typer.core import TyperGroup
 
 from tests.cli.kit import eventually
 from tests.cli.shop import Shop
 from tests.docs.pages import Page, read_page
 from tidemill.cli.app import app
+from tidemill.cli.tree import tree
 
 PAGE = "docs/reference/cli.md"
 SESSIONS_MIN = 15
@@ -62,8 +63,7 @@ def test_the_page_shows_what_is_printed(shop: Shop, tmp_path: Path, monkeypatch:
 
 def every_command() -> Iterator[str]:
     """Every command there is, in full."""
-    root = typer.main.get_command(app)
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
+    for name, command in tree(app).commands.items():
         inner = getattr(command, "commands", None)
         yield from [name] if inner is None else [f"{name} {each}" for each in inner]
 
@@ -73,9 +73,9 @@ def test_every_command_and_option_is_on_the_page(command: str) -> None:
     text = read_page(PAGE).text
     group, _, name = command.partition(" ")
     assert re.search(rf"(?:tidemill |`){group}\b.*\b{name}\b", text), command
-    found = typer.main.get_command(app)
-    for word in command.split():
-        found = found.commands[word]  # type: ignore[attr-defined]
+    found = tree(app, command.split()).commands[group]
+    if isinstance(found, TyperGroup):
+        found = found.commands[name]
     for parameter in found.params:
         long = [name for name in parameter.opts if name.startswith("--") and name != "--help"]
         assert not long or any(name in text for name in long), f"{command} {long}"

@@ -168,8 +168,10 @@ class Door:
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         return await self.inner.count(tenant, kind, terms, at_most=at_most)
 
-    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
-        return self.inner.follow(stream, after, breath)
+    def follow(
+        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
+        return self.inner.follow(stream, after, breath, live=live)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self.inner.tell(stream, frames)

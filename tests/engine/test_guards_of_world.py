@@ -195,6 +195,8 @@ async def test_a_step_that_is_over_is_not_undone_again(mill: Mill) -> None:
     "ended",
     [
         Pause(on="loop"),
+        Pause(on="nonsense", for_ms=5),
+        Pause(on="timer"),
         Pause(on="human"),
         Pause(on="child"),
         Pause(on="timer", approval=Asked(title="?")),
@@ -204,7 +206,19 @@ async def test_a_step_that_is_over_is_not_undone_again(mill: Mill) -> None:
         Pause(on="timer", for_ms=-1),
         Skip(reason=5),  # type: ignore[arg-type]
     ],
-    ids=["loop", "nobody", "no child", "a person for a timer", "a child for a timer", "0", "true", "past", "5"],
+    ids=[
+        "loop",
+        "nonsense",
+        "never",
+        "nobody",
+        "no child",
+        "a person for a timer",
+        "a child for a timer",
+        "0",
+        "true",
+        "past",
+        "5",
+    ],
 )
 def test_what_a_handler_cannot_ask_for(ended: Pause | Skip) -> None:
     with pytest.raises(Fail):

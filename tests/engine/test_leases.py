@@ -12,9 +12,10 @@ from tests.engine.door import Door, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import Handler, NodeContext, Return
 from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
+from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
 
 
@@ -184,6 +185,55 @@ async def test_a_worker_that_lost_a_lease_stops_working_on_it(mill: Mill) -> Non
     assert run.status == "COMPLETED"
     assert [event.worker for event in await mill.of(run_id, NodeCompleted)] == ["w2"]
     assert await mill.of(run_id, ResultDiscarded) == []
+
+
+class Stubborn:
+    """A node that takes its cancellation for advice, and answers some time after it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.began: list[float] = []
+        self.ended: list[float] = []
+        self.handler = Handler(NodeType(name="stubborn"), self._work)
+
+    async def _work(self, context: NodeContext) -> Return:
+        now = asyncio.get_running_loop().time
+        self.began.append(now())
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            await asyncio.sleep(self._seconds)
+        self.ended.append(now())
+        return Return("late")
+
+
+@simulated
+async def test_what_comes_after_the_cancellation_is_on_record_and_kept_its_place(mill: Mill) -> None:
+    stubborn = Stubborn(seconds=2)
+    worker = await mill.process(more=[stubborn.handler], concurrency=1)
+    run_id = await worker.start(document(node("a", type="stubborn")))
+    await mill.until(lambda: len(stubborn.began) == 1)
+    await worker.engine.cancel(run_id)
+    other = await worker.start(document(node("a", type="stubborn")))
+    assert (await worker.end(other)).status == "COMPLETED"
+    assert len(stubborn.ended) == 2
+    assert stubborn.began[1] >= stubborn.ended[0]
+    (discarded,) = await mill.of(run_id, ResultDiscarded)
+    assert (discarded.node, discarded.outcome, discarded.worker) == ("a", "Done", "w1")
+    assert (await worker.engine.show(run_id)).status == "CANCELLED"
+
+
+@simulated
+async def test_what_a_drain_cut_short_is_no_result(mill: Mill) -> None:
+    stubborn = Stubborn(seconds=0)
+    worker = await mill.process(more=[stubborn.handler], grace_ms=0)
+    run_id = await worker.start(document(node("a", type="stubborn")))
+    await mill.until(lambda: len(stubborn.began) == 1)
+    await worker.stop()
+    await mill.until(lambda: len(stubborn.ended) == 1)
+    await asyncio.sleep(10)
+    kinds = await mill.kinds(run_id)
+    assert not {"NodeCompleted", "ResultDiscarded"} & set(kinds), kinds
 
 
 @simulated

@@ -123,6 +123,10 @@ def test_a_broken_one_is_told_and_the_rest_goes_on(
     assert warning.startswith("loud 1.4 offers node types as `shout` that cannot be used: ") and reason in warning
     assert "whisper" in engine.types and "shout" not in engine.types
     assert set(built_in_types()) < set(engine.types)
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish({"name": "t", "nodes": [{"id": "a", "type": "shout"}]})
+    (problem,) = refused.value.problems
+    assert problem.code == "unknown_node_type" and warning[:200] in problem.hint
 
 
 def call(context: NodeContext) -> Return:

@@ -15,7 +15,7 @@ import tidemill
 from tests.handlers.kit import called
 from tests.handlers.smtp_server import CUT, SILENCE, Mail, mail_server
 from tests.security.certificates import authority
-from tidemill.bootstrap import built_in_types, mail_server_here
+from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Handler, Lacking, Return
 from tidemill.handlers.email import email_handler, server_at
@@ -23,6 +23,7 @@ from tidemill.handlers.email_smtp import Server, as_data
 from tidemill.kernel.compile import compile_document
 from tidemill.security.connections import Dialer
 from tidemill.security.egress import Egress
+from tidemill.settings import mail_server_here
 
 NOW_MS = 1_700_000_000_000
 ANYWHERE = Egress(allow=("127.0.0.1:*", "mail.example:*"))
@@ -409,6 +410,23 @@ async def test_who_does_not_encrypt_is_told_nothing(mail: Mail) -> None:
     assert [line.partition(" ")[0] for line in mail.said] == ["EHLO"]
 
 
+async def test_an_encrypted_line_to_a_port_that_begins_without(mail: Mail) -> None:
+    """And the other way round: one of both waits for the other, or does not understand it."""
+    fail = await failed(mail, server={"host": "127.0.0.1", "port": mail.port, "tls": "tls"})
+    assert fail.code == "tls_failed" and "does not seem to speak TLS" in fail.hint and "starttls" in fail.hint
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(wait, "127.0.0.1", 0)
+    place = {"host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "tls": "starttls"}
+    fail = await failed(mail, server=place, timeout_seconds=0.2)
+    assert fail.code == "timeout" and "set tls to tls" in fail.hint
+    server.close()
+    await server.wait_closed()
+
+
 async def test_words_from_before_the_encryption_do_not_count(folder: Path) -> None:
     handler, server = trusting(folder)
     async with mail_server(server) as mail:
@@ -473,6 +491,10 @@ def test_the_url_of_a_server(url: str, server: Server, monkeypatch: pytest.Monke
             "smtp://u:sesame@mail.example?verify=off",
             "smtp://u:sesame@mail.example/path",
             "smtp://u:ses/ame@mail.example",
+            "smtp://u:sesame@mail.example:0",
+            "smtp://u:sesame@mail.example#x",
+            "smtp://:sesame@mail.example",
+            "smtps://u:sesame@mail.example?tls=starttls",
         ),
     ],
 )

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.handlers.kit import called
-from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, web
+from tests.security.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
 from tidemill.bootstrap import built_in_types, engine_at
 from tidemill.errors import Rejected
 from tidemill.handlers.answers import retry_after_ms
@@ -22,7 +22,7 @@ from tidemill.handlers.contract import Blob, Fail, Handler, Return
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.requests import with_query
 from tidemill.kernel.compile import compile_document
-from tidemill.security.egress import Egress
+from tidemill.security.egress import Egress, Limits
 from tidemill.security.fetcher import Fetcher
 
 NOW_MS = 1_700_000_000_000
@@ -48,9 +48,9 @@ async def output(handler: Handler, config: Any, **fields: Any) -> dict[str, Any]
     return found
 
 
-async def failure(handler: Handler, config: Any) -> Fail:
+async def failure(handler: Handler, config: Any, **fields: Any) -> Fail:
     with pytest.raises(Fail) as failed:
-        await called(handler, config)
+        await called(handler, config, **fields)
     return failed.value
 
 
@@ -382,6 +382,7 @@ async def test_all_pages_together_keep_within_the_limit(http: Handler, served: W
         ({"url": "https://a.example", "expect": []}, "/expect"),
         ({"url": "https://a.example", "parse": "xml"}, "/parse"),
         ({"url": "https://a.example", "max_redirects": 4}, "/max_redirects"),
+        ({"url": "https://a.example", "max_bytes": 10_000_001}, "/max_bytes"),
         ({"url": "https://a.example", "timeout_seconds": 0}, "/timeout_seconds"),
         ({"url": "https://a.example", "pagination": {"items": "$"}}, "/pagination"),
         ({"url": "https://a.example", "pagination": {"next": "$["}}, "/pagination/next"),
@@ -394,6 +395,15 @@ def test_a_config_that_cannot_work(config: Any, path: str) -> None:
         compile_document({"name": "t", "nodes": [{"id": "a", "type": "http", "config": config}]}, built_in_types())
     assert {problem.code for problem in refused.value.problems} == {"config_invalid"}
     assert any(problem.path.startswith(f"/nodes/0/config{path}") for problem in refused.value.problems)
+
+
+def test_nobody_is_promised_more_than_the_deployment_allows() -> None:
+    handler = http_handler(Fetcher(Egress(limits=Limits(bytes_max=1_000, redirects_max=1))))
+    node = {"id": "a", "type": "http", "config": {"url": "https://a.example", "max_bytes": 1_001, "max_redirects": 2}}
+    with pytest.raises(Rejected) as refused:
+        compile_document({"name": "t", "nodes": [node]}, {"http": [handler.type]})
+    told = [problem.message for problem in refused.value.problems]
+    assert any("1000" in message for message in told) and any("maximum of 1" in message for message in told)
 
 
 @pytest.mark.parametrize(
@@ -412,30 +422,53 @@ def test_a_config_that_may_work(config: Any) -> None:
     assert compile_document(document, built_in_types())
 
 
+@pytest.mark.parametrize(
+    ("config", "fields", "calls"),
+    [
+        ({"body": {"text": "x"}}, {}, 3),
+        ({"body": {"text": "x"}, "idempotency_header": False}, {}, 2),
+        ({"body": {"text": "x"}}, {"at_most_once": True}, 2),
+        ({"method": "PUT", "idempotency_header": False}, {}, 3),
+        ({}, {"at_most_once": True}, 2),
+    ],
+    ids=["with a key", "without", "at most once", "put", "get at most once"],
+)
+async def test_what_a_kept_connection_has_swallowed(
+    http: Handler, served: Web, config: Any, fields: Any, calls: int
+) -> None:
+    served.routes["/"] = in_turn(reply(b"x"), cut, reply(b"x"))
+    await output(http, {"url": served.url()})
+    if calls == 3:
+        assert (await output(http, {"url": served.url(), **config}, **fields))["status"] == 200
+    else:
+        failed = await failure(http, {"url": served.url(), **config}, **fields)
+        assert (failed.code, failed.retryable, failed.unknown_outcome) == ("connection_failed", True, True)
+    assert len(served.asked) == calls
+
+
 # In an engine
 
 
 async def test_a_call_that_may_have_arrived_is_not_made_again_where_that_is_asked_for(
     served: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not even where the connection was kept, and dies as if the server had closed it meanwhile."""
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", f"127.0.0.1:{served.port}")
-    served.routes["/"] = cut
-    node = {"id": "pay", "type": "http", "delivery": "at_most_once", "config": {"url": served.url(), "method": "POST"}}
+    served.routes |= {"/": reply(b"x"), "/pay": cut}
+    look = {"id": "look", "type": "http", "config": {"url": served.url()}}
+    pay = {"id": "pay", "type": "http", "config": {"url": served.url("/pay"), "method": "PUT"}}
+    pay |= {"delivery": "at_most_once", "dependencies": ["look"]}
     async with engine_at("memory://") as engine:
-        await engine.publish({"name": "payment", "nodes": [node]})
+        await engine.publish({"name": "payment", "nodes": [look, pay]})
         ended = await engine.result(await engine.start("payment", {}))
     assert ended.error is not None and ended.error["code"] == "unknown_outcome"
-    assert len(served.asked) == 1
+    assert (len(served.asked), served.connections) == (2, 1)
 
 
 async def test_in_a_run(served: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried again after the time that the server names, with the same key; its answer is the node's output."""
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", f"127.0.0.1:{served.port}")
-    answers = [reply(b"busy", 503, Retry_After="0"), json_reply({"paid": True})]
-
-    async def busy_first(asked: Asked, write: Writer) -> None:
-        await answers.pop(0)(asked, write)
-
+    busy_first = in_turn(reply(b"busy", 503, Retry_After="0"), json_reply({"paid": True}))
     served.routes |= {"/pay": busy_first, "/logo": reply(b"\x89PNG", Content_Type="image/png")}
     pay = {"url": served.url("/pay"), "body": {"json": {"sum": "{{ inputs.sum }}"}}}
     document = {

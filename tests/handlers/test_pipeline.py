@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
 from tidemill.expressions.chores import Chore, Sift
 from tidemill.expressions.isolation import Nowhere
+from tidemill.expressions.jq import CHECKED_MAX, PROGRAM_MAX
 from tidemill.expressions.processes import Processes
 from tidemill.handlers.contract import Fail, Handler, Return
 from tidemill.handlers.http import http_handler
@@ -419,6 +421,33 @@ def test_wrong_steps_are_refused_when_they_are_published(step: Any, path: str, w
 async def test_wrong_steps_are_refused_when_they_are_rendered(step: Any, path: str, words: str) -> None:
     failed = await failing(step)
     assert failed.code == "config_invalid" and failed.message.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("program", ["map(.a", ".a |", "nothing(1)", 'import "a" as a; .', "def f: f"])
+def test_a_program_that_cannot_be_compiled_is_refused_when_it_is_published(program: str) -> None:
+    steps = [{"step": "top_k", "k": 1}, {"step": "jq_transform", "program": program}]
+    ((path, said),) = publish(*steps)
+    assert path == "/pipeline/1/program" and "step 2 (jq_transform): the program cannot be used" in said
+
+
+def test_a_long_program_is_not_compiled_in_this_process() -> None:
+    began = time.monotonic()
+    assert publish({"step": "jq_transform", "program": "." + "?" * (PROGRAM_MAX - 1)}) == []
+    assert publish({"step": "jq_transform", "program": "." + "?" * (CHECKED_MAX - 1)}) == []
+    assert time.monotonic() - began < 0.6
+
+
+def test_a_condition_that_does_not_know_what_its_row_is_called() -> None:
+    (problem,) = publish({"step": "table_filter", "condition": "row.n > 1"})
+    assert 'nothing is called "row"' in problem[1] and "the row is called output" in problem[1]
+
+
+async def test_a_condition_that_looks_further_than_the_nodes_before() -> None:
+    step = {"step": "table_filter", "condition": "output.n == ctx.far.output"}
+    with pytest.raises(Fail) as failed:
+        await called(pipeline(), {"rows": [{"n": 1}], "pipeline": [step]}, upstream={"near": 1})
+    assert '"far" is not in reach' in failed.value.message
+    assert failed.value.hint.endswith("nodes directly before this one: near")
 
 
 def test_what_hangs_on_a_template_is_left_for_later() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Lacking, Return
 from tidemill.handlers.shell import shell_handler
+from tidemill.handlers.shell_process import DRAINING_MS
 from tidemill.kernel.compile import compile_document
 from tidemill.observe.overhearing import EAR
 
@@ -60,9 +62,22 @@ def stubborn(file: Path, *, fork: bool = False) -> list[str]:
     return [sys.executable, "-c", STUBBORN.format(fork=split, file=file)]
 
 
+def daemon(file: Path) -> str:
+    """A line of shell that leaves a daemon behind, whose number stands in the file."""
+    script = (
+        "import os, time; os.setsid(); os.fork() and os._exit(0); "
+        f"open('{file}', 'w').write(str(os.getpid())); os.closerange(0, 256); time.sleep(60)"
+    )
+    return f'{sys.executable} -c "{script}"; while [ ! -s {file} ]; do sleep 0.02; done'
+
+
 def pid_in(file: Path) -> int:
     until(lambda: file.exists() and file.read_text() != "", "the command began")
     return int(file.read_text())
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def listening() -> list[tuple[str, str]]:
@@ -269,8 +284,16 @@ async def test_memory_is_bounded(attempt: int, retryable: bool) -> None:
     line = "print(len(bytearray(400 << 20)))"
     fail = await failed(sys.executable, "-c", line, limits={"memory_mb": 100}, attempt=attempt)
     assert (fail.code, fail.retryable) == ("out_of_memory", retryable)
-    assert "100 MB" in fail.message
+    assert "100 MB" in fail.message and "MemoryError" in fail.message
     assert (await ran(sys.executable, "-c", "print(1)", limits={"memory_mb": 100}))["stdout"] == "1\n"
+
+
+async def test_memory_that_it_shares_is_bounded_too() -> None:
+    line = (
+        "import mmap, time; m = mmap.mmap(-1, 300 << 20); [m.write(bytes(1 << 20)) for _ in range(300)]; time.sleep(9)"
+    )
+    fail = await failed(sys.executable, "-c", line, limits={"memory_mb": 100})
+    assert (fail.code, fail.retryable) == ("out_of_memory", True) and "100 MB" in fail.message
 
 
 async def test_bounded_memory_changes_nothing_else(tmp_path: Path) -> None:
@@ -311,15 +334,32 @@ async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
     until(lambda: not alive(pid_in(tmp_path / "pid")), "it is gone", GONE_SECONDS)
 
 
-async def test_a_daemon_that_holds_the_output_is_not_waited_for(tmp_path: Path) -> None:
-    daemon = f"import os; os.setsid(); open('{tmp_path}/pid', 'w').write(str(os.getpid())); import time; time.sleep(60)"
-    line = f'"$PYTHON" -c "{daemon}" & while [ ! -s {tmp_path}/pid ]; do sleep 0.02; done; echo up'
+async def test_a_stranger_who_holds_the_output_is_not_waited_for(tmp_path: Path) -> None:
+    line = f"echo $$ > {tmp_path}/pid; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo up"
+    running = asyncio.create_task(sh(line))
+    pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+    held = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
     try:
+        began = time.monotonic()
+        (tmp_path / "go").touch()
         async with asyncio.timeout(GONE_SECONDS):
-            value = await sh(line, env={"PYTHON": sys.executable})
+            assert (await running)["stdout"] == "up\n"
     finally:
-        os.kill(pid_in(tmp_path / "pid"), signal.SIGKILL)
-    assert value["stdout"] == "up\n"
+        os.close(held)
+    assert time.monotonic() - began > DRAINING_MS / 1_000, "the output was at its end"
+
+
+@pytest.mark.parametrize("how", ["ends", "takes too long", "is cancelled"])
+async def test_a_daemon_ends_with_its_command(how: str, tmp_path: Path) -> None:
+    """It has left the process group and lost its parent, so it is nobody's child any more."""
+    line = f"{daemon(tmp_path / 'pid')}; {'true' if how == 'ends' else 'sleep 60'}"
+    running = asyncio.create_task(sh(line, limits={"time_seconds": 1} if how == "takes too long" else {}))
+    pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+    if how == "is cancelled":
+        running.cancel()
+    with suppress(Fail, asyncio.CancelledError):
+        await running
+    assert not alive(pid)
 
 
 async def test_cancellation_kills_the_group(tmp_path: Path) -> None:
@@ -333,17 +373,40 @@ async def test_cancellation_kills_the_group(tmp_path: Path) -> None:
     until(lambda: not alive(pid_in(tmp_path / "pid")), "its child is gone", GONE_SECONDS)
 
 
-def test_commands_end_with_a_killed_worker(tmp_path: Path) -> None:
+async def test_cancellation_before_its_warden_knows_what_to_run() -> None:
+    running = asyncio.create_task(ran("true", *["x" * 100_000] * 10))
+    await asyncio.sleep(0.001)
+    began = time.monotonic()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("kind", ["command", "daemon"])
+def test_commands_end_with_a_killed_worker(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    argv = stubborn(file) if kind == "command" else ["sh", "-c", f"{daemon(file)}; sleep 60"]
     script = f"""
 import asyncio
 from tests.handlers.kit import called
 from tidemill.handlers.shell import shell_handler
-asyncio.run(called(shell_handler(enabled=True), {{"argv": {stubborn(tmp_path / "pid")!r}}}))
+asyncio.run(called(shell_handler(enabled=True), {{"argv": {argv!r}}}))
 """
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen([sys.executable, "-c", script], cwd=root) as worker:
-        pid = pid_in(tmp_path / "pid")
+        pid = pid_in(file)
         worker.kill()
+    until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
+
+
+async def test_a_command_ends_with_a_killed_warden(tmp_path: Path) -> None:
+    running = asyncio.create_task(failed(*stubborn(tmp_path / "pid")))
+    pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+    warden = parent_of(pid)
+    assert warden != os.getpid()
+    os.kill(warden, signal.SIGKILL)
+    assert (await running).code == "process_died"
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import tidemill
 from tidemill.errors import Rejected
+from tidemill.handlers.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.sqlite.statement import own_tables
 
 
@@ -68,7 +69,7 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT * FROM nowhere", "no such table"),
         ("SELECT missing FROM orders", "no such column"),
         ("INSERT INTO orders (id) VALUES (1), (1)", "UNIQUE"),
-        ("SELECT 1; SELECT 2", "more than one statement"),
+        ("SELECT 1{{ '; SELECT 2' }}", "more than one statement"),
         ("SELECT body FROM records", "a table of the store's own"),
         ("DELETE FROM jobs", "a table of the store's own"),
         ("INSERT INTO sqlite_master (name) VALUES (1)", "may not be modified"),
@@ -150,6 +151,55 @@ def test_a_statement_elsewhere_that_nobody_waits_for_is_given_up(
     assert made(tmp_path / "crm.db").execute("SELECT n FROM t").fetchall() == [(7,)]
 
 
+@pytest.mark.parametrize("database", ["store", "crm", "big"])
+def test_several_statements_are_refused_when_they_are_published(
+    store: Path, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", "sqlite:///nowhere.db")
+    monkeypatch.setenv("TIDEMILL_DATABASE_BIG", "postgresql://nobody@nowhere.invalid/x")
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish(asks("INSERT INTO orders (customer) VALUES ('a'); DROP TABLE orders", database))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/statement")
+
+
+ONE: list[tuple[str, Dialect]] = [
+    ("SELECT 1;", "sqlite"),
+    (" ; -- nothing; else\n /* ; */ ;", "sqlite"),
+    ("SELECT ';', \"a;b\", [c;d], `e;f` -- g;\n", "sqlite"),
+    ("SELECT 'it''s;' ; /* the end", "sqlite"),
+    ("/* a */ -- b\n CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END;", "sqlite"),
+    ("SELECT $$;$$, $a$;$$;$a$, E'\\';', U&';' /* ; /* ; */ ; */;", "postgresql"),
+    ("CREATE OR REPLACE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END", "postgresql"),
+]
+SEVERAL: list[tuple[str, Dialect]] = [
+    ("SELECT 1; SELECT 2", "sqlite"),
+    ("SELECT 1;SELECT ';", "sqlite"),
+    ("SELECT '\\'; DROP TABLE a --'", "sqlite"),
+    ("SELECT 1 /* /* */ ; DROP TABLE a -- */", "sqlite"),
+    ('SELECT 1;; "x"', "sqlite"),
+    ("SELECT '\\'; DROP TABLE a --'", "postgresql"),
+    ("SELECT a$b$; DROP TABLE a --$b$", "postgresql"),
+]
+
+
+@pytest.mark.parametrize(("text", "dialect", "several"), [(*o, False) for o in ONE] + [(*s, True) for s in SEVERAL])
+def test_where_a_statement_ends(text: str, dialect: Dialect, several: bool) -> None:
+    assert is_several(text, dialect) is several
+
+
+@pytest.mark.parametrize("part", [";", "/*", "/**/", "$$", "$a$", "'", "E'\\", "--", "\n", " ", ":a", "?", "CREATE "])
+def test_reading_a_text_takes_time_in_proportion_to_it(part: str) -> None:
+    began = time.monotonic()
+    text = part * (65_536 // len(part))
+    for dialect in ("sqlite", "postgresql"):
+        is_several("SELECT '" + text, dialect)
+        is_several(text + "x", dialect)
+    with_placeholders(text, {"a": 1})
+    with_placeholders(text, [])
+    assert time.monotonic() - began < 1
+
+
 def test_the_tables_of_the_store_are_known() -> None:
     assert {"streams", "records", "jobs", "rows", "terms", "counters", "snapshots"} <= own_tables()
 
@@ -180,13 +230,55 @@ def test_two_statements_that_race_both_happen_once(store: Path) -> None:
     """Each is rehearsed before the other commits, so one of them comes out otherwise and is rehearsed again."""
     made(store, "INSERT INTO orders (id, customer, total) VALUES (1, 'x', 0)").close()
     text = "UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total"
-    with tidemill.open(f"sqlite:///{store}") as mill:
-        document = asks(text)
-        document["nodes"][0]["retry"] = {"max_attempts": 200, "backoff_seconds": 0.01, "multiplier": 1}
+    document = asks(text)
+    document["nodes"][0]["retry"] = {"max_attempts": 1}
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill:
         mill.publish(document)
-        runs = [mill.result(run) for run in [mill.start("asking", {}) for _ in range(30)]]
+        started = [mill.start("asking", {}) for _ in range(30)]
+    # A worker that finds them all begins with them at once.
+    with tidemill.open(f"sqlite:///{store}") as mill:
+        runs = [mill.result(run) for run in started]
     assert [run.error for run in runs if run.status != "COMPLETED"] == []
     assert sorted(run.outputs["ask"]["rows"][0]["total"] for run in runs) == [float(n) for n in range(1, 31)]
+    assert {run.nodes["ask"]["attempts"] for run in runs} == {1}, "a lost race is no attempt"
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_items_of_one_run_that_race_all_happen_once(store: Path, delivery: str) -> None:
+    """Their results share commits, in which only the first of them can come out as it was rehearsed."""
+    made(store, "INSERT INTO orders (id, total) VALUES (1, 0)").close()
+    document = asks("UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total")
+    once = {"delivery": delivery, "retry": {"max_attempts": 1}}
+    document["nodes"][0] |= once | {"map": {"over": "{{ range(20) | list }}"}}
+    run = ran(store, document)
+    assert run.status == "COMPLETED", run.error
+    assert sorted(each["rows"][0]["total"] for each in run.outputs["ask"]) == [float(n) for n in range(1, 21)]
+
+
+def test_a_refused_statement_is_not_the_failure_of_its_neighbours(store: Path) -> None:
+    """Their results may share a commit; each insert of the same key is refused but one."""
+    document = asks("INSERT INTO orders (id, customer) VALUES (:id, 'x')", parameters={"id": "{{ item }}"})
+    document["nodes"][0]["map"] = {"over": [1, 2, 2, 3], "tolerate": 1}
+    run = ran(store, document)
+    assert made(store).execute("SELECT id FROM orders ORDER BY id").fetchall() == [(1,), (2,), (3,)], run.nodes
+
+
+def test_a_statement_that_asks_for_chance_is_refused_at_once(store: Path) -> None:
+    document = asks("INSERT INTO orders (customer) VALUES (random()) RETURNING customer")
+    run = ran(store, document)
+    assert (run.error["code"], run.nodes["ask"]["attempts"]) == ("sql_failed", 1)
+    assert "comes out otherwise each time" in run.error["message"]
+
+
+def test_a_compensator_on_the_store_undoes_in_the_commit_that_says_so(store: Path) -> None:
+    made(store, "CREATE TABLE seats (n)").close()
+    document = asks("INSERT INTO seats VALUES (7)")
+    undo = {"type": "sql", "config": {"statement": "DELETE FROM seats WHERE n = 7 RETURNING n"}}
+    document["nodes"][0]["compensator"] = undo
+    document["nodes"] += [{"id": "fails", "type": "fail", "dependencies": ["ask"], "config": {"kind": "no_plane"}}]
+    document |= {"on_failure": {"compensate": "automatic"}}
+    run = ran(store, document)
+    assert made(store).execute("SELECT count(*) FROM seats").fetchall() == [(0,)], run
 
 
 WORKER = """

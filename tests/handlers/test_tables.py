@@ -350,6 +350,16 @@ def test_what_is_no_date() -> None:
     assert numbers(parse_dates(rows, Dates("d", otherwise="drop"))) == [0]
     with pytest.raises(Wrong, match="none of the 2 formats"):
         parse_dates(rows, Dates("d", ["%Y", "%d.%m.%Y"]))
+    for text, hint in (
+        ("29.03.2026", 'format: "%d.%m.%Y" would fit'),
+        ("03/04/2026", 'format: "%d/%m/%Y" or "%m/%d/%Y" would fit'),
+        ("29/Mar/2026:14:30:00 +0200", '"%d/%b/%Y:%H:%M:%S %z" would fit'),
+        ("one day", "is made of %Y %m %d"),
+        (True, "is made of %Y %m %d"),
+    ):
+        with pytest.raises(Wrong) as wrong:
+            parse_dates([{"d": text}], Dates("d"))
+        assert hint in wrong.value.hint, wrong.value.hint
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.one_of(st.none(), st.integers(), st.text(max_size=3)))))

@@ -156,4 +156,12 @@ BLOBS: tuple[Guard, ...] = (
         sabotage='digest, size = "sha256:" + __import__("hashlib").sha256(body).hexdigest(), len(body)',
         test="tests/engine/test_binaries.py::test_the_bytes_are_stored_before_the_fact",
     ),
+    Guard(
+        name="given-sets-in-order",
+        why="After a restart the same inputs with a set in them would be refused as others under the same key.",
+        file="blobs/payloads.py",
+        snippet='encode_value(_in_order(value)) if b"[" in text else text',
+        sabotage="text",
+        test="tests/blobs/test_payloads.py::test_sets_that_are_given_have_the_same_order_in_every_process",
+    ),
 )

@@ -14,6 +14,7 @@ SIGNING = "security/signing.py"
 IN_EGRESS = "tests/security/test_egress.py::"
 IN_CANARY = "tests/security/test_canary.py::"
 IN_FETCHER = "tests/security/test_fetcher.py::"
+IN_KEPT = "tests/security/test_kept.py::"
 IN_SIGNING = "tests/security/test_signing.py::"
 IN_HTTP = "tests/handlers/test_http.py::"
 IN_WEBHOOK = "tests/handlers/test_webhook.py::"
@@ -181,6 +182,46 @@ EGRESS: tuple[Guard, ...] = (
         test=IN_FETCHER + "test_a_connection_that_says_too_much_is_not_used_again",
     ),
     Guard(
+        name="pool-no-surplus",
+        why="What a server sends behind an answer would be taken for the answer to somebody else's call.",
+        file="security/pool.py",
+        snippet="return self.is_available() and not self.unread and",
+        sabotage="return self.is_available() and",
+        test=IN_KEPT + "test_what_comes_after_an_answer_is_nobodys_answer[head]",
+    ),
+    Guard(
+        name="stale-call-repeated",
+        why="Every server that closes idle connections would make calls fail for no reason.",
+        file=WIRE,
+        snippet="if not _was_stale(connection, error) or",
+        sabotage="if True or",
+        test=IN_KEPT + "test_what_may_be_repeated_survives_a_connection_that_was_closed[GET-None]",
+    ),
+    Guard(
+        name="stale-effect-not-repeated",
+        why="A charge that arrived before its connection broke would be made twice.",
+        file=WIRE,
+        snippet="or not (repeatable or connection.unsent):",
+        sabotage="or False:",
+        test=IN_KEPT + "test_what_may_not_be_repeated_fails_with_a_connection_that_was_closed[POST-None]",
+    ),
+    Guard(
+        name="answered-call-not-repeated",
+        why="A call that was being answered when its connection broke would be made again.",
+        file=WIRE,
+        snippet="return died and connection.used and connection.unanswered",
+        sabotage="return died and connection.used",
+        test=IN_KEPT + "test_a_call_is_repeated_once_and_only_if_nothing_came_back[half a line]",
+    ),
+    Guard(
+        name="body-that-is-gone-not-repeated",
+        why="A request whose body was read once would be sent again without it.",
+        file=WIRE,
+        snippet="isinstance(request.stream, httpx2.ByteStream) and _may_be_repeated(request)",
+        sabotage="_may_be_repeated(request)",
+        test=IN_KEPT + "test_a_body_that_is_gone_is_not_sent_again",
+    ),
+    Guard(
         name="pool-bounded",
         why="Connections to every host that was ever called would stay open.",
         file="security/pool.py",
@@ -222,6 +263,22 @@ CALLS: tuple[Guard, ...] = (
         snippet="if size > bytes_max:",
         sabotage="if False:",
         test=IN_HTTP + "test_all_pages_together_keep_within_the_limit",
+    ),
+    Guard(
+        name="at-most-once-not-repeated",
+        why="A node that asks for at most one call would have made two.",
+        file="handlers/requests.py",
+        snippet="repeatable=False if context.at_most_once else keyed or None,",
+        sabotage="repeatable=keyed or None,",
+        test=IN_HTTP + "test_a_call_that_may_have_arrived_is_not_made_again_where_that_is_asked_for",
+    ),
+    Guard(
+        name="size-not-promised",
+        why="A node would be promised more of an answer than it can ever get.",
+        file="handlers/http.py",
+        snippet='"maximum": limits.bytes_max,',
+        sabotage='"maximum": 10**12,',
+        test=IN_HTTP + "test_nobody_is_promised_more_than_the_deployment_allows",
     ),
     Guard(
         name="webhook-not-redirected",

@@ -327,8 +327,8 @@ ENGINE: tuple[Guard, ...] = (
         name="cancelled-attempt-says-nothing",
         why="An attempt that was interrupted by a drain would be recorded as a failure of its node.",
         file=CALLS,
-        snippet="    except asyncio.CancelledError:\n        handler.cancel()",
-        sabotage="    except asyncio.CancelledError as error:\n        return error\n        handler.cancel()",
+        snippet="    except asyncio.CancelledError as stop:\n        handler.cancel()",
+        sabotage="    except asyncio.CancelledError as stop:\n        return stop\n        handler.cancel()",
         test=TESTS + "test_a_drain_fails_nothing_that_it_interrupts",
     ),
     Guard(

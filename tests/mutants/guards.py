@@ -17,6 +17,7 @@ from tests.mutants.model_guards import MODELS
 from tests.mutants.pipeline_guards import PIPELINES
 from tests.mutants.python_guards import HOSTILE, PYTHON
 from tests.mutants.shell_guards import COMMANDS
+from tests.mutants.sql_guards import STATEMENTS
 from tests.mutants.sqlite_guards import SQLITE
 from tests.mutants.store_guards import STORE
 from tests.mutants.template_guards import TEMPLATES
@@ -50,6 +51,7 @@ GUARDS: tuple[Guard, ...] = (
     *CALLS,
     *MODELS,
     *PIPELINES,
+    *STATEMENTS,
     *PYTHON,
     *COMMANDS,
     *MAIL,

@@ -23,8 +23,8 @@ CONNECTIONS: tuple[Guard, ...] = (
         name="mail-address-checked",
         why="A document could speak to whatever listens inside the network of a worker.",
         file=CONNECTIONS_FILE,
-        snippet="wire.CheckedBackend(self.egress,",
-        sabotage='wire.CheckedBackend(Egress(allow=("0.0.0.0/0:*",)),',
+        snippet="wire.Connector(self.egress,",
+        sabotage='wire.Connector(Egress(allow=("0.0.0.0/0:*",)),',
         test=TESTS + "test_a_server_that_may_not_be_called[mail.example]",
     ),
 )

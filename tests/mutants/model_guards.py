@@ -87,8 +87,8 @@ MODELS: tuple[Guard, ...] = (
     Guard(
         name="model-key-not-in-documents",
         why="A key would be stored with every version of a workflow.",
-        file="handlers/llm_config.py",
-        snippet="if isinstance(key, str) and key and not is_template(key):",
+        file="handlers/calling.py",
+        snippet="if isinstance(secret, str) and secret and not is_template(secret):",
         sabotage="if False:",
         test=IN_LLM + "test_a_key_must_not_stand_in_a_document",
     ),

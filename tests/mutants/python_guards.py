@@ -6,6 +6,11 @@ from tests.mutants.guard import Guard
 
 PROCESS = "handlers/python_process.py"
 CHILD = "handlers/python_child.py"
+WARDEN = "handlers/warden.py"
+LINE = "handlers/python_line.py"
+ESCAPES = "tests/handlers/test_isolation.py::"
+UNCOUNTED = ESCAPES + "test_memory_that_no_limit_of_the_process_counts"
+UNHEARD = ESCAPES + "test_what_is_written_past_python_is_heard_in_order_and_masked"
 TESTS = "tests/handlers/test_python_process.py::"
 GENERATORS = "tests/handlers/test_python_generators.py::"
 STRANGE = "tests/handlers/test_hostile.py::"
@@ -46,14 +51,6 @@ PYTHON: tuple[Guard, ...] = (
         snippet="        end_copy(home)\n",
         sabotage="        pass\n",
         test=COPIES + "[thread]",
-    ),
-    Guard(
-        name="copy-lets-go-of-the-line",
-        why="A process that has died would be waited for as long as a copy of it lives.",
-        file="handlers/python_line.py",
-        snippet="        self._wire.close()\n",
-        sabotage="        pass\n",
-        test=STRANGE + "test_a_copy_that_outlives_its_process_does_not_hide_its_death",
     ),
     Guard(
         name="late-thread-not-heard",
@@ -107,8 +104,8 @@ PYTHON: tuple[Guard, ...] = (
         name="idle-process-alive",
         why="A process that died while nobody looked would fail the next attempt.",
         file=PROCESS,
-        snippet="            if process.alive():\n",
-        sabotage="            if True:\n",
+        snippet="if not each.alive()",
+        sabotage="if False",
         test=TESTS + "test_a_process_that_died_while_idle_is_replaced",
     ),
     Guard(
@@ -121,11 +118,11 @@ PYTHON: tuple[Guard, ...] = (
     ),
     Guard(
         name="process-memory",
-        why="A function could take all memory of the machine.",
+        why="A function would not be told that it has no memory left before its process is killed for that.",
         file=CHILD,
         snippet="        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))\n",
         sabotage="        pass\n",
-        test=TESTS + "test_memory_is_bounded",
+        test=ESCAPES + "test_a_function_is_told_before_it_is_killed",
     ),
     Guard(
         name="process-spent",
@@ -134,5 +131,93 @@ PYTHON: tuple[Guard, ...] = (
         snippet="resident_mb() > first_mb + SPENT_MB",
         sabotage="False",
         test=TESTS + "test_a_process_that_has_grown_is_replaced",
+    ),
+    Guard(
+        name="process-memory-watched",
+        why="A function whose memory no limit of the kernel counts could take all of the machine.",
+        file=WARDEN,
+        snippet="            if taken > memory_max:\n",
+        sabotage="            if False:\n",
+        test=UNCOUNTED + "[shares_memory]",
+    ),
+    Guard(
+        name="process-memory-shared",
+        why="Memory that is shared between processes would not be counted.",
+        file=WARDEN,
+        snippet='_HELD = (b"RssAnon:", b"RssShmem:", ',
+        sabotage='_HELD = (b"RssAnon:", ',
+        test=UNCOUNTED + "[shares_memory]",
+    ),
+    Guard(
+        name="process-memory-of-all",
+        why="A function could take all memory of the machine by dividing it among processes.",
+        file=WARDEN,
+        snippet="memory_of(descendants(os.getpid()), memory_max)",
+        sabotage="memory_of([brood.program], memory_max)",
+        test=ESCAPES + "test_memory_of_all_that_it_has_started_is_counted_together",
+    ),
+    Guard(
+        name="process-memory-counted-once",
+        why="A function that forks would be killed for memory that it does not take.",
+        file=WARDEN,
+        snippet="    if held <= bytes_max:\n",
+        sabotage="    if True:\n",
+        test=ESCAPES + "test_memory_that_several_share_is_counted_once",
+    ),
+    Guard(
+        name="process-memory-hard",
+        why="A function without any rights could lift its own limit.",
+        file=WARDEN,
+        snippet="    resource.setrlimit(resource.RLIMIT_DATA, (most, most))\n",
+        sabotage="    pass\n",
+        test=ESCAPES + "test_the_hard_limit_cannot_be_lifted",
+    ),
+    Guard(
+        name="process-with-its-own-limit",
+        why="A function would be called in a process that has the limit of another one.",
+        file=PROCESS,
+        snippet="if process.memory_bytes_max == limits.memory_bytes_max:",
+        sabotage="if True:",
+        test=ESCAPES + "test_a_limit_is_that_of_its_process_for_life",
+    ),
+    Guard(
+        name="processes-few",
+        why="Every other limit on memory would add processes that are kept for ever.",
+        file=PROCESS,
+        snippet="        if len(self._idle) + len(self._busy) >= self._size:\n",
+        sabotage="        if False:\n",
+        test=ESCAPES + "test_a_limit_is_that_of_its_process_for_life",
+    ),
+    Guard(
+        name="process-leaves-nothing-running",
+        why="A daemon that a function has started would go on when its call is over.",
+        file=PROCESS,
+        snippet=" or process.others())",
+        sabotage=")",
+        test=ESCAPES + "test_a_daemon_ends_with_its_call[returns-None]",
+    ),
+    Guard(
+        name="process-heard-past-python",
+        why="What C code and programs print would be lost.",
+        file=PROCESS,
+        snippet="ground.run(_print, source, text))",
+        sabotage="None)",
+        test=UNHEARD,
+    ),
+    Guard(
+        name="process-heard-to-its-end",
+        why="The last that a function writes to a file descriptor would be lost.",
+        file=PROCESS,
+        snippet="            self._process.hearken(None)\n",
+        sabotage="            pass\n",
+        test=UNHEARD,
+    ),
+    Guard(
+        name="process-heard-in-order",
+        why="What a function prints would be heard before what it had written to a file descriptor.",
+        file=LINE,
+        snippet="if not self._patient or not _unheard():",
+        sabotage="if True:",
+        test=UNHEARD,
     ),
 )

@@ -6,6 +6,7 @@ from tests.mutants.guard import Guard
 
 SHELL = "handlers/shell.py"
 PROCESS = "handlers/shell_process.py"
+WARDEN = "handlers/warden.py"
 TESTS = "tests/handlers/test_shell.py::"
 
 COMMANDS: tuple[Guard, ...] = (
@@ -50,28 +51,44 @@ COMMANDS: tuple[Guard, ...] = (
         test=TESTS + "test_a_folder_of_its_own_is_removed",
     ),
     Guard(
-        name="shell-whole-group-killed",
-        why="What a command has started would go on after its time.",
-        file=PROCESS,
-        snippet="os.killpg(self._transport.get_pid(), number)",
-        sabotage="os.kill(self._transport.get_pid(), number)",
-        test=TESTS + "test_the_whole_group_is_killed",
-    ),
-    Guard(
         name="shell-cancelled-with-its-attempt",
         why="The command of a cancelled attempt would go on beside that of the next one.",
         file=PROCESS,
-        snippet="    finally:\n        process.close()\n",
-        sabotage="    finally:\n        pass\n",
+        snippet="        await asyncio.shield(ward.end())\n",
+        sabotage="        pass\n",
         test=TESTS + "test_cancellation_kills_the_group",
     ),
     Guard(
-        name="shell-ends-with-the-worker",
-        why="The commands of a killed worker would go on beside those of its successor.",
-        file=PROCESS,
-        snippet="            _tie(theirs, self._transport.get_pid())\n",
+        name="warden-adopts-orphans",
+        why="A daemon that a command has started would go on for ever.",
+        file=WARDEN,
+        snippet="    _prctl(_PR_SET_CHILD_SUBREAPER, 1)\n",
         sabotage="",
-        test=TESTS + "test_commands_end_with_a_killed_worker",
+        test=TESTS + "test_a_daemon_ends_with_its_command[is cancelled]",
+    ),
+    Guard(
+        name="warden-kills-everybody",
+        why="What has left the process group would be found, and be let go.",
+        file=WARDEN,
+        snippet="            for pid in descendants(os.getpid()):\n",
+        sabotage="            for pid in ():\n",
+        test=TESTS + "test_a_daemon_ends_with_its_command[ends]",
+    ),
+    Guard(
+        name="warden-ends-with-the-worker",
+        why="What the commands of a killed worker have started would go on beside those of its successor.",
+        file=WARDEN,
+        snippet="            if not words:\n                return 0\n",
+        sabotage="            if not words:\n                os._exit(0)\n",
+        test=TESTS + "test_commands_end_with_a_killed_worker[daemon]",
+    ),
+    Guard(
+        name="command-ends-with-its-warden",
+        why="Should its warden be killed, nobody would be left to end a command.",
+        file=WARDEN,
+        snippet="    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
+        sabotage="",
+        test=TESTS + "test_a_command_ends_with_a_killed_warden",
     ),
     Guard(
         name="shell-output-bounded",
@@ -82,19 +99,27 @@ COMMANDS: tuple[Guard, ...] = (
         test=TESTS + "test_a_flood_is_bounded",
     ),
     Guard(
-        name="shell-daemon-not-waited-for",
-        why="A command that leaves a daemon behind would never end for its node.",
+        name="shell-stranger-not-waited-for",
+        why="A command whose output somebody else holds open would never end for its node.",
         file=PROCESS,
-        snippet="await _happens(self._listener.silent, DRAINING_MS)",
-        sabotage="await _happens(self._listener.silent, None)",
-        test=TESTS + "test_a_daemon_that_holds_the_output_is_not_waited_for",
+        snippet="await happens(ward.silent, DRAINING_MS)",
+        sabotage="await happens(ward.silent, None)",
+        test=TESTS + "test_a_stranger_who_holds_the_output_is_not_waited_for",
     ),
     Guard(
         name="shell-memory-bounded",
         why="A command could take all memory of the machine.",
         file=PROCESS,
-        snippet='ulimit -d "$1" && shift',
-        sabotage="shift",
+        snippet="data_bytes_max=most,",
+        sabotage="data_bytes_max=None,",
         test=TESTS + "test_memory_is_bounded[2-True]",
+    ),
+    Guard(
+        name="shell-memory-watched",
+        why="A command could take all memory of the machine, shared between its processes.",
+        file=PROCESS,
+        snippet="memory_bytes_max=most,",
+        sabotage="memory_bytes_max=None,",
+        test=TESTS + "test_memory_that_it_shares_is_bounded_too",
     ),
 )

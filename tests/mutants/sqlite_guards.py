@@ -7,6 +7,7 @@ from tests.mutants.guard import Guard
 FAULTS = "tests/durability/"
 ALONE = "tests/stores/"
 PLACE = "stores/sqlite/"
+RELAY = ALONE + "test_sqlite_relay.py::"
 
 SQLITE: tuple[Guard, ...] = (
     Guard(
@@ -93,8 +94,8 @@ SQLITE: tuple[Guard, ...] = (
         name="refused-commit-takes-its-statement-along",
         why="A statement would be done although the result that it belongs to was not recorded, and then once more.",
         file="stores/sqlite/statement.py",
-        snippet='tx.execute("ROLLBACK TO performance")',
-        sabotage="pass",
+        snippet='Committed):\n                tx.execute("ROLLBACK TO performance")',
+        sabotage="Committed):\n                pass",
         test="tests/stores/test_sqlite_statements.py::test_a_refused_statement_takes_its_commit_along[statement0-False]",
     ),
     Guard(
@@ -113,5 +114,61 @@ SQLITE: tuple[Guard, ...] = (
         sabotage="pass",
         test="tests/stores/test_sqlite_statements.py"
         "::test_the_tables_of_the_store_are_out_of_reach_also_after_it_has_used_them",
+    ),
+    Guard(
+        name="relay-in-a-private-folder",
+        why="Another user of the machine could listen to what nodes show, or put words into their mouths.",
+        file=PLACE + "relay.py",
+        snippet=" and not found.st_mode & 0o077\n",
+        sabotage="\n",
+        test=RELAY + "test_a_folder_that_others_can_enter_is_not_used[open to others]",
+    ),
+    Guard(
+        name="relay-in-a-folder-of-its-own-user",
+        why="In a folder where everybody may write, another user could make the folder first, and listen.",
+        file=PLACE + "relay.py",
+        snippet=" and found.st_uid == os.geteuid()",
+        sabotage="",
+        test=RELAY + "test_a_folder_that_others_can_enter_is_not_used[another user's]",
+    ),
+    Guard(
+        name="relay-heard-before-records",
+        why="The end of a run would be seen before the last parts of its result, and they would be missed.",
+        file=PLACE + "store.py",
+        snippet="                        self._ears.drain(stream)\n",
+        sabotage="",
+        test=RELAY + "test_another_process_sees_all_in_order_and_before_what_is_written_after",
+    ),
+    Guard(
+        name="relay-patience-ends",
+        why="A follower that is stopped would hold up a worker again and again.",
+        file=PLACE + "relay.py",
+        snippet="elif name not in self._slow and time.monotonic()",
+        sabotage="elif time.monotonic()",
+        test=RELAY + "test_who_stops_reading_misses_frames_and_slows_nobody",
+    ),
+    Guard(
+        name="relay-waits-for-a-burst",
+        why="A follower that reads all the time would miss most of what is told at once.",
+        file=PLACE + "relay.py",
+        snippet="elif name not in self._slow and time.monotonic()",
+        sabotage="elif False and time.monotonic()",
+        test=RELAY + "test_a_burst_is_waited_for_as_long_as_it_is_read",
+    ),
+    Guard(
+        name="relay-own-frames-once",
+        why="Whoever follows and works in one process would see every part twice.",
+        file=PLACE + "relay.py",
+        snippet=" and name not in self._own]",
+        sabotage="]",
+        test=RELAY + "test_own_frames_are_heard_once_and_names_may_be_long[a]",
+    ),
+    Guard(
+        name="relay-spares-the-young",
+        why="A follower whose socket is just being bound would lose it to whoever looks at that moment.",
+        file=PLACE + "relay.py",
+        snippet=" and time.time() - (folder / name).stat().st_mtime > BINDING_SECONDS",
+        sabotage="",
+        test=RELAY + "test_a_socket_that_is_being_bound_is_left_alone",
     ),
 )

@@ -10,6 +10,7 @@ REGISTRY = "engine/registry.py"
 SCENE = "kernel/explain/scene.py"
 
 IN_RETURNS = "tests/engine/test_returns.py::"
+IN_LEASES = "tests/engine/test_leases.py::"
 IN_REGISTRY = "tests/engine/test_registry.py::"
 
 WORKERS: tuple[Guard, ...] = (
@@ -132,5 +133,21 @@ WORKERS: tuple[Guard, ...] = (
         snippet="for able in self.each if able.serves(queue)))",
         sabotage="for able in self.each))",
         test="tests/kernel/test_explain.py::test_whoever_knows_a_type_must_serve_the_queue_too",
+    ),
+    Guard(
+        name="cancelled-handler-keeps-its-place",
+        why="Handlers that ignore their cancellation would run beside more others than the worker may have at a time.",
+        file="engine/calls.py",
+        snippet="        if stop.args != (LEASE_LOST,):\n",
+        sabotage="        if True:\n",
+        test=IN_LEASES + "test_what_comes_after_the_cancellation_is_on_record_and_kept_its_place",
+    ),
+    Guard(
+        name="nothing-comes-of-a-drained-attempt",
+        why="Half a result, which a handler returned because its worker stops, would be taken for the whole.",
+        file="engine/calls.py",
+        snippet="        if stop.args != (LEASE_LOST,):\n",
+        sabotage="        if False:\n",
+        test=IN_LEASES + "test_what_a_drain_cut_short_is_no_result",
     ),
 )

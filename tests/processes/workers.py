@@ -50,10 +50,19 @@ async def stubborn(context):
         except asyncio.CancelledError:
             note("cancelled", context.effect_key)
 
+async def speak(context, parts, wait_for):
+    while not os.path.exists(wait_for):
+        await asyncio.sleep(0.01)
+    for number in range(1, parts + 1):
+        context.stream(f"{number} ")
+        if number % 200 == 0:
+            context.progress(number / parts, "speaking")
+            await asyncio.sleep(0.02)
+
 def chatter():
     print("a function prints", flush=True)
 
-functions = {"work": work, "block": block, "stubborn": stubborn, "chatter": chatter}
+functions = {"work": work, "block": block, "stubborn": stubborn, "chatter": chatter, "speak": speak}
 
 class special:
     handlers = [tidemill.Handler(tidemill.NodeType(name="special"), lambda context: tidemill.Return(os.getpid()))]

@@ -136,6 +136,13 @@ def test_an_entry_opens_what_it_says_and_nothing_else(
         "*",
         "*.a",
         "a:٣",
+        "a:",
+        "http://[bad",
+        "[bad]:80",
+        "[10.0.0.1]:80",
+        "[fd00::1]80",
+        "[fd00::1]:",
+        "fd00::1]:80",
     ],
 )
 def test_an_entry_that_cannot_be_read_is_refused_at_once(entry: str) -> None:

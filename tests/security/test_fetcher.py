@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.security.certificates import authority
-from tests.security.web import Asked, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
+from tests.security.web import Asked, Cut, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
 from tidemill.security.egress import CallFailed, Egress, Limits
 from tidemill.security.fetcher import Call, Fetcher, read_url, same_origin
 from tidemill.security.pool import KEPT_MAX
@@ -393,6 +394,38 @@ async def test_a_certificate_must_be_for_the_name_that_was_called(tmp_path: Path
         assert (failed.code, failed.retryable) == ("tls_failed", False)
         assert failed.hint and failed.__cause__ is not None
     await fetcher.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [(raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "tls_failed"), (cut, "connection_failed"), (raw(9.0), "timeout")],
+    ids=["answers", "hangs up", "says nothing"],
+)
+async def test_tls_with_a_port_that_does_not_speak_it(script: Script, code: str) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def write(data: bytes) -> None:
+            writer.write(data)
+
+        await reader.read(1)
+        with suppress(Cut, asyncio.CancelledError):
+            await script(Asked("", "", {}, b""), write)
+        writer.close()
+
+    fetcher = Fetcher(Egress(allow=("127.0.0.1:*",), limits=Limits(connect_ms=300)))
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    failed = await failing(fetcher, url=f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    assert failed.code == code and "does not seem to speak TLS" in failed.hint and "http://" in failed.hint
+    assert failed.unsent or code == "tls_failed"
+    server.close()
+
+
+@pytest.mark.parametrize("alert", [b"", b"\x15\x03\x01\x00\x02\x02\x46"], ids=["hangs up", "alert"])
+async def test_no_tls_with_a_port_that_speaks_it(fetcher: Fetcher, tmp_path: Path, alert: bytes) -> None:
+    async with web(tls=None if alert else authority(tmp_path).server("good.example")) as served:
+        served.routes["/"] = raw(alert)
+        failed = await failing(fetcher, url=f"http://127.0.0.1:{served.port}/", headers={"X-Close": "1"})
+        assert failed.code == "connection_failed"
+        assert failed.hint.startswith("it speaks" if alert else "if it speaks") and "https://" in failed.hint
 
 
 # Requests that cannot be sent

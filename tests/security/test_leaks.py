@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import logging
 import sys
 from collections.abc import Mapping
@@ -69,7 +70,9 @@ async def echo(context: NodeContext) -> Ended:
         case "large":
             return Return({"padding": "x" * LARGE, "said": [secret, token]})
         case "blob":
-            return Return({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token})
+            files = [Blob(f"said {each}".encode(), "text/plain") for each in (secret, token)]
+            bits = Blob(iter([b"\x00" * LARGE, *(bytes([byte]) for byte in token.encode())]))
+            return Return({"file": Blob(b"harmless", name=f"{token}.txt"), "said": token, "files": [*files, bits]})
         case "fail":
             try:
                 raise Told(f"cause {secret}")
@@ -128,6 +131,11 @@ async def written(engine: Engine, run_id: str, seen: list[dict[str, Any]]) -> No
     view = await engine.show(run_id)
     assert view.nodes["value"]["output"]["said"] == MASKED
     assert view.nodes["value"]["output"][MASKED][1:] == [[MASKED], {"inside": MASKED}]
+    stars = b"*" * len(TOKEN)
+    for number, before in ((1, b"said "), (2, b"\x00" * LARGE)):
+        file = io.BytesIO()
+        await engine.save_blob(view.nodes["blob"]["output"]["files"][number]["$blob"], file)
+        assert file.getvalue() == before + stars
     assert view.nodes["fail"]["error"]["message"] == f"said {MASKED} and {MASKED}"
     assert {event["node"] for event in seen if event["type"] == "NodeStreamed"} == set(WAYS)
     lines = [line.text for line in await engine.logs(run_id, "value", attempt=1)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import random
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -66,6 +68,7 @@ def test_the_longer_secret_wins() -> None:
 
 
 def test_short_values_are_left_alone() -> None:
+    """They stand everywhere; nobody is given one."""
     assert Mask(["abc", ""]).text("abc is in abcdef") == "abc is in abcdef"
     assert not Mask(["abc"])
 
@@ -84,6 +87,35 @@ def test_json_texts_are_searched_as_they_are() -> None:
     mask = Mask([SECRET])
     assert mask.is_in(json.dumps({"a": SECRET}).encode())
     assert not mask.is_in(b'{"a": "harmless"}')
+
+
+def test_a_file_keeps_its_size_and_everything_else() -> None:
+    mask = Mask([PLAIN, "overlap", "lapping"])
+    stars = "*" * len(PLAIN)
+    whole = b"\x89PNG\x00\xff" + PLAIN.encode() + b"\x00" + in_base64(PLAIN).encode() + b"\xfe overlapping aaaaa"
+    masked = mask.content(whole)
+    assert masked.startswith(b"\x89PNG\x00\xff" + stars.encode() + b"\x00" + b"*" * len(in_base64(PLAIN).rstrip("=")))
+    assert masked.endswith(b"\xfe " + b"*" * len("overlapping") + b" aaaaa")
+    assert len(masked) == len(whole)
+    assert Mask(["abab"]).content(b"xabababx") == b"x******x"
+
+
+async def test_a_file_that_comes_bit_by_bit_is_masked_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is cut, and however little is looked through at once."""
+    mask, chance = Mask([PLAIN, PEM, "abab"]), random.Random(7)
+    parts = [PLAIN, PEM, "abab", "ab", "harmless ", PLAIN[:9], in_base64(PLAIN)]
+    for window in (1, 16, 200):
+        monkeypatch.setattr("tidemill.security.masking.WINDOW_BYTES", window)
+        whole = "".join(chance.choices(parts, k=60)).encode()
+
+        async def cut(whole: bytes = whole) -> AsyncIterator[bytes]:
+            while whole:
+                size = chance.randrange(90)
+                yield whole[:size]
+                whole = whole[size:]
+
+        assert b"".join([chunk async for chunk in mask.chunks(cut())]) == mask.content(whole)
+        assert PLAIN.encode() not in mask.content(whole)
 
 
 def test_no_mask_changes_nothing() -> None:

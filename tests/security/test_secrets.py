@@ -111,6 +111,17 @@ def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: p
             disclosed[name]
 
 
+@pytest.mark.parametrize("value", ["abc", " abc ", "   \n  x"])
+def test_a_secret_that_could_not_be_masked_is_not_disclosed(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(f"{PREFIX}SHORT", value)
+    disclosed = Disclosed(EnvironmentSecrets())
+    with pytest.raises(SecretUnusable, match="the secret SHORT is shorter than 4 characters"):
+        disclosed["SHORT"]
+    assert not disclosed.values_seen
+    monkeypatch.setenv(f"{PREFIX}SHORT", "abcd")
+    assert disclosed["SHORT"] == "abcd"
+
+
 @pytest.mark.parametrize("config", ["{{ secrets.BYTES }}", "Bearer {{ secrets.BYTES }}"])
 async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
@@ -123,4 +134,4 @@ async def test_a_secret_that_cannot_be_used_fails_the_node_in_so_many_words(
         run = await engine.result(await engine.start("w", {}), timeout_s=20)
     error = run.nodes["a"]["error"]
     assert (error["code"], error["message"]) == ("secret_unusable", "the secret BYTES is not text")
-    assert "64 KiB" in error["hint"]
+    assert "4 characters to 64 KiB" in error["hint"]

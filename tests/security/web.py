@@ -62,6 +62,16 @@ def raw(*parts: bytes | float) -> Script:
     return script
 
 
+def in_turn(*scripts: Script) -> Script:
+    """One script for each request."""
+    left = list(scripts)
+
+    async def script(asked: Asked, write: Writer) -> None:
+        await left.pop(0)(asked, write)
+
+    return script
+
+
 def redirect(location: str, status: int = 302) -> Script:
     return reply(b"", status, Location=location)
 

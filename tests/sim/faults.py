@@ -220,8 +220,10 @@ class FaultyStore:
         await self._enter()
         return await self._inner.count(tenant, kind, terms, at_most=at_most)
 
-    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
-        return self._inner.follow(stream, after, breath)
+    def follow(
+        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
+        return self._inner.follow(stream, after, breath, live=live)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self._enter()

@@ -64,6 +64,8 @@ class StoreUnderTest:
     """The clock moves by `advance` only, so that times can be compared to the millisecond."""
     settle_ms: int = 0
     """How long a store needs until a task that waits in it has really begun to wait."""
+    beside: Callable[[], Store] | None = None
+    """The same store as another process would open it, where there can be one."""
 
     async def pass_short(self) -> None:
         await self.advance(SHORT_MS + 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.stores.kit import OTHER, RUN, StoreUnderTest
-from tidemill.stores.contract import Frame, Snapshot
+from tidemill.stores.contract import Commit, Frame, Snapshot
 
 
 def numbered(first: int, last: int) -> tuple[bytes, ...]:
@@ -82,6 +82,20 @@ class FollowLaws:
         told = [Frame(version=0, body=b"to"), Frame(version=0, body=b"ken")]
         for reader in readers:
             assert await reader == [*recorded(1, 1), *told, *recorded(2, 2)]
+
+    async def test_live_frames_reach_who_opened_the_store_too(self, sut: StoreUnderTest) -> None:
+        await sut.committed(expected=0, records=numbered(1, 1))
+        reader = asyncio.create_task(sut.frames(4))
+        await sut.settle()
+        other = sut.store if sut.beside is None else sut.beside()
+        await other.open()
+        await other.tell(OTHER, [b"not mine"])
+        await other.commit([Commit(stream=RUN, expected=1, records=numbered(2, 2))])
+        await other.tell(RUN, [b"token"])
+        await other.commit([Commit(stream=RUN, expected=2, records=numbered(3, 3))])
+        assert await reader == [*recorded(1, 2), Frame(version=0, body=b"token"), *recorded(3, 3)]
+        if other is not sut.store:
+            await other.close()
 
     async def test_a_live_frame_does_not_overtake_a_record(self, sut: StoreUnderTest) -> None:
         async with asyncio.timeout(20), sut.following() as follower:

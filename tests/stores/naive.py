@@ -167,7 +167,9 @@ class NaiveStore:
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         return len((await self.find(tenant, kind, terms, limit=at_most)).rows)
 
-    async def follow(self, stream: c.Stream, after: int, breath: c.Breath | None = None) -> AsyncIterator[c.Frame]:
+    async def follow(
+        self, stream: c.Stream, after: int, breath: c.Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[c.Frame]:
         while True:
             for version, body in list(enumerate(self.log(stream), 1))[after:]:
                 yield c.Frame(version=version, body=body)

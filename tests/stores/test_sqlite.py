@@ -25,7 +25,9 @@ async def sqlite_under_test(path: Path) -> StoreUnderTest:
         store.poke()
         await asyncio.sleep(0.002)
 
-    return StoreUnderTest(store=store, advance=advance, exact_times=True, settle_ms=10)
+    return StoreUnderTest(
+        store=store, advance=advance, exact_times=True, settle_ms=10, beside=lambda: SqliteStore(path, clock=clock)
+    )
 
 
 class TestSqliteStore(StoreConformance):
@@ -47,7 +49,7 @@ class TestSqliteStoreInRealTime(StoreConformance):
         async def advance(ms: int) -> None:
             await asyncio.sleep(ms / 1000)
 
-        yield StoreUnderTest(store=store, advance=advance, settle_ms=10)
+        yield StoreUnderTest(store=store, advance=advance, settle_ms=10, beside=lambda: SqliteStore(store.path))
         await store.close()
 
 

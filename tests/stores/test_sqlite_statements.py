@@ -69,6 +69,7 @@ async def test_a_refused_commit_takes_its_statement_along(
     [
         (Statement(text="INSERT INTO nowhere VALUES (1)"), False),
         (Statement(text=INSERT.text, parameters=b"[8]", answer=b'{"rows":[{"n":7}],"count":1,"changed":1}'), True),
+        (Statement(text="INSERT INTO mine VALUES (random()) RETURNING n", answer=b'{"rows":[{"n":7}]}'), False),
     ],
 )
 async def test_a_refused_statement_takes_its_commit_along(tmp_path: Path, statement: Statement, changed: bool) -> None:

@@ -41,6 +41,26 @@ def encode_value(value: Any) -> bytes:
     return text
 
 
+def encode_given(value: Any) -> bytes:
+    """The JSON text of a value that may be given again, by another process: it is the same text there.
+
+    A set has another order in each process. Results of handlers are not compared, and are spared the walk.
+    """
+    text = encode_value(value)
+    return encode_value(_in_order(value)) if b"[" in text else text
+
+
+def _in_order(value: Any) -> Any:
+    """The value with a sorted list for every set in it."""
+    if isinstance(value, dict):
+        return {key: _in_order(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(inner) for inner in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_in_order, value), key=encode_value)
+    return value
+
+
 def _refuse_deep(value: Any) -> None:
     """What is stored must be readable everywhere, and other readers stop at this depth too."""
     level = [value] if isinstance(value, _CONTAINERS) else []

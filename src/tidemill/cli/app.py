@@ -1,7 +1,6 @@
 """The commands and their options. What a command does is in the file of its name, imported when it is called.
 
-The groups of commands (`runs`, `approvals`, `dlq`, `archive`, `blobs`, `nodes`, `workflows`, `workers`) each have a
-file.
+The groups of commands (`runs`, `approvals`, `dlq`, …) each have a file too, which `tree` imports.
 """
 
 from __future__ import annotations
@@ -13,13 +12,8 @@ from typing import Annotated, Literal
 import typer
 
 from tidemill.cli import exits
-from tidemill.cli.acts import ACTS
-from tidemill.cli.approvals import approvals
-from tidemill.cli.archive import Where, archive
-from tidemill.cli.blobs import blobs
-from tidemill.cli.dlq import dlq
+from tidemill.cli.archive import Where
 from tidemill.cli.groups import show_help
-from tidemill.cli.nodes import nodes
 from tidemill.cli.options import (
     DEFAULT_STORE,
     Actor,
@@ -35,10 +29,9 @@ from tidemill.cli.options import (
     Roles,
     Store,
 )
-from tidemill.cli.runs import runs, why_command
+from tidemill.cli.tree import tree
 from tidemill.cli.upkeep import reindex_command, verify_log_command
-from tidemill.cli.workers import workers
-from tidemill.cli.workflows import workflows
+from tidemill.cli.why import why_command
 
 PROGRAM = "tidemill"
 
@@ -56,7 +49,7 @@ app = typer.Typer(
 def run_app(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the command they name."""
     try:
-        code = app(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        code = tree(app, arguments).main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         _misused(error, as_json="--json" in arguments)
         return exits.REFUSED
@@ -352,9 +345,3 @@ def print_version() -> None:
     from tidemill import __version__
 
     print(f"{PROGRAM} {__version__}")
-
-
-for name, act in ACTS.items():
-    runs.command(name)(act)
-for group in (runs, approvals, dlq, archive, blobs, nodes, workflows, workers):
-    app.add_typer(group)

@@ -21,12 +21,12 @@ Form = Literal["text", "mermaid"]
 
 def graph(file: str, *, form: Form | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
-    types = node_types().by_name
+    types = node_types()
     document, _ = with_stand_ins(read_source(file).document)
-    workflow = compile_document(document, types).workflow
+    workflow = compile_document(document, types.by_name, types.in_vain).workflow
     drawn = draws()
     if (form or ("text" if drawn else "mermaid")) == "mermaid":
-        waiting = {name for name, majors in types.items() if majors[-1].waits}
+        waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
         sys.stdout.writelines(f"{line}\n" for line in mermaid_lines(workflow, waiting))
         return exits.OK
     lines = draw(workflow)

@@ -42,19 +42,21 @@ class Logbook:
         self._paint = Paint()
 
     def tell(self, event: Mapping[str, Any]) -> None:
-        """Print one event."""
-        at_ms = event["at_ms"]
-        if self._began_ms is None:
-            self._began_ms = at_ms
-            print(self._paint(f"times since {iso(at_ms)}", DIM))
-        spent = f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
+        """Print one event, or what was shown live, which has no number and no time."""
         kind = str(event["type"])
         said = " ".join(part for part in (where(event), about(event)) if part)
-        head = f"{event['seq']:>{NUMBER_COLUMNS}}  {spent:>10}  "
+        spent = "" if event.get("live") else self._spent(event["at_ms"])
+        head = f"{event.get('seq', ''):>{NUMBER_COLUMNS}}  {spent:>10}  "
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
         tail = f"  {clipped(clean(said), left)}" if said else ""
         painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, _colour(kind))
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
+
+    def _spent(self, at_ms: int) -> str:
+        if self._began_ms is None:
+            self._began_ms = at_ms
+            print(self._paint(f"times since {iso(at_ms)}", DIM))
+        return f"+{duration(max(0, at_ms - self._began_ms))}" if at_ms > self._began_ms else "+0 ms"
 
 
 def _colour(kind: str) -> str:
@@ -123,6 +125,17 @@ def _started(event: Mapping[str, Any]) -> Iterator[str]:
 def _admission(event: Mapping[str, Any]) -> str:
     """Why the visit happens, if it has a `when`."""
     return str(event["admission"]["reason"]) if event.get("admission") else ""
+
+
+def _streamed(event: Mapping[str, Any]) -> Iterator[str]:
+    yield _attempt(event)
+    yield f"{event['number']}: {snippet(event['value'], 60)}"
+
+
+def _progressed(event: Mapping[str, Any]) -> Iterator[str]:
+    yield _attempt(event)
+    yield f"{event['fraction']:.0%}" if event["fraction"] is not None else ""
+    yield snippet(event["message"], 60) if event["message"] else ""
 
 
 def _completed(event: Mapping[str, Any]) -> Iterator[str]:
@@ -227,6 +240,8 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "NodeExpanded": _expanded,
     "NodeWaiting": _waiting,
     "NodeCompleted": _completed,
+    "NodeProgressed": _progressed,
+    "NodeStreamed": _streamed,
     "NodeFailed": _failed,
     "NodeSkipped": _reasoned,
     "NodeCancelled": _reasoned,

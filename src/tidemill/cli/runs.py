@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tidemill.cli.acts import ACTS
 from tidemill.cli.groups import new_group
 from tidemill.cli.options import (
     DEFAULT_STORE,
@@ -18,6 +19,7 @@ from tidemill.cli.options import (
     Run,
     Store,
 )
+from tidemill.cli.why import why_command
 
 if TYPE_CHECKING:
     from tidemill.cli.asking import Asking
@@ -94,6 +96,9 @@ def events_command(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run ends; with --json, one event per line.")
     ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="And follow what nodes show meanwhile: parts of results, and progress.")
+    ] = False,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -101,8 +106,8 @@ def events_command(
     from tidemill.cli.asking import Asking
 
     asking = Asking(store, as_json)
-    if follow:
-        return _follow(asking, run, after, last)
+    if follow or live:
+        return _follow(asking, run, after, last, live)
 
     def ask(mill: Tidemill) -> Any:
         from tidemill.cli.rosters import Page
@@ -128,7 +133,7 @@ def _tell_events(page: Any) -> None:
     print_next(page.cursor)
 
 
-def _follow(asking: Asking, run: str, after: int, last: int | None) -> int:
+def _follow(asking: Asking, run: str, after: int, last: int | None, live: bool) -> int:
     """Print events as they are committed; programs get one JSON object per line."""
     from tidemill.cli.logbook import Logbook
     from tidemill.cli.problems import print_json_line
@@ -137,7 +142,7 @@ def _follow(asking: Asking, run: str, after: int, last: int | None) -> int:
 
     def ask(mill: Tidemill) -> None:
         begin = after if last is None else max(after, mill.show(run).events - last)
-        for event in mill.follow(run, begin):
+        for event in mill.follow(run, begin, live=live):
             if asking.as_json:
                 print_json_line(event)
             else:
@@ -191,28 +196,7 @@ def path_command(
     return asking.answer(lambda mill: mill.path(run, at=at), tell_path)
 
 
-@runs.command("why")
-def why_command(
-    run: Run,
-    node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="A node of it: how it ended, and what decided that.")
-    ] = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Say what a run or a node waits for, or why it ended so.
-
-    With what to do about it: the command that unblocks it, where there is one.
-    """
-    from tidemill.cli.asking import Asking
-    from tidemill.cli.reasons import NodeReasons, Reasons, tell_why, tell_why_node
-
-    asking = Asking(store, as_json)
-    if node is not None:
-        return asking.answer(
-            lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: tell_why_node(asking, found)
-        )
-    return asking.answer(lambda mill: Reasons(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
+runs.command("why")(why_command)
 
 
 @runs.command("document")
@@ -247,3 +231,7 @@ def compare_command(
 
     asking = Asking(store, as_json)
     return asking.answer(lambda mill: mill.compare(run, other), lambda found: tell_comparison(run, other, found))
+
+
+for name, act in ACTS.items():
+    runs.command(name)(act)

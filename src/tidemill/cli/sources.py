@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.front import format_of
-from tidemill.kernel.document import BYTES_MAX, read_document
+from tidemill.kernel.document import BYTES_MAX, format_of, read_document
 from tidemill.kernel.document.jsontext import read_json
-from tidemill.kernel.document.yamltext import read_yaml
 
 STDIN = "-"
 FILE_ENDINGS = (".json", ".yaml", ".yml")
@@ -37,7 +35,7 @@ def read_source(name: str) -> Source:
     """Read and parse a document; `-` is standard input. Raises Rejected."""
     text = read_bytes(name)
     path = Path(name)
-    document = read_document(text, format=None if name == STDIN else format_of(path))
+    document = read_document(text, format=None if name == STDIN else format_of(path.suffix))
     return Source(name, document, None if name == STDIN else path.absolute().parent)
 
 
@@ -100,7 +98,7 @@ def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]
 def _from_file(name: str) -> dict[str, Any]:
     text = read_bytes(name)
     try:
-        value: dict[str, Any] = read_document(text, format=format_of(Path(name)))
+        value: dict[str, Any] = read_document(text, format=format_of(Path(name).suffix))
     except Rejected as refusal:
         places = [f"@{name}{problem.path}" for problem in refusal.problems]
         raise Rejected(
@@ -142,7 +140,11 @@ def read_data(name: str) -> Any:
     except UnicodeDecodeError:
         raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
     like_json = text.lstrip().startswith(("{", "[", '"'))
-    return read_json(text) if format_of(Path(name)) == "json" or like_json else read_yaml(text)
+    if format_of(Path(name).suffix) == "json" or like_json:
+        return read_json(text)
+    from tidemill.kernel.document.yamltext import read_yaml
+
+    return read_yaml(text)
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:

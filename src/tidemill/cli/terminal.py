@@ -7,6 +7,7 @@ Terminals that cannot show the drawing characters get plain ones, by an error ha
 from __future__ import annotations
 
 import codecs
+import gc
 import io
 import os
 import sys
@@ -116,6 +117,8 @@ def leave(code: int) -> None:
         except OSError:
             # The reader is gone. Python would try again at exit and complain.
             code, gone = code or 1, True
+    # Python would look through everything once more at the end, and the operating system takes it back anyway.
+    gc.freeze()
     if gone or threading.active_count() > 1:
         os._exit(code)
     sys.exit(code)

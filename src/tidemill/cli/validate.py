@@ -22,13 +22,13 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
         # What is wrong with the environment or an app is not the document's fault.
         with importable():
             app = load_apps(apps)
-            types = node_types(app.functions, app.handlers).by_name
+            types = node_types(app.functions, app.handlers)
     except Rejected as refusal:
         _tell_nothing_checked(refusal.problems, as_json)
         return exits.REFUSED
     try:
         document, unchecked = with_stand_ins(read_source(file).document)
-        compiled = compile_document(document, types)
+        compiled = compile_document(document, types.by_name, types.in_vain)
     except Rejected as refusal:
         _tell_refused(file, refusal.problems, as_json)
         return exits.REFUSED

@@ -28,8 +28,8 @@ TEXT_MAX = 20_000
 CHILD_ID_LENGTH_MAX = 120
 FAMILY_NAME_LENGTH_MAX = 40
 PRINCIPALS_MAX = 1_000
-RESERVED = frozenset({"loop"})
-"""Waits that only the engine begins."""
+WAITED_FOR = ("timer", "signal", "human", "child")
+"""What a handler can wait for; nothing would ever end another wait."""
 
 
 def child_id(run_id: str, node: str, visit: int, index: int) -> str:
@@ -53,13 +53,16 @@ def asked_for(ended: Pause | Skip, child: str = "") -> tuple[Skips | Waits, byte
     if isinstance(ended, Skip):
         return Skips(reason=_word(ended.reason, "reason")), None
     for_ms, until_ms = _moment(ended.for_ms, "for_ms", WAIT_MS_MAX), _moment(ended.until_ms, "until_ms", MOMENT_MS_MAX)
-    if ended.on in RESERVED:
-        raise Fail("answer_invalid", f"{ended.on!r} is what the engine itself waits for", hint="use another word")
+    if ended.on not in WAITED_FOR:
+        message = f"a handler cannot wait for {clipped(ended.on, 100)!r}"
+        raise Fail("answer_invalid", message, hint=f"it can wait for: {', '.join(WAITED_FOR)}")
+    if ended.on == "timer" and for_ms is None and until_ms is None:
+        raise Fail("answer_invalid", "a timer without a time never ends", hint="give for_ms or until_ms")
     if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child is None):
         hint = "a person is asked with `approval`, a child with `child`, and nobody else"
         raise Fail("answer_invalid", f"a wait for {clipped(ended.on, 100)!r} is not asked for like this", hint=hint)
     waits = Waits(
-        on=_word(ended.on, "on"),
+        on=ended.on,
         name=child if ended.child is not None else _word(ended.name, "name"),
         for_ms=for_ms,
         until_ms=until_ms,

@@ -10,14 +10,11 @@ import msgspec
 
 from tidemill.engine.programs import Flow
 from tidemill.errors import Problem, TidemillError, Unavailable
-from tidemill.kernel.commands import AnyCommand, Done, Failed, Result
-from tidemill.kernel.events import AnyEvent, Error, NodeCompleted
+from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, Undone
+from tidemill.kernel.events import AnyEvent, CompensationCompleted, Error, NodeCompleted
 from tidemill.stores.contract import Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
 
 LOG = logging.getLogger(__name__)
-
-CHANGED_AGAIN_MS = 20
-"""When to rehearse a statement again that came out otherwise, because somebody was quicker."""
 
 _STATEMENT = msgspec.msgpack.Decoder(Statement)
 
@@ -30,6 +27,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DURABLE = Answer()
+OVERTAKEN = Answer(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
+"""Nothing is written, and the same attempt is made again: what it was to do has to be rehearsed anew."""
 
 
 class Ask(msgspec.Struct):
@@ -55,20 +54,27 @@ Refusal = VersionConflict | LeasesLost | StatementRefused
 
 def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
-    wanted: dict[tuple[str, int, int], bytes] = {}
+    wanted: dict[tuple[type, str, int, int], bytes] = {}
     for ask in asks:
-        result = ask.command
-        if type(result) is Result and (within := _within(result)):
-            wanted[result.node, result.visit, result.index] = within
+        command = ask.command
+        if (within := _within(command)) and isinstance(command, (Result, Undone)):
+            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = within
     if not wanted:
         return ()
-    taken = [(each.node, each.visit, each.index) for each in events if isinstance(each, NodeCompleted)]
+    ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
+    taken = [(type(each), each.node, each.visit, each.index) for each in ended]
     return tuple([_STATEMENT.decode(wanted[place]) for place in taken if place in wanted])
 
 
-def _within(result: Result) -> bytes:
+_TAKEN: Mapping[type, type] = {Result: NodeCompleted, Undone: CompensationCompleted}
+"""Which event says that what a command brings is taken."""
+
+
+def _within(command: AnyCommand) -> bytes:
     """The statement that goes with a result, if there is one."""
-    return result.outcome.within if type(result.outcome) is Done else b""
+    if isinstance(command, (Result, Undone)) and isinstance(command.outcome, Done):
+        return command.outcome.within
+    return b""
 
 
 def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
@@ -76,7 +82,7 @@ def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
     if isinstance(result, VersionConflict):
         return asks
     if isinstance(result, StatementRefused):
-        return [_without_statement(ask, result) for ask in asks]
+        return _without_statement(asks, result)
     kept: list[Ask] = []
     for ask in asks:
         lease = ask.ack or ask.hold
@@ -92,14 +98,24 @@ def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
     return kept
 
 
-def _without_statement(ask: Ask, refused: StatementRefused) -> Ask:
-    """A result whose statement was refused is a failure; the others that shared its commit stay what they are."""
-    result = ask.command
-    if isinstance(result, Result) and _within(result):
-        error = Error("sql_failed", refused.message, retryable=refused.changed)
-        failed = Failed(error=error, retry_after_ms=CHANGED_AGAIN_MS if refused.changed else None)
-        ask.command = msgspec.structs.replace(result, outcome=failed, route=None)
-    return ask
+def _without_statement(asks: list[Ask], refused: StatementRefused) -> list[Ask]:
+    """A result whose statement was refused is a failure; the others that shared its commit stay what they are.
+
+    Where somebody was quicker, it does not count, and those behind it were rehearsed too early as well. Those before it
+    stay, so of statements that get into each other's way the first is done.
+    """
+    bearing = [number for number, ask in enumerate(asks) if _within(ask.command)]
+    place = [number for number in bearing if _STATEMENT.decode(_within(asks[number].command)) == refused.statement][-1]
+    if refused.changed:
+        late = [number for number in bearing if number >= place]
+        for number in late:
+            asks[number].done(asks[number], OVERTAKEN)
+        return [ask for number, ask in enumerate(asks) if number not in late]
+    command, failed = asks[place].command, Failed(error=Error("sql_failed", refused.message))
+    assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
+    routed = {"route": None} if isinstance(command, Result) else {}
+    asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
+    return asks
 
 
 def mark_unsure(asks: Iterable[Ask]) -> None:

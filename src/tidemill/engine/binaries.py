@@ -20,7 +20,7 @@ from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine.calls import surely
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob, Fail
-from tidemill.security.masking import Mask
+from tidemill.security.masking import NO_MASK, Mask
 
 MARK = "$blob"
 """The key by which a description is known; its value is the digest."""
@@ -36,12 +36,12 @@ def files_in(text: bytes) -> list[str]:
 async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
     """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it.
 
-    Secrets are masked in the value and the names of blobs, not in their bytes.
+    Secrets are masked in the value, in the names of blobs and in their bytes.
     """
     found = _blobs_in(value)
     if not found:
         raise refusal
-    known = {key: await described(blobs, tenant, blob) for key, blob in found.items()}
+    known = {key: await described(blobs, tenant, blob, mask) for key, blob in found.items()}
     return encode_value(mask.value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)])))
 
 
@@ -61,18 +61,26 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
     return found
 
 
-async def described(blobs: Blobs, tenant: str, blob: Blob) -> dict[str, Any]:
-    """Store the bytes and answer what stands in their place."""
+async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
+    """Store the bytes, without secrets, and answer what stands in their place."""
     texts: tuple[Any, ...] = (blob.media_type, blob.name)
     if not all(isinstance(text, str) for text in texts):
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
-        body = bytes(blob.data)
+        body = await _masked(bytes(blob.data), mask)
         digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
     else:
-        digest, size = await blobs.put_stream(tenant, _chunks(blob.data), keep=blob.keep)
+        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
+        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
     name = blob.name or (blob.data.name if isinstance(blob.data, Path) else "")
     return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
+
+
+async def _masked(body: bytes, mask: Mask) -> bytes:
+    """The bytes without secrets; looking through many of them must not hold up the loop."""
+    if not mask:
+        return body
+    return await asyncio.to_thread(mask.content, body) if len(body) > PIECE_BYTES else mask.content(body)
 
 
 async def _chunks(data: Any) -> AsyncIterator[bytes]:

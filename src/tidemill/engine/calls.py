@@ -19,8 +19,10 @@ T = TypeVar("T")
 
 ABANDON_AFTER_MS = 1_000
 """How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
-
-
+LEASE_LOST = "the lease is lost"
+"""Why a handler is cancelled whose result cannot count. If it comes to one all the same, that is put on record."""
+LOST_AFTER_MS = 30_000
+"""How long such a one may still take, unless it is cancelled again."""
 STORE_AGAIN_MS = 200
 STORE_AGAIN_MS_MAX = 5_000
 
@@ -41,10 +43,15 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
             handler.cancel()
             await asyncio.wait({handler}, timeout=ABANDON_AFTER_MS / 1000)
             return TimedOut()
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as stop:
         handler.cancel()
         handler.add_done_callback(lambda _: discard(pending))
-        raise
+        if stop.args != (LEASE_LOST,):
+            raise
+        # As long as it goes on it keeps its place.
+        await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
+        if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
+            raise
     try:
         return handler.result()
     except BaseException as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -36,11 +36,12 @@ from tidemill.engine.versions import (
     unknown_workflow,
 )
 from tidemill.errors import Problem, Unavailable, rejected
-from tidemill.kernel.compile import Compiled, compile_document
-from tidemill.kernel.document.diff import GraphDiff, diff_documents, diff_workflows
-from tidemill.kernel.document.patch import apply_patch
 from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
 from tidemill.stores.contract import Commit, Committed, Store, Stream
+
+if TYPE_CHECKING:
+    from tidemill.kernel.compile import Compiled
+    from tidemill.kernel.document.diff import GraphDiff
 
 FLOWS_MAX = 256
 """Compiled workflows kept in memory."""
@@ -99,8 +100,15 @@ class _Offer(NamedTuple):
 class Catalog:
     """The workflows of a store, with a bounded cache of compiled ones."""
 
-    def __init__(self, store: Store, blobs: Blobs, ambient: Ambient, types: Mapping[str, Sequence[NodeType]]) -> None:
-        self._store, self._blobs, self._ambient, self._types = store, blobs, ambient, types
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        ambient: Ambient,
+        types: Mapping[str, Sequence[NodeType]],
+        in_vain: Sequence[str] = (),
+    ) -> None:
+        self._store, self._blobs, self._ambient, self._types, self._in_vain = store, blobs, ambient, types, in_vain
         self._flows: OrderedDict[tuple[str, str], Flow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as they were last read, for reading only."""
@@ -109,7 +117,10 @@ class Catalog:
 
     async def compile(self, tenant: str, document: Any) -> Compiled:
         """Compile a document, with all that it refers to by content filled in. Nothing is stored."""
-        return compile_document(await filled_in(document, tenant, self._blobs), self._types)
+        # The compiler is large, and only whoever publishes needs it.
+        from tidemill.kernel.compile import compile_document
+
+        return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._in_vain)
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; answers the digests of both."""
@@ -144,6 +155,8 @@ class Catalog:
         With `base_digest` it is refused (`patch_stale`) once the reference means other content. Without, a patch of
         `name` or of a tag that loses a race is applied again, to what the reference means by then.
         """
+        from tidemill.kernel.document.patch import apply_patch
+
         check_words(author=author, message=message)
         name = (await self.resolve(tenant, reference)).name
 
@@ -276,6 +289,8 @@ class Catalog:
 
     async def diff(self, tenant: str, left: str, right: str) -> Diff:
         """What lies between the versions that two references mean."""
+        from tidemill.kernel.document.diff import diff_documents, diff_workflows
+
         old, new = await self.resolve(tenant, left), await self.resolve(tenant, right)
         before, after = await self.document(tenant, old), await self.document(tenant, new)
         flows = [await self.flow(tenant, version.digest) for version in (old, new)]

@@ -7,7 +7,7 @@ types stay those that the run was compiled with, whatever has been registered si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,6 @@ from tidemill.engine.requests import check_command_id, check_labels, check_run_i
 from tidemill.engine.runs import Entry
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.commands import Fork, Patch
-from tidemill.kernel.compile import Compiled
 from tidemill.kernel.decide import decide
 from tidemill.kernel.document import normalise
 from tidemill.kernel.document.diff import diff_documents
@@ -30,6 +29,9 @@ from tidemill.kernel.evolve import replay
 from tidemill.kernel.forking import graph_after, shared_prefix, undone
 from tidemill.kernel.model import Json, Workflow
 from tidemill.kernel.patching import problems, verdict
+
+if TYPE_CHECKING:
+    from tidemill.kernel.compile import Compiled
 
 
 class RunDocument(msgspec.Struct, frozen=True, kw_only=True):

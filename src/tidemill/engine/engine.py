@@ -34,7 +34,7 @@ from tidemill.engine.sampling import Sampler
 from tidemill.engine.sweeping import Sweeper
 from tidemill.engine.tools import Surroundings
 from tidemill.engine.turn import Turns
-from tidemill.engine.upkeep import RETENTION_DAYS, Upkeep
+from tidemill.engine.upkeep import Upkeep
 from tidemill.engine.utterances import Air, shown
 from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
@@ -45,7 +45,7 @@ from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
 from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.security.secrets import FirstOf, Secrets
 from tidemill.stores.contract import Breath, Frame, Store, Stream
 
@@ -68,6 +68,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         retention_days: float | None = RETENTION_DAYS,
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
+        in_vain: Sequence[str] = (),
     ) -> None:
         self._user, self._archive, self._retention_days = user, archive, retention_days
         self._around = Surroundings(self._others, isolation or Nowhere(), secrets or FirstOf(), Air(store, ambient))
@@ -75,7 +76,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
-        catalog = Catalog(store, blobs, ambient, types)
+        catalog = Catalog(store, blobs, ambient, types, in_vain)
         runs = Runs(store, catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
         turns = Turns(store, runs, ambient, owner=owner, lease_ms=lease_ms)
@@ -232,8 +233,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         """The run's events from `after` + 1 on, as they are committed; ends with the run.
 
         With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
-        have no `seq` and are not kept; whoever is slow may miss some, and a SQLite store hands them on only within
-        the process that runs the node.
+        have no `seq` and are not kept, and whoever is slow may miss some.
         """
         entry = await self._entry(run_id)
         if not 0 <= after <= entry.state.seq:
@@ -245,11 +245,11 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
             return
         # Behind the end of a run there may be late results that were discarded, and nothing after them.
         last = None if entry.state.busy else entry.state.seq
-        async with aclosing(self._frames(run_id, after)) as frames:
+        async with aclosing(self._frames(run_id, after, live=live)) as frames:
             async for frame in frames:
                 seq = frame.version
                 if not seq:
-                    for told in shown(frame.body) if live else ():
+                    for told in shown(frame.body):
                         yield told
                     continue
                 event = decode_event(frame.body)
@@ -275,9 +275,11 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
                         return over
         raise Unavailable("the store was closed before the run ended")
 
-    def _frames(self, run_id: str, after: int, breath: Breath | None = None) -> AsyncGenerator[Frame, None]:
+    def _frames(
+        self, run_id: str, after: int, breath: Breath | None = None, *, live: bool = False
+    ) -> AsyncGenerator[Frame, None]:
         """Committed events behind `after` and live frames, without end."""
-        return cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breath))
+        return cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breath, live=live))
 
     async def _over(self, run_id: str, seq: int) -> Entry | None:
         """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""

@@ -38,7 +38,7 @@ def _failed_by(error: BaseException) -> Failed:
     if isinstance(error, NotJson):
         return Failed(error=Error("output_not_json", clipped(text_of(error)), hint="return plain JSON values"))
     if isinstance(error, SecretUnusable):
-        hint = "a secret is a text of at most 64 KiB that the workers' user may read"
+        hint = "a secret is a text of 4 characters to 64 KiB that the workers' user may read"
         return Failed(error=Error("secret_unusable", clipped(text_of(error)), retryable=True, hint=hint))
     raised = described(error)
     return Failed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.blobs.payloads import NotJson, encode_given
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
@@ -24,7 +24,7 @@ async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) ->
 async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
     """A value that a caller gave, as the log keeps it."""
     try:
-        text = encode_value(value)
+        text = encode_given(value)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
     if len(text) <= INLINE_BYTES_MAX:

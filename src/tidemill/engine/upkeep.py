@@ -25,11 +25,11 @@ from tidemill.engine.retiring import RESTORED, Retirer, Swept
 from tidemill.engine.rows import RUN
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Rejected, rejected
+from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
 
 FINDINGS_MAX = 10_000
 """Findings kept of an audit; a store with more of them is not understood by reading on."""
-RETENTION_DAYS = 30.0
 SWEEPS_MAX = 100_000
 PAGE = 200
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -34,6 +35,8 @@ WRITE_EVERY_MS = 1_000
 FRAMES_WAITING_MAX = 20_000
 PARTS_BYTES_MAX = 64 * 1_048_576
 MESSAGE_MAX = 1_000
+HANDFUL_BYTES = 65_536
+"""About how much is handed on in one piece: what is too large for a store's way to other processes does not arrive."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,6 +76,19 @@ def _told(frame: Frame) -> dict[str, Any]:
     if frame.kind == "part":
         return told | {"number": frame.number, "value": decode_value(bytes(frame.value))}
     return told | {"fraction": frame.fraction, "message": frame.message}
+
+
+def _handfuls(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    """Frames in pieces that `shown` reads; a large one has a piece of its own."""
+    gathered: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if gathered and size + len(body) > HANDFUL_BYTES:
+            yield b"[" + b",".join(gathered) + b"]"
+            gathered, size = [], 0
+        gathered.append(body)
+        size += len(body)
+    yield b"[" + b",".join(gathered) + b"]"
 
 
 class Air:
@@ -163,7 +179,7 @@ class Air:
             with self._lock:
                 frames, self._frames = self._frames, {}
             for stream, bodies in frames.items():
-                await self._store.tell(stream, [b"[" + b",".join(bodies) + b"]"])
+                await self._store.tell(stream, list(_handfuls(bodies)))
 
     async def _write(self) -> None:
         with self._lock:

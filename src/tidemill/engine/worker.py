@@ -15,10 +15,10 @@ from typing import Any
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.asks import DURABLE, Answer, Ask
+from tidemill.engine.asks import DURABLE, OVERTAKEN, Answer, Ask
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.attempt_log import AttemptLog, unheard
-from tidemill.engine.calls import discard, given_to
+from tidemill.engine.calls import LEASE_LOST, discard, given_to
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
 from tidemill.engine.failures import failed_result
@@ -232,7 +232,7 @@ class Worker:
         earlier = self._hands.get(place)
         if earlier is not None and earlier.running is not None:
             # The job was taken from this worker and given to it again: what runs under the old lease is void.
-            earlier.running.cancel()
+            earlier.running.cancel(LEASE_LOST)
         hand = self._hands[place] = Hand(lease, task_of(lease.body))
         return hand
 
@@ -360,13 +360,14 @@ class Worker:
 
     def _settled(self, ask: Ask, answer: Answer) -> None:
         hand: Hand = ask.about
-        if isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
+        if answer is OVERTAKEN:
+            self._begin(hand, self._runs.get(hand.lease.stream), known=False)
+        elif isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
             # The store is out of reach: what a handler came to is kept, or it would be called again for nothing.
             self._in_task(hand, self._hand_in_again(hand, ask.command))
-            return
-        self._let_go(hand)
-        if answer is not DURABLE:
-            self._give_back(hand)
+        else:
+            let_go = self._let_go if answer is DURABLE else self._give_back
+            let_go(hand)
 
     async def _hand_in_again(self, hand: Hand, result: Result) -> None:
         await self._ambient.sleep(GIVE_BACK_MS)
@@ -390,7 +391,7 @@ class Worker:
         for lease in lost:
             hand = self._hands.get((lease.stream, lease.key))
             if hand is not None and hand.lease.token == lease.token and hand.running is not None:
-                hand.running.cancel()
+                hand.running.cancel(LEASE_LOST)
         for hand in list(self._hands.values()):
             hand.beats += 1
             attempt = hand.attempt

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import socket
+from importlib import import_module
 
 from tidemill.expressions.chores import Chore, done
 from tidemill.expressions.failure import ExpressionError, condition_failed
@@ -37,6 +38,7 @@ READY = b""
 
 def main(wire: socket.socket, lifeline: int) -> None:
     """Serve until the parent closes the wire."""
+    _prepare()
     # The interpreter's process must not keep them open when this one is gone.
     wire.set_inheritable(False)
     os.set_inheritable(lifeline, False)
@@ -50,6 +52,12 @@ def main(wire: socket.socket, lifeline: int) -> None:
         value = _decided(body, interpreter)
         signal.setitimer(signal.ITIMER_REAL, 0)
         wire.sendall(packed_answer(answer_of(value, spent=resident_mb() > SPENT_MB)))
+
+
+def _prepare() -> None:
+    """Import what conditions are made of, before the deadline of the first one counts."""
+    for kind in ("cel", "compare", "jsonpath", "matching"):
+        import_module(f"tidemill.expressions.{kind}")
 
 
 def _decided(body: bytes, interpreter: Interpreter) -> bool | bytes | ExpressionError:

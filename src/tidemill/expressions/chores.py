@@ -73,7 +73,7 @@ def done(chore: Chore, judge: Judge) -> bytes:
         case Sift():
             return msgspec.json.encode(_sifted(chore, judge))
         case Jq():
-            # Only children import it: it is native code, and nobody else needs it.
+            # Only children run programs: it is native code, which could be the end of its process.
             from tidemill.expressions.jq import run_jq
 
             return run_jq(chore.program, bytes(chore.value), each=chore.each)

@@ -2,7 +2,8 @@
 
 A condition is an object with a `type`, or a plain string, which is CEL. It is stored in its normal form, and
 the engine asks for the compiled one by that form, so that nothing compiled travels with a document. A kind is a
-module of its own that keeps the promises of `leaf`; it is added to the union and to `_PARSERS` here.
+module of its own that keeps the promises of `leaf`; it is added to the union and to `_PARSERS` here, and imported with
+the first condition of that kind.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.cel import Cel, parse_cel
-from tidemill.expressions.compare import Comparison, Computation, parse_comparison
 from tidemill.expressions.failure import ExpressionError, condition_failed
-from tidemill.expressions.jsonpath import JsonPath, parse_jsonpath
 from tidemill.expressions.leaf import Steps, decide_leaf
-from tidemill.expressions.matching import Matching, parse_matching
 from tidemill.expressions.references import References, merged
-from tidemill.expressions.sandbox import Sandbox, parse_sandbox
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.shapes import Raw, no_other_keys, shape
 from tidemill.expressions.wording import kind_of, listing, pointer, shorten
+
+if TYPE_CHECKING:
+    from tidemill.expressions.cel import Cel
+    from tidemill.expressions.compare import Comparison, Computation
+    from tidemill.expressions.jsonpath import JsonPath
+    from tidemill.expressions.matching import Matching
+    from tidemill.expressions.sandbox import Sandbox
 
 NESTING_MAX = 20
 PARTS_MAX = 500
@@ -45,10 +48,10 @@ class Composite:
         object.__setattr__(self, "references", merged(part.references for part in self.parts))
 
 
-Single = Cel | JsonPath | Sandbox | Comparison | Computation | Matching
+Single: TypeAlias = "Cel | JsonPath | Sandbox | Comparison | Computation | Matching"
 """The kinds that are not made of others."""
 
-Condition = Single | Composite
+Condition: TypeAlias = "Single | Composite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,9 @@ def normal(condition: Condition) -> Json:
 
 def meaning(condition: Condition) -> Hashable:
     """Give what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
+    from tidemill.expressions.cel import Cel
+    from tidemill.expressions.compare import Computation
+
     match condition:
         case Composite():
             return condition.operator, tuple(map(meaning, condition.parts))
@@ -107,8 +113,13 @@ def decide(condition: Condition, scope: Scope) -> Steps[Verdict]:
     if isinstance(condition, Composite):
         return (yield from _decide_parts(condition, scope))
     value = yield from decide_leaf(condition, scope)
-    because = condition.because(scope) if isinstance(condition, Matching) else ""
-    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{because}")
+    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{_because(condition, scope)}")
+
+
+def _because(condition: Single, scope: Scope) -> str:
+    """What a kind of condition has to add that can say more than its name; a schema can."""
+    because: Callable[[Scope], str] | None = getattr(condition, "because", None)
+    return "" if because is None else because(scope)
 
 
 def _decide_parts(composite: Composite, scope: Scope) -> Steps[Verdict]:
@@ -150,7 +161,7 @@ def _sound(raw: Json) -> Condition:
 
 def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condition | None:
     if isinstance(raw, str):
-        return parse_cel(raw, path, problems)
+        return _parsed_text(raw, path, problems)
     if not isinstance(raw, dict):
         hint = "write a CEL expression, or an object with a type"
         problems.append(shape(f"a condition is a string or an object, and this is {kind_of(raw)}", path, hint))
@@ -176,7 +187,37 @@ def _parsed_cel(raw: Raw, path: str, problems: list[Problem], depth: int) -> Con
         subject = "a cel condition" if "expression" not in raw else "the expression"
         problems.append(shape(f"{subject} {what}", path, 'such as {"type": "cel", "expression": "output.score > 80"}'))
         return None
-    return parse_cel(expression, f"{path}/expression", problems)
+    return _parsed_text(expression, f"{path}/expression", problems)
+
+
+def _parsed_text(expression: str, path: str, problems: list[Problem]) -> Cel | None:
+    from tidemill.expressions.cel import parse_cel
+
+    return parse_cel(expression, path, problems)
+
+
+def _parsed_comparison(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    from tidemill.expressions.compare import parse_comparison
+
+    return parse_comparison(raw, path, problems)
+
+
+def _parsed_jsonpath(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    from tidemill.expressions.jsonpath import parse_jsonpath
+
+    return parse_jsonpath(raw, path, problems)
+
+
+def _parsed_sandbox(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    from tidemill.expressions.sandbox import parse_sandbox
+
+    return parse_sandbox(raw, path, problems)
+
+
+def _parsed_matching(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+    from tidemill.expressions.matching import parse_matching
+
+    return parse_matching(raw, path, problems)
 
 
 def _parsed_composite(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
@@ -210,12 +251,12 @@ def _operator(given: Json, path: str, problems: list[Problem]) -> Operator | Non
     return None
 
 
-_Parser = Callable[[Raw, str, list[Problem], int], Condition | None]
+_Parser = Callable[[Raw, str, list[Problem], int], "Condition | None"]
 _PARSERS: Mapping[str, _Parser] = {
     "cel": _parsed_cel,
     "composite": _parsed_composite,
-    "cross_node_comparison": lambda raw, path, problems, _: parse_comparison(raw, path, problems),
-    "jsonpath": lambda raw, path, problems, _: parse_jsonpath(raw, path, problems),
-    "python_sandbox": lambda raw, path, problems, _: parse_sandbox(raw, path, problems),
-    "schema_validation": lambda raw, path, problems, _: parse_matching(raw, path, problems),
+    "cross_node_comparison": _parsed_comparison,
+    "jsonpath": _parsed_jsonpath,
+    "python_sandbox": _parsed_sandbox,
+    "schema_validation": _parsed_matching,
 }

@@ -21,7 +21,8 @@ from jinja2.utils import htmlsafe_json_dumps, pass_context
 
 from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import template_failed
-from tidemill.expressions.growth import formatted, joined, padded, replaced, room
+from tidemill.expressions.growth import formatted, joined, padded, replaced
+from tidemill.expressions.meter import room
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.moments import MOMENT_FILTERS
 from tidemill.expressions.pacing import SIZED, cost, drawn, paced, short

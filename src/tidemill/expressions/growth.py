@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tidemill.expressions.bounds import INT_BITS_MAX, RANGE_MAX, TEXT_MAX
+from tidemill.expressions.bounds import INT_BITS_MAX, RANGE_MAX
 from tidemill.expressions.failure import template_failed
+from tidemill.expressions.meter import room
 from tidemill.expressions.plain import text
 
 _SEQUENCES = (str, list, tuple)
@@ -20,12 +21,6 @@ _STARRED = re.compile(r"%[^%a-zA-Z]*\*")
 _DIGITS = re.compile(r"\d+")
 _SPELLED_FLOAT = 400
 """The longest a float gets when it is printed without a width, rounded up."""
-
-
-def room(size: int) -> None:
-    """Refuse a string or list that would become larger than the bound."""
-    if size > TEXT_MAX:
-        raise template_failed(f"a value would grow beyond {TEXT_MAX} characters or items")
 
 
 def bounded_range(*limits: int) -> range:

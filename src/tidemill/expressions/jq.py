@@ -3,7 +3,7 @@
 The library would show the environment of its process, read files that a program imports, and hold the interpreter's
 lock for as long as it likes. The child has no environment to show and is killed in time; the rest is kept from a
 program by what is written before it. What it makes is taken as text, because the library's own values round
-integers beyond 2^53 that a program has only passed on.
+integers beyond 2^53 that a program has only passed on. Only the syntax of short programs is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -18,19 +18,39 @@ from tidemill.expressions.wording import shorten
 PROGRAM_MAX = 20_000
 """Characters of a program."""
 
+CHECKED_MAX = 4_000
+"""Characters of a program whose syntax is checked in this process; what compiling a longer one takes is for a child."""
+
 _BEFORE = "def modulemeta: {}; def env: {}; def input_filename: null; {} as $ENV | "
 """Nothing can be imported after a definition, and what is defined here hides what jq has under the same name."""
 
 _PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
 
 
-def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
-    """Give the text of the list of all results of a program; raise `ExpressionError` if it fails."""
+def check_jq(program: str) -> None:
+    """Raise `ExpressionError` if a program cannot be compiled; nothing of it is run."""
     import jq  # type: ignore[import-not-found]
 
+    if len(program) <= CHECKED_MAX:
+        opening, whole = _wrapped(program)
+        try:
+            jq.compile(whole)
+        except ValueError as error:
+            raise _failed(str(error), len(opening)) from None
+
+
+def _wrapped(program: str, *, each: bool = False) -> tuple[str, str]:
+    """Give what is written before a program, and the whole that it is a part of."""
     opening = f"{_BEFORE}{'.[] | ' if each else ''}("
     # A comment at the end of the program must not swallow what comes after it.
-    whole = f"{opening}{program}\n) | tojson"
+    return opening, f"{opening}{program}\n) | tojson"
+
+
+def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
+    """Give the text of the list of all results of a program; raise `ExpressionError` if it fails."""
+    import jq
+
+    opening, whole = _wrapped(program, each=each)
     try:
         results = jq.compile(whole).input_text(text.decode()).all()
     except ValueError as error:

@@ -11,14 +11,23 @@ from collections.abc import Collection
 from time import perf_counter, thread_time
 from typing import Any
 
-from tidemill.expressions.bounds import RENDER_MS_MAX, STEPS_MAX
+from tidemill.expressions.bounds import RENDER_MS_MAX, STEPS_MAX, TEXT_MAX
 from tidemill.expressions.failure import template_failed
-from tidemill.expressions.plain import VIEWS
+
+_EMPTY: dict[str, Any] = {}
+VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+"""What a dictionary gives when it is asked for its keys, values or items."""
 
 _SECONDS_MAX = RENDER_MS_MAX / 1000
 _SMALL = 1 << 64
 _LISTS = (list, tuple, range, *VIEWS)
 _NESTING = (dict, *_LISTS)
+
+
+def room(size: int) -> None:
+    """Refuse a string or list that would become larger than the bound."""
+    if size > TEXT_MAX:
+        raise template_failed(f"a value would grow beyond {TEXT_MAX} characters or items")
 
 
 class Meter:

@@ -15,9 +15,10 @@ from jinja2.runtime import StrictUndefined
 from jinja2.utils import missing as unset
 
 from tidemill.expressions.failure import Explanation
+from tidemill.expressions.gaps import Gap
 
 
-class Missing(StrictUndefined):
+class Missing(StrictUndefined, Gap):
     """Strict when used, silent while it is only passed on.
 
     The first four parameters are those with which Jinja itself creates such a value.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import NamedTuple
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import ExpressionError, template_failed
-from tidemill.expressions.missing import Missing
+from tidemill.expressions.gaps import Gap
 from tidemill.expressions.patterns import compile_pattern
 from tidemill.expressions.wording import kind_of, shorten
+
+if TYPE_CHECKING:
+    from tidemill.expressions.context import ScopeContext
 
 FORMAT_MAX = 200
 """Characters in a format."""
@@ -32,6 +34,15 @@ _DIRECTIVE = re.compile(r"%(:z|.?)", re.DOTALL)
 _TWO_DIGITS = "[0-9]{1,2}"
 _OFFSET = "Z|[+-][0-9]{2}:?[0-9]{2}"
 _AMOUNT_MAX = 10**12
+_USUAL = [
+    date + time
+    for date in (
+        *("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y"),
+        *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d/%b/%Y"),
+    )
+    for time in ("", " %H:%M", " %H:%M:%S", " %H:%M:%S %z", "T%H:%M:%S", ":%H:%M:%S %z", " %I:%M %p")
+]
+"""Formats that are tried to find out what somebody might have meant."""
 
 
 class _Directive(NamedTuple):
@@ -123,7 +134,7 @@ def _add(
 
 def _check_amounts(*amounts: object) -> None:
     for amount in amounts:
-        if isinstance(amount, Missing):
+        if isinstance(amount, Gap):
             amount.refuse()
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
             raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")
@@ -236,6 +247,8 @@ def _in_zone(moment: datetime, zone: str | None) -> datetime:
 def _zone(name: object) -> tzinfo:
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo
+
     try:
         if isinstance(name, str):
             return ZoneInfo(name)
@@ -275,6 +288,21 @@ def read_moment(value: object, forms: Sequence[str] = (), zone: str = "UTC") -> 
     if len(failures) == 1:
         raise failures[0]
     raise template_failed(f"the text is a date of none of the {len(failures)} formats", failures[0].message)
+
+
+def fitting_forms(text: str) -> list[str]:
+    """Give the usual formats in which a text would be a date; two where day and month could be either."""
+    fitting: list[str] = []
+    for form in _USUAL:
+        with suppress(ExpressionError):
+            _read(text, form, "UTC")
+            fitting.append(form)
+    return fitting[:2]
+
+
+def readable_directives() -> str:
+    """List the directives with which a date can be read."""
+    return _listed(readable=True)
 
 
 def write_moment(moment: datetime, form: str | None = None, zone: str | None = None) -> str:

@@ -71,18 +71,6 @@ class Offspring:
         """Tell how it ended; negative is the number of a signal."""
         return self._process.returncode or 0
 
-    def tell(self, number: int) -> None:
-        """Send it a signal, and it alone."""
-        self._process.send_signal(number)
-
-    async def ended(self, timeout_ms: int) -> bool:
-        """Wait until it is gone, no longer than this."""
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._process.wait, timeout_ms / 1000)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
     async def end(self) -> None:
         """Kill it and all that it has started, and wait until it is gone."""
         self.kill()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tidemill.expressions.bounds import TEXT_MAX
 from tidemill.expressions.failure import template_failed
-from tidemill.expressions.plain import VIEWS
+from tidemill.expressions.meter import VIEWS
 
 SIZED = (str, list, tuple, dict, range, *VIEWS)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidemill.expressions.bounds import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
-from tidemill.expressions.context import ScopeContext
 from tidemill.expressions.failure import ExpressionError, template_failed
-from tidemill.expressions.growth import room
-from tidemill.expressions.missing import Missing
+from tidemill.expressions.gaps import Gap
+from tidemill.expressions.meter import room
 from tidemill.expressions.wording import kind_of, listing, shorten
+
+if TYPE_CHECKING:
+    from tidemill.expressions.context import ScopeContext
 
 CACHED_MAX = 128
 """Compiled patterns that are kept, each of at most `PATTERN_BYTES_MAX`."""
@@ -76,7 +78,7 @@ class Pattern(Protocol):
 
 def compile_pattern(pattern: object) -> Pattern:
     """Compile a regular expression; raise `ExpressionError` if it is none."""
-    if isinstance(pattern, Missing):
+    if isinstance(pattern, Gap):
         pattern.refuse()
     if not isinstance(pattern, str):
         raise template_failed(f"a pattern is a string, not {kind_of(pattern)}")

@@ -15,12 +15,11 @@ from jinja2.runtime import Undefined
 
 from tidemill.expressions.bounds import DEPTH_MAX, TEXT_MAX, VALUES_MAX, WRITABLE_BITS_MAX
 from tidemill.expressions.failure import template_failed
+from tidemill.expressions.meter import VIEWS
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.scope import Json
 from tidemill.expressions.wording import shorten
 
-_EMPTY: dict[str, Json] = {}
-VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 

@@ -21,14 +21,14 @@ from tidemill.expressions.bounds import SOURCE_MAX
 from tidemill.expressions.context import FUNCTIONS, ScopeContext
 from tidemill.expressions.environment import PATH, TemplateEnvironment, environment
 from tidemill.expressions.failure import Explanation, ExpressionError, template_failed
-from tidemill.expressions.growth import room
-from tidemill.expressions.meter import Meter
+from tidemill.expressions.markup import Fault, has_syntax
+from tidemill.expressions.meter import Meter, room
 from tidemill.expressions.missing import Missing
 from tidemill.expressions.pacing import cost
 from tidemill.expressions.paths import Path, build
 from tidemill.expressions.plain import plain, text
 from tidemill.expressions.references import NOTHING, References, merged
-from tidemill.expressions.rewriting import Fault, Rewriting
+from tidemill.expressions.rewriting import Rewriting
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.wording import shorten
 
@@ -36,7 +36,6 @@ CACHED_MAX = 1 << 14
 """Longer sources are not cached here: a few of them would fill it. Whoever compiled them keeps them."""
 
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z]\w*)*)\s*\}\}", re.ASCII)
-_SYNTAX = re.compile(r"\{[{%#]")
 _BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %}, braces as such {{ "{{" }}'
 _NOT_A_PATH = (
     frozenset(
@@ -201,11 +200,6 @@ class Outcome:
     program: Program | None
     references: References = NOTHING
     faults: tuple[Fault, ...] = ()
-
-
-def has_syntax(source: str) -> bool:
-    """Tell whether a string is a template at all."""
-    return "{" in source and _SYNTAX.search(source) is not None
 
 
 def compile_source(source: str) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from math import isfinite
-from typing import NamedTuple, cast
+from typing import cast
 
 from jinja2 import nodes
 from jinja2.meta import TrackingCodeGenerator
@@ -28,6 +28,7 @@ from tidemill.expressions.environment import (
     PATH,
     TemplateEnvironment,
 )
+from tidemill.expressions.markup import Fault
 from tidemill.expressions.paths import READERS, Key, Path, build
 from tidemill.expressions.patterns import check_arguments
 from tidemill.expressions.references import NODE_MAPS, References, merged
@@ -51,14 +52,6 @@ _INSTEAD = {
     "urlize": "links are written out: <a href=…>",
 }
 _MACRO_NAMES = frozenset({"caller", "varargs", "kwargs"})
-
-
-class Fault(NamedTuple):
-    """Something that is wrong with the source of a template."""
-
-    message: str
-    line: int
-    hint: str = ""
 
 
 class Rewriting(NodeTransformer):

@@ -20,7 +20,6 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
-from tidemill.expressions.cel_patterns import states
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.iregexp import UNBALANCED, why_no_pattern
 from tidemill.expressions.schema_reach import STEPS_MAX, Reach, reach
@@ -185,7 +184,12 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     return (_invalid(found.problem, "", _DEFS_HINT),) if found.problem else Schema(source, validator, found)
 
 
-def _are_light(patterns: Iterable[str]) -> bool:
+def _are_light(patterns: frozenset[str]) -> bool:
+    if not patterns:
+        return True
+    # It knows the syntax of CEL, which few schemas are a reason to import.
+    from tidemill.expressions.cel_patterns import states
+
     return sum(map(states, patterns)) <= LIGHT_STATES_MAX
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX
 from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.markup import Fault, has_syntax
 from tidemill.expressions.meter import Meter
-from tidemill.expressions.programs import Outcome, Program, compile_source, has_syntax
 from tidemill.expressions.references import References, merged
-from tidemill.expressions.rewriting import Fault
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.wording import pointer
+
+if TYPE_CHECKING:
+    from tidemill.expressions.programs import Outcome, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
     problems: list[Problem] = []
     found: list[References] = []
     for place, source in _sources(value, path, problems):
-        outcome = compile_source(source)
+        outcome = _outcome(source)
         problems.extend(_problem(fault, place) for fault in outcome.faults)
         found.append(outcome.references)
     return problems, merged(found)
@@ -137,11 +139,18 @@ def _rendered(
 
 
 def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
-    outcome: Outcome = compile_source(source)
+    outcome = _outcome(source)
     if outcome.program is None:
         raise _failure(outcome.faults[0], path)
     found.append(outcome.references)
     return _Text(outcome.program, path)
+
+
+def _outcome(source: str) -> Outcome:
+    # Jinja is imported with the first string that needs it: many a command reads no template.
+    from tidemill.expressions.programs import compile_source
+
+    return compile_source(source)
 
 
 def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:

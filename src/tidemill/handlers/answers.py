@@ -13,20 +13,6 @@ from tidemill.handlers.contract import Fail
 from tidemill.security.egress import CallFailed, shown
 from tidemill.security.fetcher import Answer
 
-EXPECT_SCHEMA = {
-    "type": "array",
-    "minItems": 1,
-    "maxItems": 50,
-    "items": {
-        "anyOf": [
-            {"type": "integer", "minimum": 100, "maximum": 599},
-            {"type": "string", "pattern": "^([1-5]xx|[1-5][0-9]{2}(-[1-5][0-9]{2})?)$"},
-        ]
-    },
-}
-HEADERS_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 100}
-TIMEOUT_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600}
-
 _SUCCESS = ("2xx",)
 _AGAIN = frozenset({408, 425, 429})
 _SECONDS = re.compile(r"0*([0-9]+)")

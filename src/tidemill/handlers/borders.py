@@ -47,7 +47,7 @@ INPUT = NodeType(
     config_schema={
         "type": ["object", "null"],
         "properties": {
-            "path": {"type": "string", "minLength": 1},
+            "path": {"type": "string", "minLength": 1, "default": "$"},
             "default": True,
             "schema": {"type": ["object", "boolean"]},
         },

@@ -65,9 +65,9 @@ def classify_type(providers: Providers) -> NodeType:
                     },
                 ]
             },
-            multi={"type": "boolean"},
-            reason={"type": "boolean"},
-            threshold=_SHARE,
+            multi={"type": "boolean", "default": False},
+            reason={"type": "boolean", "default": False},
+            threshold=_SHARE | {"default": 0},
             otherwise=_LABEL,
         ),
         output_schema={

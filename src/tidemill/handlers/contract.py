@@ -196,6 +196,8 @@ class NodeContext(msgspec.Struct, kw_only=True):
     """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
     undoing: bool = False
     """The handler is called to undo what a visit did."""
+    at_most_once: bool = False
+    """The node would rather fail than have an effect twice: repeat nothing that may have arrived."""
     given: Callable[[], Any] = dict
     """Where `inputs` come from."""
     voice: Voice = Mute()

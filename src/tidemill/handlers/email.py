@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates import is_template
-from tidemill.handlers.answers import HEADERS_SCHEMA, TIMEOUT_SCHEMA
+from tidemill.handlers.calling import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
 from tidemill.handlers.email_message import RECIPIENTS_MAX, headers_of, is_own, letter_of, mailbox, unbroken
 from tidemill.handlers.email_smtp import PORTS, Server, Tls, deliver
@@ -27,28 +27,20 @@ _NO_SERVER = "no mail server is named"
 _TEXT = {"type": "string"}
 _ADDRESS = {"type": "string", "minLength": 3, "maxLength": 1_000}
 _ADDRESSES = {"anyOf": [_ADDRESS, {"type": "array", "items": _ADDRESS, "maxItems": RECIPIENTS_MAX}]}
-_SERVER = {
-    "type": "object",
-    "properties": {
-        "host": {"type": "string", "minLength": 1},
-        "port": {"type": "integer", "minimum": 1, "maximum": 65_535},
-        "tls": {"enum": list(PORTS)},
-        "username": _TEXT,
-        "password": _TEXT,
-    },
-    "required": ["host"],
-    "additionalProperties": False,
-}
-_ATTACHMENT = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 255},
-        "media_type": {"type": "string", "maxLength": 255},
-        "content": {"anyOf": [_TEXT, {"type": "object", "required": ["$blob"]}]},
-    },
-    "required": ["content"],
-    "additionalProperties": False,
-}
+_SERVER = object_schema(
+    ("host",),
+    host={"type": "string", "minLength": 1},
+    port={"type": "integer", "minimum": 1, "maximum": 65_535},
+    tls={"enum": list(PORTS)},
+    username=_TEXT,
+    password=_TEXT,
+)
+_ATTACHMENT = object_schema(
+    ("content",),
+    name={"type": "string", "minLength": 1, "maxLength": 255},
+    media_type={"type": "string", "maxLength": 255},
+    content={"anyOf": [_TEXT, {"type": "object", "required": ["$blob"]}]},
+)
 
 
 def _flaws(config: Json) -> Iterator[Flaw]:
@@ -71,11 +63,10 @@ def _flaws(config: Json) -> Iterator[Flaw]:
 
 
 def _server_flaws(server: Mapping[str, Any]) -> Iterator[Flaw]:
-    host, password = server.get("host"), server.get("password")
+    host = server.get("host")
     if isinstance(host, str) and not is_template(host) and misspelled(host):
         yield Flaw("/server/host", misspelled(host), "for example smtp.example.com")
-    if isinstance(password, str) and not is_template(password):
-        yield Flaw("/server/password", "a password must not stand in a document", "write {{ secrets.NAME }}")
+    yield from written_flaws(server.get("password"), "/server/password", "password")
     if server.get("username") and server.get("tls") == "none":
         yield Flaw("/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls")
 
@@ -103,39 +94,29 @@ EMAIL = NodeType(
     description="Sends a message over SMTP.",
     secret_fields=("server.username", "server.password", "headers"),
     check=_flaws,
-    config_schema={
-        "type": "object",
-        "properties": {
-            "from": _ADDRESS,
-            "to": _ADDRESSES,
-            "cc": _ADDRESSES,
-            "bcc": _ADDRESSES,
-            "reply_to": _ADDRESSES,
-            "subject": {"type": "string", "maxLength": 1_000},
-            "text": _TEXT,
-            "html": _TEXT,
-            "attachments": {"type": "array", "items": _ATTACHMENT, "maxItems": 50},
-            "headers": HEADERS_SCHEMA | {"propertyNames": {"pattern": "^[A-Za-z0-9-]+$"}},
-            "server": _SERVER,
-            "timeout_seconds": TIMEOUT_SCHEMA,
-        },
-        "required": ["from"],
+    config_schema=object_schema(
+        ("from",),
+        **dict.fromkeys(("to", "cc", "bcc", "reply_to"), _ADDRESSES) | {"from": _ADDRESS},
+        subject={"type": "string", "maxLength": 1_000},
+        text=_TEXT,
+        html=_TEXT,
+        attachments={"type": "array", "items": _ATTACHMENT, "maxItems": 50},
+        headers=HEADERS_SCHEMA | {"propertyNames": {"pattern": "^[A-Za-z0-9-]+$"}},
+        server=_SERVER,
+        timeout_seconds=TIMEOUT_SCHEMA,
+    )
+    | {
         "allOf": [
             {"anyOf": [{"required": ["text"]}, {"required": ["html"]}]},
             {"anyOf": [{"required": ["to"]}, {"required": ["cc"]}, {"required": ["bcc"]}]},
         ],
-        "additionalProperties": False,
     },
-    output_schema={
-        "type": "object",
-        "properties": {
-            "message_id": _TEXT,
-            "recipients": {"type": "array", "items": _TEXT},
-            "reply": _TEXT,
-        },
-        "required": ["message_id", "recipients", "reply"],
-        "additionalProperties": False,
-    },
+    output_schema=object_schema(
+        ("message_id", "recipients", "reply"),
+        message_id=_TEXT,
+        recipients={"type": "array", "items": _TEXT},
+        reply=_TEXT,
+    ),
 )
 
 
@@ -151,8 +132,7 @@ def email_handler(
             raise Lacking("smtp_server_missing", _NO_SERVER, hint=HINT)
         dialing = dialer if named is not None else dialer.opening(server.host, server.port)
         letter = await letter_of(context, now_ms())
-        seconds = context.config.get("timeout_seconds")
-        total_ms = dialer.egress.limits.total_ms if seconds is None else max(1, round(seconds * 1_000))
+        total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
             reply = await deliver(letter, server, dialing, total_ms)
         except CallFailed as error:
@@ -190,8 +170,14 @@ def server_at(url: str) -> Server:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise _unreadable("it is no URL") from None
-    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or misspelled(host):
+    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment or misspelled(host):
         raise _unreadable("it is no smtp://HOST")
+    if port == 0:
+        raise _unreadable("there is no port 0")
+    if parts.password and not parts.username:
+        raise _unreadable("it has a password and no user")
+    if parts.scheme == "smtps" and tls != "tls":
+        raise _unreadable("smtps:// is tls=tls")
     if options or tls not in PORTS:
         raise _unreadable("its only option is tls: starttls, tls or none")
     if parts.username and tls == "none":
@@ -207,4 +193,4 @@ def server_at(url: str) -> Server:
 
 def _unreadable(why: str) -> Rejected:
     hint = "write smtp://user:password@host:587?tls=starttls, with %40 for an @ in a password"
-    return rejected("smtp_url_invalid", f"TIDEMILL_SMTP_URL cannot be used: {why}", hint=hint)
+    return rejected("smtp_url_invalid", f"the URL of the mail server cannot be used: {why}", hint=hint)

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.email_message import Letter
 from tidemill.security.connections import Connection, Dialer
-from tidemill.security.egress import CallFailed
+from tidemill.security.egress import TOO_SLOW, CallFailed
 from tidemill.security.masking import Mask
 
 Tls = Literal["starttls", "tls", "none"]
@@ -30,6 +30,7 @@ QUOTED_MAX = 200
 FAREWELL_MS = 1_000
 _LINE = re.compile(rb"(\d{3})([ -]?)(.*)\n", re.DOTALL)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_SILENT = "a server that says nothing at first may want TLS from the beginning: see the port, or set tls to tls"
 _SENDERS_FAULT = frozenset({530, 534, 535, 538})
 """Replies that want better credentials."""
 
@@ -53,10 +54,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 async def deliver(letter: Letter, server: Server, dialer: Dialer, total_ms: int) -> str:
     """Hand a message over; answers what the server said to it."""
-    handing = False
+    greeted = handing = False
     try:
         async with asyncio.timeout(total_ms / 1_000) as clock, _spoken_to(server, dialer) as session:
             await session.greet()
+            greeted = True
             if server.username:
                 await session.log_in()
             await session.address(letter)
@@ -68,7 +70,8 @@ async def deliver(letter: Letter, server: Server, dialer: Dialer, total_ms: int)
             return said
     except TimeoutError as error:
         message = f"{server.host} did not take the message within {total_ms / 1_000:g} s"
-        raise Fail("timeout", message, retryable=True, unknown_outcome=handing) from error
+        hint = TOO_SLOW if greeted or server.tls == "tls" else _SILENT
+        raise Fail("timeout", message, retryable=True, unknown_outcome=handing, hint=hint) from error
 
 
 @asynccontextmanager

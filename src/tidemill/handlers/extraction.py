@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.moments import read_moment, write_moment
+from tidemill.expressions.moments import fitting_forms, read_moment, readable_directives, write_moment
 from tidemill.expressions.patterns import Match, Pattern, compile_pattern, work_of
 from tidemill.expressions.wording import kind_of
 from tidemill.handlers.tables import Row, Rows, Wrong, column
@@ -103,10 +103,18 @@ def parse_dates(rows: Rows, wanted: Dates) -> Rows:
             made.append(row | {into: written(read_moment(value, wanted.formats, wanted.zone), wanted)})
         except ExpressionError as failure:
             if wanted.otherwise == "fail":
-                raise Wrong(failure.message, field=wanted.field, row=number, hint=failure.hint) from None
+                raise Wrong(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
             if wanted.otherwise == "null":
                 made.append(row | {into: None})
     return made
+
+
+def _date_hint(value: Any) -> str:
+    """Say which format would have fitted, or what formats are made of."""
+    fitting = " or ".join(f'"{form}"' for form in fitting_forms(value)) if isinstance(value, str) else ""
+    if fitting:
+        return f"format: {fitting} would fit; several formats are a list"
+    return f"a format such as %d.%m.%Y is made of {readable_directives()}; otherwise: null or drop passes over it"
 
 
 def written(moment: datetime, wanted: Dates) -> Any:

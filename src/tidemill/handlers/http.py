@@ -10,56 +10,32 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import combinations
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.templates import is_template
-from tidemill.handlers.answers import EXPECT_SCHEMA, HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_status, failure
+from tidemill.handlers.answers import check_status, failure
+from tidemill.handlers.calling import (
+    EXPECT_SCHEMA,
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    header_flaws,
+    object_schema,
+    url_flaws,
+)
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.paging import LINK, PAGINATION_SCHEMA, Paging
-from tidemill.handlers.requests import call_of
+from tidemill.handlers.requests import IDEMPOTENCY_HEADER, call_of
 from tidemill.kernel.model import Flaw, NodeType
-from tidemill.security.addresses import misspelled
 from tidemill.security.bodies import too_large
-from tidemill.security.egress import SCHEMES, CallFailed
-from tidemill.security.fetcher import OWN, Answer, Call, Fetcher
+from tidemill.security.egress import CallFailed, Limits
+from tidemill.security.fetcher import Answer, Call, Fetcher
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
 _TEXT = {"type": "string"}
 _CHARSET = re.compile(r'charset="?([\w.:-]+)')
-
-
-def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
-def url_flaws(url: Any) -> Iterator[Flaw]:
-    """What can be said against a URL that is no template."""
-    if not isinstance(url, str) or is_template(url):
-        return
-    try:
-        parts = urlsplit(url)
-        fault = misspelled((parts.hostname or "").encode("idna").decode())
-        has_port = parts.port != 0
-    except ValueError:
-        yield Flaw("/url", "the URL cannot be read", "for example https://example.com/path")
-        return
-    if parts.scheme not in SCHEMES:
-        yield Flaw("/url", f"{parts.scheme or 'nothing'!r} is no scheme to call", "begin with http:// or https://")
-    elif fault or not has_port:
-        yield Flaw("/url", fault or "there is no port 0", "for example https://example.com/path")
-    elif parts.username is not None:
-        yield Flaw("/url", "a URL must not hold credentials", "write them under `auth`, as secrets")
-
-
-def header_flaws(headers: Any) -> Iterator[Flaw]:
-    """Headers that belong to the connection."""
-    for name in headers if isinstance(headers, dict) else ():
-        if name.lower() in OWN:
-            yield Flaw(f"/headers/{name}", f"{name} belongs to the connection and cannot be set", "leave it out")
 
 
 def _flaws(config: Any) -> Iterator[Flaw]:
@@ -81,14 +57,31 @@ def _path_flaws(key: str, path: str) -> Iterator[Flaw]:
         yield Flaw(f"/pagination/{key}", fault.message, fault.hint)
 
 
-HTTP = NodeType(
-    name="http",
-    title="HTTP request",
-    icon="globe",
-    description="Calls a URL and returns status, headers and body.",
-    secret_fields=("url", "headers", "query", "auth", "body"),
-    check=_flaws,
-    config_schema=_object(
+def http_type(limits: Limits) -> NodeType:
+    """The node type where calls are bound to some limits."""
+    return NodeType(
+        name="http",
+        title="HTTP request",
+        icon="globe",
+        description="Calls a URL and returns status, headers and body.",
+        secret_fields=("url", "headers", "query", "auth", "body"),
+        check=_flaws,
+        config_schema=_schema(limits),
+        output_schema=object_schema(
+            (),
+            status={"type": "integer"},
+            headers={"type": "object"},
+            url=_TEXT,
+            pages={"type": "integer"},
+            more={"type": "boolean"},
+            body=True,
+        ),
+    )
+
+
+def _schema(limits: Limits) -> dict[str, Any]:
+    """The schema of a config; a node may want less than the deployment allows, never more."""
+    return object_schema(
         ("url",),
         url={"type": "string", "minLength": 1},
         method={"enum": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]},
@@ -100,34 +93,24 @@ HTTP = NodeType(
             "minProperties": 1,
             "not": {"anyOf": [{"required": list(pair)} for pair in combinations(("json", "text", "form", "$blob"), 2)]},
         },
-        auth=_object(
+        auth=object_schema(
             (),
             bearer=_TEXT,
-            basic=_object(("username", "password"), username=_TEXT, password=_TEXT),
-            header=_object(("name", "value"), name=_TEXT, value=_TEXT),
+            basic=object_schema(("username", "password"), username=_TEXT, password=_TEXT),
+            header=object_schema(("name", "value"), name=_TEXT, value=_TEXT),
         )
         | {"minProperties": 1, "maxProperties": 1},
-        expect=EXPECT_SCHEMA,
-        parse={"enum": ["auto", "json", "text", "bytes"]},
+        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
+        parse={"enum": ["auto", "json", "text", "bytes"], "default": "auto"},
         pagination=PAGINATION_SCHEMA,
-        idempotency_header={"anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}]},
-        timeout_seconds=TIMEOUT_SCHEMA,
-        max_bytes={"type": "integer", "minimum": 1},
-        max_redirects={"type": "integer", "minimum": 0, "maximum": 3},
-    ),
-    output_schema={
-        "type": "object",
-        "properties": {
-            "status": {"type": "integer"},
-            "headers": {"type": "object"},
-            "url": {"type": "string"},
-            "pages": {"type": "integer"},
-            "more": {"type": "boolean"},
-            "body": True,
+        idempotency_header={
+            "anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9-]+$"}, {"const": False}],
+            "default": IDEMPOTENCY_HEADER,
         },
-        "additionalProperties": False,
-    },
-)
+        timeout_seconds=TIMEOUT_SCHEMA | {"default": limits.total_ms / 1_000},
+        max_bytes={"type": "integer", "minimum": 1, "maximum": limits.bytes_max, "default": limits.bytes_max},
+        max_redirects={"type": "integer", "minimum": 0, "maximum": (most := limits.redirects_max), "default": most},
+    )
 
 
 def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
@@ -148,7 +131,7 @@ def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) ->
         except CallFailed as error:
             raise failure(error) from error
 
-    return Handler(HTTP, work, close=fetcher.close)
+    return Handler(http_type(fetcher.egress.limits), work, close=fetcher.close)
 
 
 Ask = Callable[[NodeContext, Call], Awaitable[tuple[Answer, Any]]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.answers import TIMEOUT_SCHEMA
+from tidemill.handlers.calling import TIMEOUT_SCHEMA
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
 from tidemill.handlers.llm_config import SECRET_FIELDS, model_flaws, model_schema
 from tidemill.handlers.llm_provider import Message, Providers, Question, Settings
@@ -54,7 +54,7 @@ def llm_type(providers: Providers) -> NodeType:
             messages={"type": "array", "items": _MESSAGE, "minItems": 1},
             system=_TEXT,
             schema={"type": ["object", "boolean"]},
-            stream={"type": "boolean"},
+            stream={"type": "boolean", "default": False},
             stop=_STOP,
             first_token_seconds=TIMEOUT_SCHEMA,
         ),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tidemill.expressions.templates import is_template
-from tidemill.handlers.answers import HEADERS_SCHEMA, TIMEOUT_SCHEMA
-from tidemill.handlers.http import header_flaws, url_flaws
+from tidemill.handlers.calling import HEADERS_SCHEMA, TIMEOUT_SCHEMA, header_flaws, url_flaws, written_flaws
+from tidemill.handlers.llm_provider import OPENAI_URL
 from tidemill.kernel.model import Flaw
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
@@ -31,9 +30,9 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
 
 def _common(providers: Iterable[str]) -> dict[str, Any]:
     return {
-        "provider": {"enum": sorted(providers)},
+        "provider": {"enum": sorted(providers), "default": "openai"},
         "model": {"type": "string", "minLength": 1},
-        "base_url": {"type": "string", "minLength": 1},
+        "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
         "api_key": {"type": "string"},
         "headers": HEADERS_SCHEMA,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -41,9 +40,9 @@ def _common(providers: Iterable[str]) -> dict[str, Any]:
         "max_tokens": _COUNT,
         "seed": {"type": "integer"},
         "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
-        "response_format": {"enum": ["json_schema", "json_object", "none"]},
-        "strict": {"type": "boolean"},
-        "timeout_seconds": TIMEOUT_SCHEMA,
+        "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
+        "strict": {"type": "boolean", "default": False},
+        "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
         "prices": {
             "type": "object",
             "properties": {
@@ -60,9 +59,6 @@ def _common(providers: Iterable[str]) -> dict[str, Any]:
 
 def model_flaws(config: Any) -> Iterator[Flaw]:
     """What the schema cannot say of the common fields."""
-    key = config.get("api_key")
-    if isinstance(key, str) and key and not is_template(key):
-        yield Flaw("/api_key", "a key must not stand in a document", "write {{ secrets.NAME }}")
-    for flaw in url_flaws(config.get("base_url")):
-        yield flaw._replace(path="/base_url")
+    yield from written_flaws(config.get("api_key"), "/api_key", "key")
+    yield from url_flaws(config.get("base_url"), "/base_url")
     yield from header_flaws(config.get("headers"))

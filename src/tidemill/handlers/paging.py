@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import msgspec
 
 from tidemill.handlers.contract import Fail
-from tidemill.security.fetcher import HARMLESS, Answer, Call, same_origin
+from tidemill.security.fetcher import HARMLESS, Answer, Call, same_origin, without_key
 
 PAGES_MAX = 1_000
 ITEMS_MAX = 100_000
@@ -26,9 +26,9 @@ PAGINATION_SCHEMA = {
     "properties": {
         "next": {"type": "string", "minLength": 1, "maxLength": 1_000},
         "parameter": {"type": "string", "minLength": 1, "maxLength": 200},
-        "items": {"type": "string", "minLength": 1, "maxLength": 1_000},
-        "max_pages": {"type": "integer", "minimum": 1, "maximum": PAGES_MAX},
-        "max_items": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX},
+        "items": {"type": "string", "minLength": 1, "maxLength": 1_000, "default": "$"},
+        "max_pages": {"type": "integer", "minimum": 1, "maximum": PAGES_MAX, "default": 100},
+        "max_items": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX, "default": 10_000},
     },
     "required": ["next"],
     "additionalProperties": False,
@@ -93,4 +93,6 @@ def _towards(call: Call, url: str) -> Call:
     if call.body:
         raise Fail("response_invalid", "the next page of a call with a body is on another host")
     headers = {name: value for name, value in call.headers.items() if name in HARMLESS}
-    return msgspec.structs.replace(call, url=url, headers=headers, credentials={})
+    return msgspec.structs.replace(
+        call, url=url, headers=headers, credentials={}, repeatable=without_key(call.repeatable)
+    )

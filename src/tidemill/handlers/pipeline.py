@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,6 +36,7 @@ from tidemill.handlers.steps import (
     call_config,
     flaws,
     one_or_more,
+    program_flaws,
 )
 from tidemill.handlers.tables import (
     ABSENT,
@@ -70,9 +72,9 @@ _CONFIG = {
             "maxItems": STEPS_MAX,
             "items": {"type": "object", "properties": {"step": {"enum": list(SCHEMAS)}}, "required": ["step"]},
         },
-        "report": {"type": "boolean"},
-        "max_rows": {"type": "integer", "minimum": 1, "maximum": ROWS_MAX_MAX},
-        "max_bytes": {"type": "integer", "minimum": 1, "maximum": BYTES_MAX_MAX},
+        "report": {"type": "boolean", "default": False},
+        "max_rows": {"type": "integer", "minimum": 1, "maximum": ROWS_MAX_MAX, "default": ROWS_MAX},
+        "max_bytes": {"type": "integer", "minimum": 1, "maximum": BYTES_MAX_MAX, "default": BYTES_MAX},
     },
     "required": ["pipeline"],
     "additionalProperties": False,
@@ -105,7 +107,7 @@ def pipeline_handler(http: Handler, carrier: Carrier) -> Handler:
         description="Leads a table through steps: fetch, sort, filter, select, group, join and more.",
         config_schema=_CONFIG,
         secret_fields=tuple(f"pipeline.*.{field}" for field in ("auth", "headers", "params", "query", "body", "url")),
-        check=lambda config: flaws(config, http.type),
+        check=lambda config: chain(flaws(config, http.type), program_flaws(config)),
     )
 
     async def call(context: NodeContext) -> Ended:
@@ -239,9 +241,14 @@ async def _filtered(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
     context = means.context
     upstream = {node: Seen(context.upstream[node]) for node in condition.references.nodes if node in context.upstream}
     inputs = context.inputs if "inputs" in condition.references.roots else None
-    return await kept_rows(
-        rows, condition, Scope(nodes=upstream, inputs=inputs, run={"id": context.run_id}), means.carrier
-    )
+    scope = Scope(nodes=upstream, inputs=inputs, run={"id": context.run_id})
+    try:
+        return await kept_rows(rows, condition, scope, means.carrier)
+    except Wrong as wrong:
+        if set(condition.references.nodes) <= upstream.keys():
+            raise
+        reach = f"nodes directly before this one: {listing(context.upstream) or 'none'}"
+        raise Wrong(wrong.message, field=wrong.field, row=wrong.row, hint=f"{wrong.hint}; {reach}") from None
 
 
 async def _queried(rows: Rows, step: Step, _number: int, means: Means) -> Rows:

@@ -16,8 +16,8 @@ FAIL = NodeType(
         "type": ["object", "null"],
         "properties": {
             "message": {"type": "string"},
-            "kind": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64},
-            "retryable": {"type": "boolean"},
+            "kind": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64, "default": "failed"},
+            "retryable": {"type": "boolean", "default": False},
             "attempts": {"type": "integer", "minimum": 0},
             "value": True,
         },

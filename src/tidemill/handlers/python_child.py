@@ -1,8 +1,8 @@
 """The process in which functions of type `python` are called: it reads a call, answers, and reads the next.
 
 It is the operator's own code that runs here, so it may do whatever it likes; what is bounded is the harm. Its memory
-has a limit, its worker can kill it, and it ends with its worker. When its time is up, the function is told by an
-exception that it may catch; the worker sends a signal for that.
+has a limit, and the warden that started it kills it with all that it has started, or when its worker is gone. When its
+time is up, the function is told by an exception that it may catch; the worker sends a signal for that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.expressions.offspring import framed, hold_on_to, resident_mb, volunteer
+from tidemill.expressions.offspring import framed, resident_mb
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Pause, Return, Skip, ended
 from tidemill.handlers.forks import end_copy
 from tidemill.handlers.functions import arguments_of, imported, wants_context
@@ -49,13 +49,10 @@ SPENT_MB = 256
 """A process that has grown by more than this since its first call is replaced."""
 
 
-def main(wire: socket.socket, lifeline: int) -> None:
+def main(wire: socket.socket) -> None:
     """Serve until the worker closes the wire."""
-    # What the functions start must not keep them open when this process is gone.
+    # What the functions start must not keep it open when this process is gone.
     wire.set_inheritable(False)
-    os.set_inheritable(lifeline, False)
-    hold_on_to(lifeline)
-    volunteer()
     faulthandler.enable(file=2)
     # A service that is stopped ends its functions through its worker. A handler, because programs that a function
     # starts would inherit that the signal is ignored.
@@ -160,7 +157,10 @@ def _valued(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
 
 @contextmanager
 def _memory(limit_mb: int | None) -> Iterator[None]:
-    """Bound the private memory that can be written to, which leaves out mapped libraries and reserved addresses."""
+    """Bound the private memory that can be written to, which leaves out mapped libraries and reserved addresses.
+
+    This is the limit at which the function is told. The one that it cannot lift was set before this process began.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_mb is not None:
         most = limit_mb << 20
@@ -168,8 +168,9 @@ def _memory(limit_mb: int | None) -> Iterator[None]:
     try:
         yield
     finally:
-        # Saying that there is not enough takes memory too.
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        # Saying that there is not enough takes memory too. The function may have changed either.
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
 
 
 def _out_of_memory(call: Call, error: MemoryError) -> Answer:

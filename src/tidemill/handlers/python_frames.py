@@ -38,6 +38,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     last_checkpoint: bytes
     resumed: bytes
     undoing: bool
+    at_most_once: bool
     memory_mb: int | None
     log_level: int
     paths: list[str]

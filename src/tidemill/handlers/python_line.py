@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
 import os
 import signal
 import socket
+import sys
+import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -34,6 +38,8 @@ TEXT_MAX = 65_536
 """So much of what is printed is sent at a time."""
 FOLDED = object()
 """Stands for all parts of a result together; the worker has them."""
+PATIENCE_SECONDS = 0.5
+"""So long what is printed waits at most for the worker to hear what was written to the file descriptors before it."""
 OVER = "the time of this attempt is up, or nobody wants its result any more"
 
 
@@ -105,6 +111,7 @@ class Line:
         self._wire, self._interruption = wire, interruption
         self._lock = threading.RLock()
         self._cut = False
+        self._patient = True
         self.calls = 0
         """How many there were; what an earlier one has left behind is not heard any more."""
         os.register_at_fork(after_in_child=self._forked)
@@ -112,14 +119,13 @@ class Line:
     def _forked(self) -> None:
         self._cut = True
         self._lock = threading.RLock()
-        # The worker learns that this process has died when nobody holds the wire any more.
-        self._wire.close()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def next_call(self) -> Call | None:
         """Wait for something to do; nothing when the worker is gone."""
         order = self._next()
         self._interruption.forget()
+        self._patient = True
         return order if isinstance(order, Call) else None
 
     def hang_up(self) -> None:
@@ -135,6 +141,31 @@ class Line:
         with self._interruption.sheltered(), self._lock:
             self._check(call)
             self._wire.sendall(frame)
+
+    def say(self, source: str, number: int, text: str) -> None:
+        """Have something heard that was printed; a copy of the process can only write it to the file descriptor."""
+        if self._cut:
+            with suppress(OSError):
+                os.write(number, text.encode())
+            return
+        self._let_others_finish()
+        self.send(Said(source, text))
+
+    def log(self, record: Logged) -> None:
+        """Have something heard that was logged."""
+        if not self._cut:
+            self._let_others_finish()
+            self.send(record)
+
+    def _let_others_finish(self) -> None:
+        """Wait until the worker has heard what lies in its pipes. Who is kept waiting once does not wait again."""
+        if not self._patient or not _unheard():
+            return
+        with self._interruption.sheltered():
+            until = time.monotonic() + PATIENCE_SECONDS
+            while self._patient and _unheard():
+                self._patient = time.monotonic() < until
+                time.sleep(PATIENCE_SECONDS / 1_000)
 
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
         """Ask the worker for something, and wait for it."""
@@ -163,6 +194,14 @@ class Line:
         header = received(self._wire, HEADER_SIZE)
         body = None if header is None else received(self._wire, int.from_bytes(header, "big"))
         return None if body is None else order_of(body)
+
+
+def _unheard() -> bool:
+    """Whether something was written to the standard file descriptors that nobody has read yet."""
+    with suppress(OSError):
+        unread = (fcntl.ioctl(number, termios.FIONREAD, bytes(4)) for number in (1, 2))
+        return any(int.from_bytes(count, sys.byteorder) for count in unread)
+    return False
 
 
 class Connection:
@@ -271,6 +310,7 @@ def context_of(call: Call, config: Any, line: Connection) -> NodeContext:
         last_checkpoint=decode_value(call.last_checkpoint),
         resumed=decode_value(call.resumed),
         undoing=call.undoing,
+        at_most_once=call.at_most_once,
         checkpoint=lambda value: line.keep(value),
         read=lambda description: Given(line.ask("read", description) or b""),
         given=lambda: decode_value(line.ask("inputs") or b"null"),
@@ -301,7 +341,7 @@ class Printed(io.TextIOBase):
             text, self._text, self._size = "".join(self._text), [], 0
             clean = text.encode("utf-8", "replace").decode()
             for start in range(0, len(clean), TEXT_MAX):
-                self._line.send(Said(self._source, clean[start : start + TEXT_MAX]))
+                self._line.say(self._source, self._number, clean[start : start + TEXT_MAX])
 
     def writable(self) -> bool:
         return True
@@ -324,6 +364,6 @@ class LineLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record).encode("utf-8", "replace").decode()
-            self._line.send(Logged(record.name, record.levelno, text[:TEXT_MAX]))
+            self._line.log(Logged(record.name, record.levelno, text[:TEXT_MAX]))
         except Exception:
             self.handleError(record)

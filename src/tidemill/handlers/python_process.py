@@ -1,12 +1,14 @@
 """Calling functions in processes that can be killed: a few are kept warm, each is asked one thing at a time.
 
 Whatever becomes of such a process, the worker only learns that there is no answer. One that was told to stop, has
-grown, or has left its asker without an answer is not used again, so that no answer ever reaches the wrong asker.
+grown, has left its asker without an answer or something running is not used again: it is killed with all that it has
+started, and no answer ever reaches the wrong asker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import signal
@@ -18,20 +20,16 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.expressions.offspring import HEADER_SIZE, Offspring
-from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
+from tidemill.handlers.contract import Ended, Fail, NodeContext, Return, Skip
 from tidemill.handlers.python_blobs import put_back
 from tidemill.handlers.python_frames import (
-    FRAME_MAX,
     OUT_OF_MEMORY_STATUS,
-    READY,
     Answer,
     Ask,
     Call,
     Done,
     Failed,
     Logged,
-    Message,
     Part,
     Paused,
     Progress,
@@ -41,17 +39,13 @@ from tidemill.handlers.python_frames import (
     Stopped,
     Threw,
     failed_of,
-    packed,
-    unpacked,
 )
+from tidemill.handlers.python_peer import DYING_MS, START_MS, Peer, no_process
 
-START_MS = 30_000
-"""How long a process may take to start; a machine that takes longer is in trouble."""
 GRACE_MS = 2_000
 """How long a function whose time is up may take to end by itself."""
 CANCELLED_GRACE_MS = 800
 """The same for one that nobody waits for any more: it is gone before the next attempt begins."""
-DYING_MS = 1_000
 OUT_OF_MEMORY_RETRIES = 2
 
 Ending = Done | Paused | Skipped | Failed | Threw
@@ -63,6 +57,11 @@ class Limits(msgspec.Struct, frozen=True):
     time_seconds: float | None = None
     memory_mb: int | None = None
 
+    @property
+    def memory_bytes_max(self) -> int | None:
+        """What a process and all that it has started are killed for: a quarter more, to say that there is none left."""
+        return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
+
 
 class PythonProcesses:
     """Keeps the processes. It belongs to the event loop in which it is used, until it is closed."""
@@ -70,27 +69,27 @@ class PythonProcesses:
     def __init__(self, size: int | None = None) -> None:
         self._size = size or max(4, 2 * (os.cpu_count() or 1))
         self._turns: asyncio.Semaphore | None = None
-        self._idle: list[_Process] = []
-        self._busy: set[_Process] = set()
+        self._idle: list[Peer] = []
+        self._busy: set[Peer] = set()
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
         """Call a function by its import path, and give what it comes to."""
         async with self._place():
-            process = self._taken()
+            process = await self._taken(limits)
             self._busy.add(process)
             again = False
             try:
                 await process.wake()
                 conversation = _Conversation(process, context, limits)
                 answer = await conversation.held(function)
-                again = not conversation.interrupted and not (isinstance(answer, Done) and answer.spent)
+                spent = isinstance(answer, Done) and answer.spent
+                again = not (conversation.interrupted or spent or process.others())
             finally:
                 self._busy.discard(process)
                 if again:
                     self._idle.append(process)
                 else:
-                    process.kill()
                     await asyncio.shield(process.end())
         return _outcome(answer, context)
 
@@ -117,74 +116,34 @@ class PythonProcesses:
         finally:
             self._calls.discard(task)
 
-    def _taken(self) -> _Process:
-        while self._idle:
-            process = self._idle.pop()
-            if process.alive():
+    async def _taken(self, limits: Limits) -> Peer:
+        """One with the same limit on its memory, which is part of a process; a new one takes the place of another."""
+        dead = [each for each in self._idle if not each.alive()]
+        self._idle = [each for each in self._idle if each not in dead]
+        await asyncio.shield(asyncio.gather(*(each.end() for each in dead)))
+        for process in reversed(self._idle):
+            if process.memory_bytes_max == limits.memory_bytes_max:
+                self._idle.remove(process)
                 return process
-            process.let_go()
+        if len(self._idle) + len(self._busy) >= self._size:
+            await asyncio.shield(self._idle.pop(0).end())
         try:
-            # What does not go through sys.stdout goes where the worker's own errors go.
-            return _Process("tidemill.handlers.python_child", stdout=2)
+            return Peer(limits.memory_bytes_max)
         except OSError as error:
-            raise _no_process(str(error)) from error
-
-
-class _Process(Offspring):
-    """A process with a voice."""
-
-    _reader: asyncio.StreamReader | None = None
-    _writer: asyncio.StreamWriter
-
-    async def wake(self) -> None:
-        """Wait until it has started."""
-        if self._reader is not None:
-            return
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=self.wire)
-        ready = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(START_MS / 1000):
-                ready = await self._body()
-        if ready != READY:
-            raise _no_process("it did not start")
-
-    async def send(self, message: Call | Reply) -> None:
-        """Say something to it; that it is gone is noticed by who listens."""
-        with suppress(OSError):
-            self._writer.write(packed(message))
-            await self._writer.drain()
-
-    async def hear(self) -> Message | None:
-        """What it says next; nothing if it is gone."""
-        body = await self._body()
-        try:
-            return None if body is None else unpacked(body)
-        except msgspec.DecodeError as error:
-            raise Fail("answer_invalid", f"the function ended with something that is no outcome: {error}") from error
-
-    async def _body(self) -> bytes | None:
-        assert self._reader is not None
-        try:
-            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "big")
-            return None if size > FRAME_MAX else await self._reader.readexactly(size)
-        except (OSError, asyncio.IncompleteReadError):
-            return None
-
-    def let_go(self) -> None:
-        if self._reader is not None:
-            self._writer.close()
-        super().let_go()
+            raise no_process(str(error)) from error
 
 
 class _Conversation:
     """One call: what the function says meanwhile is heard, what it asks for is answered."""
 
-    def __init__(self, process: _Process, context: NodeContext, limits: Limits) -> None:
+    def __init__(self, process: Peer, context: NodeContext, limits: Limits) -> None:
         self._process, self._context, self._limits = process, context, limits
         self.interrupted = False
 
     async def held(self, function: str) -> Ending:
         """Call the function, and see to it that it ends."""
+        ground = contextvars.copy_context()
+        self._process.hearken(lambda source, text: ground.run(_print, source, text))
         await self._process.send(self._call(function))
         answer = asyncio.ensure_future(self._answer())
         # Who has gone away does not look at what it came to.
@@ -202,6 +161,7 @@ class _Conversation:
             raise
         finally:
             answer.cancel()
+            self._process.hearken(None)
 
     async def _stop(self, answer: asyncio.Future[Any], grace_ms: int) -> None:
         """Ask the function to end, and wait a moment."""
@@ -213,12 +173,19 @@ class _Conversation:
         """Find out how the process ended."""
         self.interrupted = True
         await self._process.ended(DYING_MS)
-        status = self._process.status()
+        report = self._process.report()
+        status = 0 if report is None else report.status
+        if report is not None and report.taken_bytes:
+            return self._too_large(report.taken_bytes)
         if status == OUT_OF_MEMORY_STATUS:
             return Failed(code="out_of_memory", message="the function used up all of its memory")
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
         return Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
+
+    def _too_large(self, taken_bytes: int) -> Failed:
+        message = f"it was killed with {taken_bytes >> 20} MB of memory; it may have {self._limits.memory_mb} MB"
+        return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
 
     async def _answer(self) -> Answer | None:
         """Hear all that it says, up to the answer; nothing if it dies."""
@@ -231,8 +198,7 @@ class _Conversation:
                 case Progress(fraction, text):
                     self._context.progress(fraction, text)
                 case Said(source, text):
-                    with suppress(OSError, ValueError, AttributeError):
-                        getattr(sys, source).write(text)
+                    _print(source, text)
                 case Logged(name, level, text):
                     logging.getLogger(name).log(level, "%s", text)
                 case _:
@@ -278,10 +244,16 @@ class _Conversation:
             last_checkpoint=encode_value(context.last_checkpoint),
             resumed=encode_value(context.resumed),
             undoing=context.undoing,
+            at_most_once=context.at_most_once,
             memory_mb=self._limits.memory_mb,
             log_level=logging.getLogger().level,
             paths=[os.path.abspath(each) for each in sys.path],
         )
+
+
+def _print(source: str, text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        getattr(sys, source).write(text)
 
 
 async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
@@ -308,7 +280,3 @@ def _outcome(answer: Ending, context: NodeContext) -> Ended:
 def _late(seconds: float | None) -> Fail:
     bound = "it may" if seconds is None else f"{seconds:g} s"
     return Fail("timeout", f"the function took longer than {bound}", retryable=True, hint="raise limits.time_seconds")
-
-
-def _no_process(why: str) -> Lacking:
-    return Lacking("process_unavailable", f"no process could be started for a function: {why}", retryable=True)

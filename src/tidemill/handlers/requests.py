@@ -13,10 +13,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from tidemill.handlers.calling import time_ms
 from tidemill.handlers.contract import Fail, NodeContext
 from tidemill.security.fetcher import Call
 
-IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that nobody needs to tell repetitions apart."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 _JSON = msgspec.json.Encoder()
@@ -31,17 +32,18 @@ async def call_of(context: NodeContext) -> Call:
     if media_type:
         headers["content-type"] = media_type
     named = config.get("idempotency_header", IDEMPOTENCY_HEADER)
-    if named and method not in IDEMPOTENT:
+    keyed = bool(named) and method not in SAFE
+    if keyed:
         headers[named.lower()] = header_safe(context.effect_key)
     headers |= {name.lower(): value for name, value in (config.get("headers") or {}).items()}
-    seconds = config.get("timeout_seconds")
     return Call(
         url=with_query(config["url"], config.get("query") or {}),
         method=method,
         headers=headers,
         credentials=_credentials(config.get("auth") or {}),
         body=body,
-        total_ms=None if seconds is None else max(1, round(seconds * 1_000)),
+        repeatable=False if context.at_most_once else keyed or None,
+        total_ms=time_ms(config),
         bytes_max=config.get("max_bytes"),
         redirects_max=config.get("max_redirects"),
     )

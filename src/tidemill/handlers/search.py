@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.expressions.templates import is_template
 from tidemill.expressions.wording import kind_of
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.pipeline import source_rows
-from tidemill.handlers.ranking import Hit, rank, words
 from tidemill.handlers.tables import Row, Rows, read
 from tidemill.kernel.model import Flaw, NodeType
+
+if TYPE_CHECKING:
+    from tidemill.handlers.ranking import Hit
 
 DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000
@@ -26,6 +28,8 @@ _FIELD = {"type": "string", "minLength": 1}
 
 
 def _empty_query(config: Any) -> Iterator[Flaw]:
+    from tidemill.handlers.ranking import words
+
     query = config.get("query")
     if isinstance(query, str) and not is_template(query) and not words(query):
         yield Flaw("/query", "there is no word in the query", "letters and digits are words")
@@ -52,8 +56,8 @@ SEARCH = NodeType(
                     {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
                 ]
             },
-            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},
-            "min_score": {"type": "number", "minimum": 0},
+            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT},
+            "min_score": {"type": "number", "minimum": 0, "default": 0},
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -71,6 +75,9 @@ SEARCH = NodeType(
 
 async def search(context: NodeContext) -> Ended:
     """Rank, and give the best with their scores and places."""
+    # Its patterns know all scripts there are, and are compiled for whoever searches.
+    from tidemill.handlers.ranking import rank
+
     config: dict[str, Any] = context.config
     found: Rows | list[str]
     if "documents" in config:

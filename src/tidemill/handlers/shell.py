@@ -60,17 +60,27 @@ SHELL = NodeType(
                 "additionalProperties": {"type": "string"},
                 "maxProperties": 1_000,
             },
-            "inherit": {"type": "array", "items": {"type": "string", "pattern": _VARIABLE}, "maxItems": 100},
+            "inherit": {
+                "type": "array",
+                "items": {"type": "string", "pattern": _VARIABLE},
+                "maxItems": 100,
+                "default": [],
+            },
             "stdin": True,
-            "expect": _STATUSES,
-            "retry_on": _STATUSES,
-            "parse": {"enum": ["text", "json", "lines"]},
+            "expect": _STATUSES | {"default": [0]},
+            "retry_on": _STATUSES | {"default": []},
+            "parse": {"enum": ["text", "json", "lines"], "default": "text"},
             "limits": {
                 "type": "object",
                 "properties": {
                     "time_seconds": {"type": "number", "exclusiveMinimum": 0},
                     "memory_mb": {"type": "integer", "minimum": 1},
-                    "output_bytes": {"type": "integer", "minimum": 1, "maximum": OUTPUT_BYTES_MAX},
+                    "output_bytes": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": OUTPUT_BYTES_MAX,
+                        "default": OUTPUT_BYTES,
+                    },
                 },
                 "additionalProperties": False,
             },
@@ -190,7 +200,7 @@ def _check_status(finished: Finished, config: Mapping[str, Any], attempt: int) -
     if status in config.get("expect", (0,)):
         return
     last = _last_words(finished)
-    if memory_mb is not None and _EXHAUSTED.search(last):
+    if finished.taken_mb or (memory_mb is not None and _EXHAUSTED.search(last)):
         retryable = attempt <= OUT_OF_MEMORY_RETRIES
         message = f"the command needs more memory than the {memory_mb} MB that it may have{last}"
         raise Fail("out_of_memory", message, retryable=retryable, hint="raise limits.memory_mb", unknown_outcome=True)

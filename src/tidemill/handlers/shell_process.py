@@ -1,8 +1,8 @@
 """One command of the operating system, from its start to the end of everything it started.
 
-It runs in a process group of its own, without a shell between. The group ends with the command, with its time, with
-its attempt, and with this process, however that ends: the kernel sees to the last. What the command says is heard as
-it comes; of each stream the end is kept.
+It runs behind a warden, without a shell between. All that it has started ends with the command, with its time, with its
+attempt, and with this process, however that ends. What the command says is heard as it comes; of each stream the end
+is kept.
 """
 
 from __future__ import annotations
@@ -11,24 +11,19 @@ import asyncio
 import errno
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
 from tidemill.handlers.contract import Fail, Lacking
+from tidemill.handlers.wards import STREAMS, Lines, Order, Report, Ward, happens
 
 GRACE_MS = 2_000
 """How long a command whose time is up may take to end by itself."""
 CANCELLED_GRACE_MS = 500
 """The same for one that nobody waits for any more: it is gone before the next attempt begins."""
 DRAINING_MS = 1_000
-"""How long the rest of the output is waited for when the command is gone. A daemon may hold on to it for ever."""
-HEARD_BYTES = 65_536
-"""A line that is longer is heard in pieces."""
-STREAMS = {1: "stdout", 2: "stderr"}
-_WITHIN = 'ulimit -d "$1" && shift && exec "$@"'
+"""How long the rest of the output is waited for when the command is gone. A stranger may hold on to it for ever."""
 _NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR)
 
 Hear = Callable[[str, str], object]
@@ -47,11 +42,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     output_bytes: int
 
-    def started_as(self) -> list[str]:
-        """The program and its arguments; a bound on memory is set by a shell that then becomes the program."""
-        if self.memory_mb is None:
-            return list(self.argv)
-        return ["/bin/sh", "-c", _WITHIN, "sh", str(self.memory_mb * 1_024), self.program, *self.argv[1:]]
+    def order(self) -> Order:
+        """As the warden is told. No process may have more memory than all of them together."""
+        most = None if self.memory_mb is None else self.memory_mb << 20
+        return Order(
+            program=self.program,
+            argv=self.argv,
+            env=self.env,
+            data_bytes_max=most,
+            memory_bytes_max=most,
+        )
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -75,24 +75,61 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     stdout: Said
     stderr: Said
+    taken_mb: int = 0
+    """How much memory it had, if it was killed for that."""
 
 
 async def run(command: Command, hear: Hear) -> Ended:
     """Run a command to its end. Raises `Fail` when it cannot be started or takes too long."""
-    process = _Process(command, hear)
-    await process.start()
+    streams = {name: _Stream(name, command.output_bytes, hear) for name in STREAMS.values()}
     try:
-        return await process.ended()
+        ward = Ward(
+            command.order(),
+            lambda name, data: streams[name].add(data),
+            fed=command.stdin is not None,
+            cwd=command.cwd,
+        )
+    except (OSError, ValueError) as error:
+        raise _not_started(command, error) from error
+    try:
+        report = await _ended(ward, command)
     finally:
-        process.close()
+        await asyncio.shield(ward.end())
+        stdout, stderr = (stream.said() for stream in streams.values())
+    if report.error:
+        raise _not_started(command, OSError(report.error, os.strerror(report.error)))
+    return Ended(status=report.status, stdout=stdout, stderr=stderr, taken_mb=report.taken_bytes >> 20)
+
+
+async def _ended(ward: Ward, command: Command) -> Report:
+    """Wait for the end, and see to it that it comes."""
+    try:
+        await ward.start(command.stdin or b"")
+        if not await ward.ended(command.time_ms):
+            await _stop(ward, GRACE_MS)
+            raise _late(command.time_ms)
+    except asyncio.CancelledError:
+        await _stop(ward, CANCELLED_GRACE_MS)
+        raise
+    await happens(ward.silent, DRAINING_MS)
+    report = ward.report()
+    assert report is not None, "it has ended"
+    return report
+
+
+async def _stop(ward: Ward, grace_ms: int) -> None:
+    """Ask the whole group to end, and wait a moment before it is made to."""
+    ward.tell(signal.SIGTERM, group=True)
+    await ward.ended(grace_ms)
 
 
 class _Stream:
     """What is said on one stream: handed on line by line, and its last bytes kept."""
 
     def __init__(self, name: str, bytes_max: int, hear: Hear) -> None:
-        self._name, self._bytes_max, self._hear = name, bytes_max, hear
-        self._kept, self._line = bytearray(), bytearray()
+        self._lines = Lines(lambda text: hear(name, text))
+        self._bytes_max = bytes_max
+        self._kept = bytearray()
         self._cut = False
 
     def add(self, data: bytes) -> None:
@@ -101,151 +138,12 @@ class _Stream:
         if surplus > 0:
             self._cut = True
             del self._kept[:surplus]
-        self._line += data
-        whole = self._line.rfind(b"\n") + 1
-        self._say(len(self._line) if len(self._line) - whole > HEARD_BYTES else whole)
+        self._lines.add(data)
 
     def said(self) -> Said:
         """What is kept, once nothing more comes."""
-        self._say(len(self._line))
+        self._lines.rest()
         return Said(bytes(self._kept), self._cut)
-
-    def _say(self, size: int) -> None:
-        if size:
-            self._hear(self._name, self._line[:size].decode("utf-8", "replace"))
-            del self._line[:size]
-
-
-class _Listener(asyncio.SubprocessProtocol):
-    """What the loop tells about a process."""
-
-    def __init__(self, streams: Mapping[int, _Stream]) -> None:
-        self._streams = streams
-        self._open = {1, 2}
-        self.exited, self.silent = asyncio.Event(), asyncio.Event()
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self._streams[fd].add(data)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._open.discard(fd)
-        if not self._open:
-            self.silent.set()
-
-    def process_exited(self) -> None:
-        self.exited.set()
-
-
-class _Process:
-    """A command that runs."""
-
-    _transport: asyncio.SubprocessTransport
-
-    def __init__(self, command: Command, hear: Hear) -> None:
-        self._command = command
-        self._streams = {fd: _Stream(name, command.output_bytes, hear) for fd, name in STREAMS.items()}
-        self._listener = _Listener(self._streams)
-        self._lifeline: int | None = None
-
-    async def start(self) -> None:
-        command, loop = self._command, asyncio.get_running_loop()
-        theirs, self._lifeline = os.pipe()
-        nothing = command.stdin is None
-        try:
-            self._transport, _ = await loop.subprocess_exec(
-                lambda: self._listener,
-                *command.started_as(),
-                executable="/bin/sh" if command.memory_mb is not None else command.program,
-                stdin=asyncio.subprocess.DEVNULL if nothing else asyncio.subprocess.PIPE,
-                cwd=command.cwd,
-                env=command.env,
-                start_new_session=True,
-                pass_fds=(theirs,),
-            )
-            _tie(theirs, self._transport.get_pid())
-        except BaseException as error:
-            self._let_go()
-            if isinstance(error, (OSError, ValueError)):
-                raise _not_started(command, error) from error
-            raise
-        finally:
-            os.close(theirs)
-        if not nothing:
-            self._feed(command.stdin or b"")
-
-    async def ended(self) -> Ended:
-        """Wait for the end, and see to it that it comes."""
-        time_ms = self._command.time_ms
-        try:
-            if not await _happens(self._listener.exited, time_ms):
-                await self._stop(GRACE_MS)
-                raise _late(time_ms)
-        except asyncio.CancelledError:
-            await self._stop(CANCELLED_GRACE_MS)
-            raise
-        self._signal(signal.SIGKILL)  # What it has left running would hold on to its output and its folder.
-        await _happens(self._listener.silent, DRAINING_MS)
-        status = self._transport.get_returncode()
-        assert status is not None, "it has exited"
-        stdout, stderr = (self._streams[fd].said() for fd in STREAMS)
-        return Ended(status=status, stdout=stdout, stderr=stderr)
-
-    def close(self) -> None:
-        """Make sure that nothing of it is left."""
-        self._signal(signal.SIGKILL)
-        for stream in self._streams.values():
-            stream.said()
-        self._transport.close()
-        self._let_go()
-
-    async def _stop(self, grace_ms: int) -> None:
-        """Ask the whole group to end, and wait a moment before it is made to."""
-        self._signal(signal.SIGTERM)
-        if await _happens(self._listener.exited, grace_ms):
-            return
-        self._signal(signal.SIGKILL)
-        await _happens(self._listener.exited, DRAINING_MS)
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._transport.get_pid(), number)
-
-    def _feed(self, data: bytes) -> None:
-        pipe = self._transport.get_pipe_transport(0)
-        assert isinstance(pipe, asyncio.WriteTransport)
-        pipe.write(data)
-        pipe.write_eof()
-
-    def _let_go(self) -> None:
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-
-
-def _tie(lifeline: int, group: int) -> None:
-    """Have the kernel kill a group when this process, which alone holds the other end of the pipe, is gone.
-
-    It is also the first to go when the machine runs out of memory.
-    """
-    if sys.platform == "linux":
-        import fcntl
-
-        # A short command may be gone already.
-        with suppress(OSError):
-            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -group)
-            fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-            with open(f"/proc/{group}/oom_score_adj", "w") as score:
-                score.write("1000")
-
-
-async def _happens(event: asyncio.Event, within_ms: int | None) -> bool:
-    try:
-        async with asyncio.timeout(None if within_ms is None else within_ms / 1_000):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _late(time_ms: int | None) -> Fail:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemill.expressions.conditions import parse_condition
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.jq import PROGRAM_MAX
+from tidemill.expressions.jq import PROGRAM_MAX, check_jq
 from tidemill.expressions.moments import check_forms, check_zone
 from tidemill.expressions.patterns import compile_pattern
 from tidemill.expressions.schema import compile_schema
@@ -28,6 +28,8 @@ JQ_SECONDS = 30
 JQ_SECONDS_MAX = 300
 
 Step = dict[str, Any]
+
+ROW_HINT = "the row is called output: output.FIELD; besides, there are inputs, ctx.NODE.output, iteration and run"
 
 _FIELD = {"type": "string", "minLength": 1}
 _FIELDS = {"type": "array", "items": _FIELD, "minItems": 1, "maxItems": FIELDS_MAX}
@@ -148,6 +150,16 @@ def flaws(config: Any, http: NodeType) -> Iterator[Flaw]:
             yield from _http_flaws(step, path, http) if step["step"] == "http_request" else _own_flaws(step, path)
 
 
+def program_flaws(config: Any) -> Iterator[Flaw]:
+    """Report programs that cannot be compiled; for whoever publishes, since a run finds out where it is safe."""
+    steps = config["pipeline"]
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        program = step.get("program") if isinstance(step, dict) and step["step"] == "jq_transform" else None
+        if isinstance(program, str) and not is_template(program):
+            for flaw in _tried(partial(check_jq, program), f"/pipeline/{number}/program"):
+                yield Flaw(flaw.path, f"step {number + 1} (jq_transform): {flaw.message}", flaw.hint)
+
+
 def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[Flaw]:
     if "params" in step and "query" in step:
         yield Flaw(f"{path}/params", "params and query are the same", "leave one of them out")
@@ -172,7 +184,8 @@ def _condition_flaws(step: Step, path: str) -> Iterator[Flaw]:
     if holds_template(step["condition"]):
         return
     _, problems = parse_condition(step["condition"], f"{path}/condition")
-    yield from (Flaw(each.path, each.message, each.hint) for each in problems)
+    for each in problems:
+        yield Flaw(each.path, each.message, ROW_HINT if each.code == "condition_unknown_name" else each.hint)
 
 
 def holds_template(value: Any) -> bool:

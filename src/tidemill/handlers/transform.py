@@ -14,7 +14,6 @@ import msgspec
 from tidemill.expressions.chores import Find
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import Carrier
-from tidemill.expressions.jsonpath_reach import is_light
 from tidemill.expressions.leaf import is_small
 from tidemill.expressions.templates import is_template
 from tidemill.expressions.wording import kind_of, pointer
@@ -117,6 +116,7 @@ def _extract(given: Any, source: Any) -> Extract:
 
 async def _found(name: str, extract: Extract, carrier: Carrier) -> Any:
     """Give the one value at a place, or the list of all values where a query can find several."""
+    from tidemill.expressions.jsonpath_reach import is_light
     from tidemill.expressions.jsonpath_syntax import read_query
 
     query = read_query(extract.path)

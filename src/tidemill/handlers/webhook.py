@@ -15,10 +15,18 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
-from tidemill.expressions.templates import is_template
-from tidemill.handlers.answers import EXPECT_SCHEMA, HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_status, failure
+from tidemill.handlers.answers import check_status, failure
+from tidemill.handlers.calling import (
+    EXPECT_SCHEMA,
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    header_flaws,
+    object_schema,
+    time_ms,
+    url_flaws,
+    written_flaws,
+)
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http import header_flaws, url_flaws
 from tidemill.kernel.model import Flaw, NodeType
 from tidemill.security.egress import CallFailed
 from tidemill.security.fetcher import Call, Fetcher
@@ -31,8 +39,7 @@ def _flaws(config: Any) -> Iterator[Flaw]:
     yield from url_flaws(config.get("url"))
     yield from header_flaws(config.get("headers"))
     for key in _keys(config):
-        if isinstance(key, str) and not is_template(key):
-            yield Flaw("/secret", "a key must not stand in a document", "write {{ secrets.NAME }}")
+        yield from written_flaws(key, "/secret", "key")
 
 
 WEBHOOK = NodeType(
@@ -42,25 +49,17 @@ WEBHOOK = NodeType(
     description="Sends a signed message to a URL.",
     secret_fields=("url", "headers", "secret"),
     check=_flaws,
-    config_schema={
-        "type": "object",
-        "properties": {
-            "url": {"type": "string", "minLength": 1},
-            "type": {"type": "string", "minLength": 1, "maxLength": 200},
-            "data": True,
-            "secret": {"anyOf": [_KEY, {"type": "array", "items": _KEY, "minItems": 1, "maxItems": KEYS_MAX}]},
-            "headers": HEADERS_SCHEMA,
-            "expect": EXPECT_SCHEMA,
-            "timeout_seconds": TIMEOUT_SCHEMA,
-        },
-        "required": ["url", "type", "secret"],
-        "additionalProperties": False,
-    },
-    output_schema={
-        "type": "object",
-        "properties": {"id": {"type": "string"}, "status": {"type": "integer"}},
-        "additionalProperties": False,
-    },
+    config_schema=object_schema(
+        ("url", "type", "secret"),
+        url={"type": "string", "minLength": 1},
+        type={"type": "string", "minLength": 1, "maxLength": 200},
+        data=True,
+        secret={"anyOf": [_KEY, {"type": "array", "items": _KEY, "minItems": 1, "maxItems": KEYS_MAX}]},
+        headers=HEADERS_SCHEMA,
+        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
+        timeout_seconds=TIMEOUT_SCHEMA,
+    ),
+    output_schema=object_schema((), id={"type": "string"}, status={"type": "integer"}),
 )
 
 
@@ -71,7 +70,7 @@ def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms)
         moment = now_ms()
         message_id = "msg_" + hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
         try:
-            call = _call(context.config, message_id, moment)
+            call = _call(context, message_id, moment)
             answer = await fetcher.fetch(call)
         except CallFailed as error:
             raise failure(error) from error
@@ -86,7 +85,8 @@ def _keys(config: Any) -> list[Any]:
     return keys if isinstance(keys, list) else [keys]
 
 
-def _call(config: dict[str, Any], message_id: str, now_ms: int) -> Call:
+def _call(context: NodeContext, message_id: str, now_ms: int) -> Call:
+    config: dict[str, Any] = context.config
     happened = datetime.fromtimestamp(now_ms / 1_000, UTC).isoformat(timespec="milliseconds")
     body = msgspec.json.encode({"type": config["type"], "timestamp": happened, "data": config.get("data")})
     try:
@@ -95,12 +95,12 @@ def _call(config: dict[str, Any], message_id: str, now_ms: int) -> Call:
         problem = refusal.problems[0]
         raise Fail(problem.code, problem.message, hint=problem.hint) from None
     given = {name.lower(): value for name, value in (config.get("headers") or {}).items()}
-    seconds = config.get("timeout_seconds")
     return Call(
         url=config["url"],
         method="POST",
         headers={"content-type": "application/json", **given, **signed},
         body=body,
-        total_ms=None if seconds is None else max(1, round(seconds * 1_000)),
+        repeatable=not context.at_most_once,
+        total_ms=time_ms(config),
         redirects_max=0,
     )

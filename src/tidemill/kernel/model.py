@@ -149,6 +149,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_bytes: int | None = None
 
 
+RETENTION_DAYS = 30.0
+"""How long finished runs are kept where nobody says."""
+
+
 class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long finished runs are kept in the store; what the document does not say is left to the engine."""
 

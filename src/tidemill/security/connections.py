@@ -6,8 +6,7 @@ They are those of `wire`, without the requests. Everything that goes wrong with 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -74,16 +73,12 @@ class Dialer:
 
         self.egress.check_host(host, port)
         with _told(host):
-            backend = wire.CheckedBackend(self.egress, self._resolver or wire.resolve)
-            return Connection(await backend.connect_tcp(host, port), host)
+            connector = wire.Connector(self.egress, self._resolver or wire.resolve)
+            return Connection(await connector.connect(host, port), host)
 
 
-@contextmanager
-def _told(host: str) -> Iterator[None]:
+def _told(host: str) -> AbstractContextManager[None]:
     """Say in our words what the library says."""
     from tidemill.security import wire
 
-    try:
-        yield
-    except wire.ERRORS as error:
-        raise wire.failed(error, host) from error
+    return wire.told(host)

@@ -7,6 +7,7 @@ with a port if need be. What is refused here is a `CallFailed`, like everything 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from ipaddress import ip_network
@@ -20,6 +21,8 @@ from tidemill.security.addresses import Address, Network
 
 PORTS = frozenset({80, 443})
 SCHEMES = {"http": 80, "https": 443}
+_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?")
+_PLAIN = re.compile(r"([^:\[\]]+)(?::(.+))?")
 _GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
 
 
@@ -150,14 +153,11 @@ def read_entry(text: str) -> Entry:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Host and port of an entry; an IPv6 address with a port stands in brackets."""
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, rest.removeprefix(":")
-    if text.count(":") > 1:
+    """Host and port of an entry, both empty if it has neither; an IPv6 address with a port stands in brackets."""
+    if text.count(":") > 1 and not text.startswith("["):
         return text, ""
-    host, _, port = text.partition(":")
-    return host, port
+    found = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
+    return (found[1], found[2] or "") if found else ("", "")
 
 
 def _named(host: str, text: str) -> tuple[str, Network | None]:

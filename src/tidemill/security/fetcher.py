@@ -50,6 +50,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     credentials: Mapping[str, str] = {}
     """Headers for the origin of the URL and no other."""
     body: bytes = b""
+    repeatable: bool | None = None
+    """Whether it may be sent again when it got lost, as one with a key may; None goes by the method."""
     total_ms: int | None = None
     bytes_max: int | None = None
     redirects_max: int | None = None
@@ -164,26 +166,36 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
     url: httpx2.URL
     headers: dict[str, str]
     body: bytes
+    repeatable: bool | None
 
     def request(self) -> httpx2.Request:
         import httpx2
 
+        from tidemill.security import wire
+
         headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
-        return httpx2.Request(self.method, self.url, headers=headers, content=self.body)
+        extensions = {wire.REPEATABLE: self.repeatable}
+        return httpx2.Request(self.method, self.url, headers=headers, content=self.body, extensions=extensions)
 
     def towards(self, location: str, status: int) -> _Hop:
         """The request that a redirect asks for. Another origin gets neither credentials, nor headers, nor the body."""
-        url, headers = _joined(self.url, location), self.headers
+        url, headers, repeatable = _joined(self.url, location), self.headers, self.repeatable
         same = origin(url) == origin(self.url)
         if not same:
+            repeatable = without_key(repeatable)
             headers = {name: value for name, value in headers.items() if name in HARMLESS}
         if status in REPEATING or self.method in ("GET", "HEAD"):
             if self.body and not same:
                 message = f"{shown(str(self.url))} wants the body to be sent to {url.host}"
                 raise CallFailed("egress_refused", message, hint="call the other host itself, if it is meant")
-            return _Hop(method=self.method, url=url, headers=headers, body=self.body)
+            return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
         headers = {name: value for name, value in headers.items() if name != "content-type"}
-        return _Hop(method="GET", url=url, headers=headers, body=b"")
+        return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
+
+
+def without_key(repeatable: bool | None) -> bool | None:
+    """What is left of a call's leave to be repeated when its key is not sent along."""
+    return False if repeatable is False else None
 
 
 def _first(call: Call) -> _Hop:
@@ -195,7 +207,7 @@ def _first(call: Call) -> _Hop:
         if small in OWN:
             raise CallFailed("request_invalid", f"the header {small} belongs to the connection and cannot be set")
         headers[small] = value
-    return _Hop(method=call.method, url=read_url(call.url), headers=headers, body=call.body)
+    return _Hop(method=call.method, url=read_url(call.url), headers=headers, body=call.body, repeatable=call.repeatable)
 
 
 _URL_HINT = "see its host and its port; special characters in a value are written with percent signs"

@@ -1,8 +1,8 @@
 """Making sure that a secret's value is not in what an attempt leaves behind: errors, results, log lines, live frames.
 
 A value is looked for as it is and in the forms that software likes to give it: line by line, escaped as JSON or Python,
-in a URL, in hex, and in base64, alone or within something longer. What a handler encrypts, splits or spells backwards
-is beyond this.
+in a URL, in hex, and in base64, alone or within something longer. What a handler encrypts, compresses, splits or spells
+backwards is beyond this.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from tidemill.security.secrets import MASKED
+from tidemill.security.secrets import MASKED, VALUE_MIN
 
-VALUE_MIN = 4
-"""Shorter values are not masked: they stand in every other word."""
 PIECE_MIN = 8
 """Shorter lines of a value, and encodings, are not looked for by themselves."""
+WINDOW_BYTES = 262_144
+"""How much of a file is looked through at once."""
 
 
 class Mask:
@@ -43,8 +43,32 @@ class Mask:
         return text
 
     def is_in(self, text: bytes) -> bool:
-        """Whether a JSON text holds any of the values."""
+        """Whether a JSON text, or a file, holds any of the values."""
         return any(form in text for form in self._encoded)
+
+    def content(self, data: bytes) -> bytes:
+        """Mask what a file holds: a star for each byte, so that everything else stays where it was."""
+        left = bytearray(data)
+        for form in self._encoded:
+            at = data.find(form)
+            while at >= 0:
+                left[at : at + len(form)] = b"*" * len(form)
+                at = data.find(form, at + 1)
+        return bytes(left)
+
+    async def chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same for a file that comes bit by bit; a value that lies across two bits is found too."""
+        reach = max(map(len, self._encoded), default=1) - 1
+        # The first `done` bytes of the window were given away already; they tell what a value begins in.
+        window, done = bytearray(), 0
+        async for chunk in chunks:
+            window += chunk
+            sure = len(window) - reach
+            if sure - done >= WINDOW_BYTES:
+                yield self.content(bytes(window))[done:sure]
+                done = min(sure, reach)
+                del window[: sure - done]
+        yield self.content(bytes(window))[done:]
 
     def value(self, value: Any) -> Any:
         """Mask a JSON value: its strings and keys, and numbers that spell a secret."""

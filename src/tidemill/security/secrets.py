@@ -16,6 +16,8 @@ from tidemill.errors import Unavailable
 
 PREFIX = "TIDEMILL_SECRET_"
 VALUE_BYTES_MAX = 65_536
+VALUE_MIN = 4
+"""A shorter value stands in every other word, so that it could not be masked; nobody is given it."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 
 
@@ -93,6 +95,8 @@ class Disclosed(Mapping[str, str]):
                 raise KeyError(name)
             if not known:
                 raise SecretUnusable(f"the secret {name} is empty")
+            if len(known.strip()) < VALUE_MIN:
+                raise SecretUnusable(f"the secret {name} is shorter than {VALUE_MIN} characters and cannot be masked")
             self.values_seen[name] = known
         return known
 

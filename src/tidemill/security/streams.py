@@ -15,6 +15,14 @@ import httpcore2
 AHEAD_BYTES_MAX = 262_144
 
 
+class HandshakeFailed(httpcore2.ConnectError):
+    """The line is there, and does not become a secure one."""
+
+
+class HandshakeTimeout(httpcore2.ConnectTimeout):
+    """The same, because the peer says nothing."""
+
+
 class Line(asyncio.Protocol):
     """What has come in and was not read yet, and whether more can be sent."""
 
@@ -22,6 +30,8 @@ class Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.sent = self.received = 0
+        """Bytes in either direction so far, so that one can tell what came of a request that failed."""
         self.ended = False
         self.error: Exception | None = None
         self._paused = False
@@ -33,6 +43,7 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+        self.received += len(data)
         if len(self.data) > AHEAD_BYTES_MAX:
             self.transport.pause_reading()
         self._wake()
@@ -68,6 +79,7 @@ class Line(asyncio.Protocol):
         """Send, and wait while too much is under way."""
         if self.ended:
             raise self.error or ConnectionResetError("the peer has closed the connection")
+        self.sent += len(data)
         self.transport.write(data)
         while self._paused:
             await self._change()
@@ -91,6 +103,11 @@ class LoopStream(httpcore2.AsyncNetworkStream):
 
     def __init__(self, line: Line) -> None:
         self._line = line
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were sent and received."""
+        return self._line.sent, self._line.received
 
     async def read(
         self,
@@ -130,7 +147,7 @@ class LoopStream(httpcore2.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
-    ) -> httpcore2.AsyncNetworkStream:
+    ) -> LoopStream:
         """Go on encrypted, with a peer that proves to be who it was called as."""
         line, loop = self._line, asyncio.get_running_loop()
         try:
@@ -139,9 +156,9 @@ class LoopStream(httpcore2.AsyncNetworkStream):
         except BaseException as error:
             line.transport.abort()
             if isinstance(error, TimeoutError):
-                raise httpcore2.ConnectTimeout(str(error)) from error
+                raise HandshakeTimeout(str(error)) from error
             if isinstance(error, OSError):
-                raise httpcore2.ConnectError(str(error)) from error
+                raise HandshakeFailed(str(error)) from error
             raise
         assert secure is not None
         line.transport = secure

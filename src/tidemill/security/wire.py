@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import httpcore2
@@ -23,14 +23,16 @@ from tidemill.security import addresses
 from tidemill.security.addresses import Address
 from tidemill.security.bodies import read_body
 from tidemill.security.egress import SCHEMES, TOO_SLOW, CallFailed, Egress, Limits
-from tidemill.security.pool import Pool
-from tidemill.security.streams import connected
+from tidemill.security.pool import Connection, Pool
+from tidemill.security.streams import HandshakeFailed, HandshakeTimeout, LoopStream, connected
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
 
 ADDRESSES_MAX = 8
 HEADER_TOO_LONG = 431
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+REPEATABLE = "repeatable"
+"""The extension of a request that says whether it may be sent again; without one its method does."""
 _UNPACKED = frozenset({b"content-encoding", b"content-length"})
 
 
@@ -40,23 +42,16 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return [str(place[0]) for *_, place in found]
 
 
-class CheckedBackend(httpcore2.AsyncNetworkBackend):
+class Connector:
     """Opens connections, to checked addresses only."""
 
     def __init__(self, egress: Egress, resolver: Resolver) -> None:
         self._egress, self._resolver = egress, resolver
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
-        local_address: str | None = None,
-        socket_options: Iterable[SocketOption] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
+    async def connect(self, host: str, port: int, seconds: float | None = None) -> LoopStream:
         """Connect to the first address that answers; all of them together have the time of one connection."""
-        seconds = self._egress.limits.connect_ms / 1_000
-        seconds = seconds if timeout is None else min(seconds, timeout)
+        longest = self._egress.limits.connect_ms / 1_000
+        seconds = longest if seconds is None else min(longest, seconds)
         try:
             async with asyncio.timeout(seconds):
                 found = await self._resolved(host, port)
@@ -65,18 +60,6 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         except TimeoutError as error:
             message = f"{host} did not accept a connection within {seconds:g} s"
             raise CallFailed("connection_failed", message, retryable=True, unsent=True) from error
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
-        socket_options: Iterable[SocketOption] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        """Nothing on this machine is called by its path."""
-        raise CallFailed("egress_refused", "a socket of this machine is not called")
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     async def _resolved(self, host: str, port: int) -> list[Address]:
         address = addresses.literal(host)
@@ -93,7 +76,7 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
         return parsed
 
-    async def _connected(self, found: list[Address], port: int, seconds: float) -> httpcore2.AsyncNetworkStream:
+    async def _connected(self, found: list[Address], port: int, seconds: float) -> LoopStream:
         *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
         for address in others:
             with suppress(TimeoutError, httpcore2.ConnectError):
@@ -107,7 +90,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._egress = egress
-        self._pool = Pool(tls or httpx2.create_ssl_context(), CheckedBackend(egress, resolver))
+        self._pool = Pool(tls or httpx2.create_ssl_context(), Connector(egress, resolver).connect)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer with a body that is decompressed already, as far as it keeps within the limits."""
@@ -125,15 +108,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             content=request.stream,
             extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
         )
-        connection = await self._pool.take(wanted.url)
+        repeatable = isinstance(request.stream, httpx2.ByteStream) and _may_be_repeated(request)
+        connection, answer = await self._sent(wanted, host, repeatable=repeatable)
         give_back = partial(self._pool.put_back, wanted.url, connection)
-        try:
-            answer = await connection.handle_async_request(wanted)
-        except BaseException as error:
-            await give_back()
-            if isinstance(error, ERRORS):
-                raise failed(error, host) from error
-            raise
         headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
         response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
         if sum(len(name) + len(value) for name, value in answer.headers) > limits.header_bytes_max:
@@ -142,9 +119,48 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             raise CallFailed("response_too_large", message)
         return response
 
+    async def _sent(
+        self, wanted: httpcore2.Request, host: str, *, repeatable: bool
+    ) -> tuple[Connection, httpcore2.Response]:
+        """Send a request, and once more on a new connection where a kept one has died of it and that does no harm."""
+        fresh, seconds = False, wanted.extensions["timeout"].get("connect")
+        while True:
+            with told(host):
+                connection = await self._pool.take(wanted.url, seconds, fresh=fresh)
+            try:
+                return connection, await connection.handle_async_request(wanted)
+            except BaseException as error:
+                await self._pool.put_back(wanted.url, connection)
+                if not isinstance(error, ERRORS):
+                    raise
+                if not _was_stale(connection, error) or not (repeatable or connection.unsent):
+                    raise failed(error, host, _spoken_plainly(wanted, connection)) from error
+                fresh = True
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._pool.close()
+
+
+def _may_be_repeated(request: httpx2.Request) -> bool:
+    """Whether it makes no difference if a request is carried out twice (RFC 9110, 9.2.2)."""
+    said: bool | None = request.extensions.get(REPEATABLE)
+    return request.method in IDEMPOTENT if said is None else said
+
+
+def _was_stale(connection: Connection, error: Exception) -> bool:
+    """Whether a kept connection was dead already: it ended before a byte of the answer came (RFC 9112, 9.3.1)."""
+    died = isinstance(error, httpcore2.NetworkError | httpcore2.RemoteProtocolError)
+    return died and connection.used and connection.unanswered
+
+
+def _spoken_plainly(wanted: httpcore2.Request, connection: Connection) -> str:
+    """A hint for whoever has called a port without TLS, as far as that may have been the mistake."""
+    if wanted.url.scheme == b"https" or connection.used:
+        return ""
+    if connection.unread.startswith(_ALERT):
+        return "it speaks TLS at this port: begin the URL with https://"
+    return "if it speaks TLS at this port, begin the URL with https://" if connection.unanswered else ""
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -180,16 +196,28 @@ def _is_encoding(name: bytes) -> bool:
     return name.lower() == b"content-encoding"
 
 
+_NO_TLS = "this port does not seem to speak TLS: see the port, or call it with http:// (a mail server with starttls)"
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
+"""What is wrong with bytes that are no TLS at all, as various versions of OpenSSL say it."""
+_ALERT = b"\x15\x03"
+"""How an alert of TLS begins, which is what its speakers answer to anything else."""
+_CERTIFICATE = "see the certificate of the server, and which authorities this machine trusts"
 _NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
-def failed(error: Exception, host: str) -> CallFailed:
+def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
     """What the library says, in our words."""
     below = error.__cause__
     if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        hint = "see the certificate of the server, and which authorities this machine trusts"
+        hint = _NO_TLS if below.reason in _NOT_TLS else _CERTIFICATE
         return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(below)}", hint=hint)
+    if isinstance(error, HandshakeTimeout):
+        message = f"{host} did not begin to encrypt in time"
+        return CallFailed("timeout", message, retryable=True, hint=_NO_TLS, unsent=True)
+    if isinstance(error, HandshakeFailed):
+        message = f"{host} has hung up instead of encrypting"
+        return CallFailed("connection_failed", message, retryable=True, hint=_NO_TLS, unsent=True)
     if isinstance(error, httpcore2.TimeoutException):
         return CallFailed("timeout", f"{host} did not answer in time", retryable=True, hint=TOO_SLOW)
     if isinstance(error, httpcore2.ConnectError):
@@ -198,7 +226,16 @@ def failed(error: Exception, host: str) -> CallFailed:
         return CallFailed("request_invalid", f"the request cannot be sent: {error}")
     if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
         return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
-    return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True)
+    return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True, hint=hint)
+
+
+@contextmanager
+def told(host: str) -> Iterator[None]:
+    """Say in our words what the library says."""
+    try:
+        yield
+    except ERRORS as error:
+        raise failed(error, host) from error
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -164,6 +164,7 @@ class LeasesLost(Value, frozen=True, kw_only=True):
 class StatementRefused(Value, frozen=True, kw_only=True):
     """A statement failed, or came out otherwise than when it was rehearsed; nothing was written."""
 
+    statement: Statement
     message: str
     changed: bool = False
     """It did work, with another answer: rehearse it again."""
@@ -331,8 +332,10 @@ class Store(Protocol):
         """How many rows have all terms, counted up to `at_most`."""
         ...
 
-    def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
-        """Committed records from `after`+1 on, each once and in order, and live frames as they pass by.
+    def follow(
+        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
+        """Committed records from `after`+1 on, each once and in order, and live frames as they pass by if `live`.
 
         `breath` is awaited whenever there is nothing more to give: who need not know at once wakes up less often.
 
@@ -342,7 +345,10 @@ class Store(Protocol):
         ...
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
-        """Show live frames to current followers; they are never stored."""
+        """Show live frames to current followers, in whatever process; they are never stored.
+
+        Nobody waits for a follower that does not read, and a frame that is too large for it may be left out.
+        """
         ...
 
     async def jobs(self, stream: Stream) -> list[JobView]:

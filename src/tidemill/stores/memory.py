@@ -117,7 +117,7 @@ class MemoryStore:
         if commit.expected is not None and commit.expected != len(log.records):
             return VersionConflict(version=len(log.records))
         if commit.statements:
-            return StatementRefused(message="this store has no statements")
+            return StatementRefused(statement=commit.statements[0], message="this store has no statements")
         if commit.records:
             log.records.extend(commit.records)
             self._bells.ring(commit.stream)
@@ -261,9 +261,11 @@ class MemoryStore:
             table = self._tables.get((tenant, kind)) or Table()
             return table.count(terms, at_most)
 
-    async def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
+    async def follow(
+        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
         """Records are read from the stream itself, so only live frames need a queue, and it may overflow."""
-        ring: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX)
+        ring: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX if live else 0)
         with self._lock:
             self._live.setdefault(stream, []).append(ring)
         try:
@@ -348,3 +350,10 @@ class MemoryStore:
 
 async def _real_sleep(ms: float) -> None:
     await asyncio.sleep(ms / 1000)
+
+
+class SharedMemoryStore(MemoryStore):
+    """A store in memory with a name: it lives as long as the process, whoever opens and closes it."""
+
+    async def close(self) -> None:
+        """Stay open for the others."""

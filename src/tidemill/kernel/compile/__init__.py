@@ -6,7 +6,7 @@ below is the order in which an author wants to hear about mistakes: shape, types
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidemill.errors import Problem
@@ -41,21 +41,20 @@ class Compiled(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def compile_document(raw: Json, types: Types) -> Compiled:
+def compile_document(raw: Json, types: Types, in_vain: Sequence[str] = ()) -> Compiled:
     """Compile a document against the registered node types, each with all its major versions.
 
-    Raises Rejected with every problem at once.
+    `in_vain` says in sentences which others were offered and cannot be used. Raises Rejected with all problems at once.
     """
     with paused_collector():
-        return _compiled(raw, types)
+        return _compiled(raw, TypeTable(types, in_vain))
 
 
-def _compiled(raw: Json, types: Types) -> Compiled:
+def _compiled(raw: Json, table: TypeTable) -> Compiled:
     draft = draft_of(raw)
     if not draft.nodes:
         draft.found.refuse()
     clauses = settle_conditions(draft)
-    table = TypeTable(types)
     node_types = find_types(draft, table)
     undoing = find_compensator_types(draft, table)
     exits = find_exits(draft, node_types)

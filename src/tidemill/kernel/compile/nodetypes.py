@@ -16,12 +16,15 @@ from tidemill.kernel.model import Flaw, Json, NodeType
 
 Types = Mapping[str, Sequence[NodeType]]
 
+IN_VAIN_MAX = 3
+"""Offers that came to nothing of which a problem speaks."""
+
 
 class TypeTable:
     """The described types, by the names that documents use; a few names come very often, so answers are kept."""
 
-    def __init__(self, types: Types) -> None:
-        self.types = types
+    def __init__(self, types: Types, in_vain: Sequence[str] = ()) -> None:
+        self.types, self._in_vain = types, in_vain
         self.known: dict[str, NodeType | None] = {}
         self.schemas: dict[str, Schema] = {}
 
@@ -45,6 +48,9 @@ class TypeTable:
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
             hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
+            if self._in_vain:
+                told = "; ".join(shown(each, 300) for each in self._in_vain[:IN_VAIN_MAX])
+                hint += f"; or it is one of those: {told}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(self, draft: Draft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str) -> None:

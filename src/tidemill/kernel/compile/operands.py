@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from tidemill.expressions.cel_syntax import Chain
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.expectations import Kinds, Lacking, expected
-from tidemill.expressions.fitting import misfits
 from tidemill.kernel.document.clauses import Use
 from tidemill.kernel.document.normal import Draft
 from tidemill.kernel.model import Json, NodeType
+
+if TYPE_CHECKING:
+    from tidemill.expressions.cel_syntax import Chain
 
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
 _RUN = {
@@ -64,6 +66,11 @@ def _is_plain(node: Mapping[str, Json]) -> bool:
 
 def check_operands(draft: Draft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
     """Record the conditions that can never be decided, whatever the values are."""
+    if not any(clauses.values()):
+        return
+    # It knows every kind of condition, and most documents have one or none.
+    from tidemill.expressions.fitting import misfits
+
     known = _Known(draft, types)
     for number, uses in clauses.items():
         place, name = draft.place(number), str(draft.nodes[number].get("id"))

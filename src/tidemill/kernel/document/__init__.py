@@ -14,12 +14,22 @@ from tidemill.kernel.document.collector import paused_collector
 from tidemill.kernel.document.jsontext import read_json
 from tidemill.kernel.document.normal import draft_of
 from tidemill.kernel.document.values import has_lone_surrogate
-from tidemill.kernel.document.yamltext import read_yaml
 from tidemill.kernel.model import Json
 
 BYTES_MAX = 64 * 1024 * 1024
 
 Format = Literal["yaml", "json"]
+
+
+def format_of(suffix: str) -> Format | None:
+    """The language that the end of a file's name promises, if any."""
+    match suffix.lower():
+        case ".json":
+            return "json"
+        case ".yaml" | ".yml":
+            return "yaml"
+        case _:
+            return None
 
 
 def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:  # noqa: A002
@@ -33,7 +43,7 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
             case "json":
                 value = read_json(source)
             case "yaml":
-                value = read_yaml(source)
+                value = _read_yaml(source)
             case None:
                 value = _read_either(source)
     if not isinstance(value, dict):
@@ -67,16 +77,23 @@ def _decoded(text: bytes | str, bytes_max: int) -> str:
         raise rejected("not_utf8", problem, hint="save the file as UTF-8") from None
 
 
+def _read_yaml(text: str) -> Json:
+    # The parser is imported with the first text that needs it: documents that are stored are read without.
+    from tidemill.kernel.document.yamltext import read_yaml
+
+    return read_yaml(text)
+
+
 def _read_either(text: str) -> Json:
     """JSON when it begins like JSON and is; almost all JSON is YAML too, but reads ten times as fast as JSON."""
     if not text.lstrip().startswith(("{", "[")):
-        return read_yaml(text)
+        return _read_yaml(text)
     try:
         return read_json(text)
     except Rejected as refusal:
         if refusal.code != "json_syntax":
             raise
         try:
-            return read_yaml(text)
+            return _read_yaml(text)
         except Rejected:
             raise refusal from None

@@ -20,10 +20,10 @@ RECORDS_AHEAD_MAX = 4_096
 class Feed:
     """What one follower has not been given yet. `version` is that of the last record which is here or was given."""
 
-    __slots__ = ("live", "records", "stale", "version")
+    __slots__ = ("live", "records", "stale", "version", "wants_live")
 
-    def __init__(self, after: int) -> None:
-        self.version = after
+    def __init__(self, after: int, wants_live: bool) -> None:
+        self.version, self.wants_live = after, wants_live
         self.records: deque[bytes] = deque()
         self.live: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX)
         self.stale = True
@@ -62,11 +62,11 @@ class Feeds:
     def __init__(self) -> None:
         self._feeds: dict[Stream, list[Feed]] = {}
 
-    def __contains__(self, stream: Stream) -> bool:
-        return stream in self._feeds
+    def has_live(self, stream: Stream) -> bool:
+        return any(feed.wants_live for feed in self._feeds.get(stream, ()))
 
-    def add(self, stream: Stream, after: int) -> Feed:
-        feed = Feed(after)
+    def add(self, stream: Stream, after: int, *, live: bool) -> Feed:
+        feed = Feed(after, live)
         self._feeds.setdefault(stream, []).append(feed)
         return feed
 
@@ -83,7 +83,10 @@ class Feeds:
 
     def told(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
         for feed in self._feeds.get(stream, ()):
-            feed.live.extend((version, body) for body in frames)
+            if feed.wants_live:
+                feed.live.extend((version, body) for body in frames)
+                # Another process may have written what they stand behind.
+                feed.stale = feed.stale or version > feed.version
 
     def others_wrote(self) -> None:
         """What they wrote may concern anybody."""

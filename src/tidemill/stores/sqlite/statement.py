@@ -25,10 +25,8 @@ ANSWER_BYTES_MAX = 4_194_304
 TIME_MAX_MS = 2_000
 """A statement holds up every other commit of its store."""
 PROGRESS_STEPS = 10_000
-OTHERWISE = (
-    "it came out otherwise than when it was rehearsed: somebody was quicker, or it asks for chance or the time, which "
-    "a parameter can bring along"
-)
+OTHERWISE = "it came out otherwise than when it was rehearsed, because somebody was quicker"
+FICKLE = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
 
 _SHAPING = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE} | {
     apsw.SQLITE_DROP_TABLE,
@@ -94,10 +92,20 @@ class Statements:
             try:
                 answer = self._perform(tx.connection, statement)
             except Rejected as found:
-                return StatementRefused(message=found.problems[0].message)
+                return StatementRefused(statement=statement, message=found.problems[0].message)
             if statement.answer and answer != statement.answer:
-                return StatementRefused(message=OTHERWISE, changed=True)
+                if self._is_fickle(tx, statement):
+                    return StatementRefused(statement=statement, message=FICKLE)
+                return StatementRefused(statement=statement, message=OTHERWISE, changed=True)
         return None
+
+    def _is_fickle(self, tx: Transaction, statement: Statement) -> bool:
+        """Whether a statement does not even agree with itself: it would be rehearsed again and again, in vain."""
+        tx.execute("ROLLBACK TO performance")
+        try:
+            return self.rehearse(tx, statement) != self.rehearse(tx, statement)
+        except Rejected:
+            return False
 
     def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None) -> str:
         """Why something is not allowed; empty when it is."""

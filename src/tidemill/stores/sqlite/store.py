@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import TidemillError, Unavailable
-from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
+from tidemill.stores.bells import EVERY_QUEUE, Bells
 from tidemill.stores.contract import (
     Backlog,
     Breath,
@@ -43,6 +43,8 @@ from tidemill.stores.sqlite.feeds import Feeds
 from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, connect, errors_of, located, one
 from tidemill.stores.sqlite.holders import Holders
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.lookout import Lookout
+from tidemill.stores.sqlite.relay import Ears, Mouth
 from tidemill.stores.sqlite.schema import migrate, newest_known
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, quiet_tail, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints, prepare
@@ -52,8 +54,6 @@ T = TypeVar("T")
 
 Durability = Literal["full", "relaxed"]
 
-LOOK_EVERY_MS = 20.0
-"""How often somebody who waits looks for what other processes did."""
 ROLL_CALL_MS = 200.0
 """How often claims look for holders that died."""
 KNOWN_STREAMS_MAX = 100_000
@@ -82,8 +82,10 @@ class SqliteStore:
         self._entering = asyncio.Lock()
         self._feeds = Feeds()
         self._returning: set[asyncio.Future[None]] = set()
-        self._rolled_at, self._waiting = 0.0, 0
-        self._lookout: asyncio.TimerHandle | None = None
+        self._rolled_at = 0.0
+        self._lookout = Lookout(self._look_out)
+        self._ears = Ears(self.path, self._heard)
+        self._mouth = Mouth(self.path, self._ears.names)
         self._writer: Writer | None = None
 
     # Life
@@ -123,6 +125,8 @@ class SqliteStore:
         if writer is None:
             return
         self.poke()
+        self._ears.close()
+        self._mouth.close()
         await asyncio.gather(*self._returning, return_exceptions=True)
         if self._jobs.holder:
             holder, self._jobs.holder = self._jobs.holder, 0
@@ -260,7 +264,7 @@ class SqliteStore:
                 # A clock that was set back makes the moment look far away; nobody waits longer than they asked to.
                 left = (until if due is None else min(due, until)) - now
                 # And nothing rings when a process dies, so whoever waits looks for its leases now and then.
-                await self._rest(bell, min(left, request.wait_ms, ROLL_CALL_MS))
+                await self._lookout.rest(bell, min(left, request.wait_ms, ROLL_CALL_MS))
             finally:
                 with self._bells_lock:
                     self._bells.take_down(bell, topics)
@@ -287,29 +291,12 @@ class SqliteStore:
         self._roll_call(tx)
         return self._jobs.claim(tx, request)
 
-    async def _rest(self, bell: Bell, ms: float | None) -> None:
-        """Sleep until there is news in this process, another one has written, or the time is up."""
-        loop = asyncio.get_running_loop()
-        timer = None if ms is None else loop.call_later(max(ms, 0) / 1000, bell.ring)
-        self._waiting += 1
-        if self._lookout is None:
-            self._lookout = loop.call_later(LOOK_EVERY_MS / 1000, self._look_out)
-        try:
-            await bell.future
-        finally:
-            self._waiting -= 1
-            if timer is not None:
-                timer.cancel()
-
-    def _look_out(self) -> None:
-        """While somebody waits, see now and then whether another process has written."""
-        self._lookout = None
-        if self._writer is None or not self._waiting:
-            return
-        if self._writer.others_wrote():
+    def _look_out(self) -> bool:
+        """See whether another process has written."""
+        if self._writer is not None and self._writer.others_wrote():
             self._feeds.others_wrote()
             self.poke()
-        self._lookout = asyncio.get_running_loop().call_later(LOOK_EVERY_MS / 1000, self._look_out)
+        return self._writer is not None
 
     # Reading
 
@@ -363,9 +350,13 @@ class SqliteStore:
 
     # Following
 
-    async def follow(self, stream: Stream, after: int, breath: Breath | None = None) -> AsyncIterator[Frame]:
-        feed = self._feeds.add(stream, after)
+    async def follow(
+        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+    ) -> AsyncIterator[Frame]:
+        feed = self._feeds.add(stream, after, live=live)
         try:
+            if live:
+                self._ears.listen(stream)
             while self._writer is not None:
                 with self._bells_lock:
                     bell = self._bells.hang([stream])
@@ -375,9 +366,11 @@ class SqliteStore:
                         if tail.damage:
                             raise Unavailable(f"{stream.kind} {stream.key} cannot be followed: {tail.damage}")
                         feed.catch_up(tail.records, max(tail.version, feed.version))
+                        # What was told before these records were written is here by now, and comes before them.
+                        self._ears.drain(stream)
                     frame = feed.next()
                     if frame is None:
-                        await self._rest(bell, None)
+                        await self._lookout.rest(bell, None)
                         if breath is not None:
                             await breath()
                         continue
@@ -389,10 +382,17 @@ class SqliteStore:
                     frame = feed.next()
         finally:
             self._feeds.remove(stream, feed)
+            if live:
+                self._ears.leave(stream)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
-        if stream in self._feeds:
+        ears = self._mouth.ears(stream)
+        if ears or self._feeds.has_live(stream):
             (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
-            self._feeds.told(stream, tail.version, frames)
-            with self._bells_lock:
-                self._bells.ring(stream)
+            self._heard(stream, tail.version, *frames)
+            await self._mouth.tell(ears, tail.version, frames)
+
+    def _heard(self, stream: Stream, version: int, *frames: bytes) -> None:
+        self._feeds.told(stream, version, frames)
+        with self._bells_lock:
+            self._bells.ring(stream)

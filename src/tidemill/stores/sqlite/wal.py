@@ -34,8 +34,8 @@ def prepare(path: Path) -> None:
         size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
         if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
             try:
-                for at in range(size, PREPARED_BYTES, PREPARED_AT_ONCE):
-                    log.write(bytes(min(PREPARED_AT_ONCE, PREPARED_BYTES - at)))
+                starts = range(size, PREPARED_BYTES, PREPARED_AT_ONCE)
+                log.writelines(bytes(min(PREPARED_AT_ONCE, PREPARED_BYTES - at)) for at in starts)
                 os.fsync(log.fileno())
             except OSError:
                 log.truncate(size)
