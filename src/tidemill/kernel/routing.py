@@ -6,7 +6,9 @@ or dead. Joins look at edges only, never at the statuses of nodes.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
@@ -94,7 +96,7 @@ def _branch_problem(branch: Branch, route: Route) -> str | None:
     return None if route.branch == legal else "the targets are not those of the rule that matched"
 
 
-class Edges(NamedTuple):
+class Edges(msgspec.Struct, frozen=True, gc=False):
     """The outgoing edges of a visit as it ends."""
 
     taken: tuple[str, ...]

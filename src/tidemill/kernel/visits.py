@@ -7,8 +7,6 @@ consequences, one node after the other, until nothing follows any more.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from tidemill.kernel.activation import ENDED
@@ -341,7 +339,7 @@ def item_over(pen: Pen, node: Node) -> None:
         dispatch(pen, node, cell, cell.hop)
 
 
-class Balance(NamedTuple):
+class Balance(msgspec.Struct, frozen=True, gc=False):
     """What the end of a visit does to edges and tokens."""
 
     taken: tuple[str, ...]

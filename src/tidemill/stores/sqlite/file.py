@@ -10,8 +10,7 @@ import errno
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +166,23 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-@contextmanager
-def errors_of(path: Path | str) -> Iterator[None]:
-    """Say in Tidemill's words what SQLite has against the file."""
-    try:
-        yield
-    except (apsw.Error, UnicodeDecodeError) as error:
-        raise meaning(error, path) from error
+class errors_of:  # noqa: N801 - it is used like a function.
+    """Say in Tidemill's words what SQLite has against the file.
+
+    Every look at the file goes through here, so it is a class: to enter a generator takes longer than to look.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, (apsw.Error, UnicodeDecodeError)):
+            raise meaning(error, self._path) from error
 
 
 def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> TidemillError:

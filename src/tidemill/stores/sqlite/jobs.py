@@ -50,7 +50,7 @@ class Lane(NamedTuple):
     priority: int
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The next job of a lane, as its line has it."""
 
     ready_at_ms: int
