@@ -163,7 +163,8 @@ class Door:
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> Page:
-        return await self._pass("find", lambda: self.inner.find(tenant, kind, terms, after=after, limit=limit))
+        name = "look" if kind == "worker" else "find"
+        return await self._pass(name, lambda: self.inner.find(tenant, kind, terms, after=after, limit=limit))
 
     async def count(self, tenant: str, kind: str, terms: Sequence[str] = (), *, at_most: int = 10_000) -> int:
         return await self.inner.count(tenant, kind, terms, at_most=at_most)

@@ -18,7 +18,7 @@ from tidemill.blobs.payloads import NotJson, encode_value
 from tidemill.engine import turn
 from tidemill.engine.asks import Answer, Ask
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.worker import HAND_OVERS_PER_CLAIM
+from tidemill.engine.keeping import HAND_OVERS_PER_CLAIM
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Fail, Handler, NodeContext, Return
 from tidemill.kernel.commands import Begin, Done, Expands, Result

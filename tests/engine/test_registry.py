@@ -117,12 +117,12 @@ async def test_an_outage_stops_no_beat_and_is_told_once(mill: Mill) -> None:
     await worker.open()
     client = await mill.process("client", work=False)
     await asyncio.sleep(7)
-    for verb in ("beat", "find"):
+    for verb in ("beat", "find", "look"):
         worker.door.always(verb, refuse)
     await asyncio.sleep(100)
     assert await states(client) == {"w1": "dead"} and told == [False]
-    assert worker.door.fired["beat"] >= 19
-    for verb in ("beat", "find"):
+    assert worker.door.fired["beat"] >= 19 and worker.door.fired["look"] >= 19
+    for verb in ("beat", "find", "look"):
         worker.door.always(verb, None)
     await asyncio.sleep(6)
     assert await states(client) == {"w1": "alive"} and told == [False, True]

@@ -121,6 +121,42 @@ async def test_a_worker_keeps_one_successor_and_leaves_the_others_to_all(mill: M
 
 
 @simulated
+async def test_a_worker_that_is_alone_keeps_what_it_has_room_for(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(concurrency=4, claim_wait_ms=60_000, functions={"work": ledger.work})
+    await asyncio.sleep(1)
+    wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(3)]
+    assert (await worker.run(document(node("a"), *wide))).status == "COMPLETED"
+    assert (ledger.most, worker.door.claimed) == (3, 0)
+    assert await worker.run(document(node("a"), *wide, *(call(f"m{n}", "a", args={"seconds": 1}) for n in range(9))))
+    assert ledger.most == 4
+    assert 0 < worker.door.claimed <= 8
+
+
+@simulated
+async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(concurrency=64, functions={"work": ledger.work})
+    other = await mill.process("w2", concurrency=64, functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    wide = [call(f"n{number}", "a", args={"seconds": 1}) for number in range(20)]
+    run = await worker.run(document(node("a"), *wide))
+    assert run.status == "COMPLETED"
+    assert max(len(commit.keep) for commit in worker.door.commits + other.door.commits) == 1
+
+
+@simulated
+async def test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins(mill: Mill) -> None:
+    order: list[str] = []
+    worker = await mill.process(functions={"work": lambda: order.append("node")})
+    await asyncio.sleep(1)
+    await worker.start(document(call("a")))
+    order.append("started")
+    await mill.until(lambda: len(order) == 2)
+    assert (order, worker.door.claimed) == (["started", "node"], 0)
+
+
+@simulated
 async def test_ended_runs_leave_the_cache(mill: Mill) -> None:
     worker = await mill.process()
     run_id = await worker.start(chain("a"))

@@ -9,6 +9,8 @@ TURN = "engine/turn.py"
 RUNS = "engine/runs.py"
 WORKER = "engine/worker.py"
 CLAIMING = "engine/claiming.py"
+KEEPING = "engine/keeping.py"
+GATHERING = "tests/engine/test_turn_gathering.py::"
 ATTEMPT = "engine/attempt.py"
 CALLS = "engine/calls.py"
 LEASES = "engine/leases.py"
@@ -93,8 +95,8 @@ ENGINE: tuple[Guard, ...] = (
         name="turn-hand-over-bounded",
         why="A worker would keep every successor of a wide node, far more than it may do at once.",
         file=TURN,
-        snippet="if wants(put)][:slots])",
-        sabotage="if wants(put)])",
+        snippet="if keeping.wants(put)][: slots + keeping.room(stream)]",
+        sabotage="if keeping.wants(put)]",
         test=TESTS + "test_a_worker_takes_no_more_than_it_can_do",
     ),
     Guard(
@@ -148,7 +150,7 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="hand-over-of-own-queues",
         why="A worker would keep nodes that are meant for other machines.",
-        file=WORKER,
+        file=KEEPING,
         snippet="put.queue in self._queues",
         sabotage="put.queue",
         test=TESTS + "test_a_successor_of_another_queue_is_left_to_others",
@@ -156,18 +158,42 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="hand-over-not-while-draining",
         why="A worker that should stop would go on until its run has ended.",
-        file=WORKER,
-        snippet="            and not self.draining\n",
+        file=KEEPING,
+        snippet="            and not self.stopped\n",
         sabotage="",
         test=TESTS + "test_a_draining_worker_takes_nothing_over",
     ),
     Guard(
         name="hand-over-is-fair",
         why="A long chain would keep its worker for itself, and all other runs would wait for its end.",
-        file=WORKER,
+        file=KEEPING,
         snippet="self._handed_over < HAND_OVERS_PER_CLAIM",
         sabotage="self._handed_over >= 0",
         test=TESTS + "test_a_long_chain_lets_others_through",
+    ),
+    Guard(
+        name="hand-over-leaves-room-to-others",
+        why="A worker would keep a whole fan for itself while others have nothing to do.",
+        file=KEEPING,
+        snippet="if self.alone and in_family(self._only, stream.key) else 0",
+        sabotage="if in_family(self._only, stream.key) else 0",
+        test=GATHERING + "test_a_worker_that_is_not_alone_leaves_room_to_others",
+    ),
+    Guard(
+        name="hand-over-within-concurrency",
+        why="A worker that keeps what follows would have more in hand than it may.",
+        file=KEEPING,
+        snippet="return max(0, self.free) if self.alone",
+        sabotage="return 1_000 if self.alone",
+        test=GATHERING + "test_a_worker_that_is_alone_keeps_what_it_has_room_for",
+    ),
+    Guard(
+        name="start-is-answered-before-its-first-node",
+        why="Whoever starts a run would wait for its first node, if that holds up the loop.",
+        file=TURN,
+        snippet="            if plan.commit is not None and plan.commit.acks:",
+        sabotage="            if True:",
+        test=GATHERING + "test_whoever_starts_a_run_hears_of_it_before_its_first_node_begins",
     ),
     Guard(
         name="drain-gives-back",

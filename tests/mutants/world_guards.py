@@ -585,7 +585,7 @@ WORLD: tuple[Guard, ...] = (
     Guard(
         name="hand-over-runs-only",
         why="A message or a step to undo would be begun without a claim.",
-        file=WORKER,
+        file="engine/keeping.py",
         snippet='put.task.kind == "run"\n            and not (put.ready_at_ms or put.caps)',
         sabotage="not (put.ready_at_ms or put.caps)",
         test=IN_CHILDREN + "test_a_child_that_nobody_waits_for_any_more_is_cancelled[time-out]",

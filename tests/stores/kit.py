@@ -98,9 +98,17 @@ class StoreUnderTest:
         owner: str = "w",
         caps: Mapping[str, int] | None = None,
         family: str = "",
+        room: Callable[[], int] | None = None,
     ) -> list[Lease]:
         request = Claim(
-            queues=queues, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms, owner=owner, caps=caps or {}, family=family
+            queues=queues,
+            limit=limit,
+            lease_ms=lease_ms,
+            wait_ms=wait_ms,
+            owner=owner,
+            caps=caps or {},
+            room=room,
+            family=family,
         )
         return await self.store.claim(request)
 

@@ -33,6 +33,24 @@ class ClaimLaws:
         assert keys(await sut.claim(2)) == ["0", "1"]
         assert keys(await sut.claim(9)) == ["2", "3", "4"]
 
+    async def test_no_more_is_taken_than_there_is_room_for_at_that_moment(self, sut: StoreUnderTest) -> None:
+        room = [2]
+        waiting = asyncio.create_task(sut.claim(9, wait_ms=LONG_MS, room=lambda: room[0]))
+        await asyncio.sleep(0.02)
+        room[0] = 1
+        await sut.put(job("a"), job("b"))
+        assert keys(await waiting) == ["a"]
+
+    async def test_a_claim_for_which_no_room_is_left_does_not_wait(self, sut: StoreUnderTest) -> None:
+        room = [1]
+        waiting = asyncio.create_task(sut.claim(9, wait_ms=LONG_MS, room=lambda: room[0]))
+        await asyncio.sleep(0.02)
+        room[0] = 0
+        await sut.put(job("a"))
+        assert await asyncio.wait_for(waiting, 5) == []
+        assert await asyncio.wait_for(sut.claim(9, wait_ms=LONG_MS, room=lambda: -1), 5) == []
+        assert keys(await sut.claim(9)) == ["a"]
+
     async def test_only_the_queues_asked_for_are_served(self, sut: StoreUnderTest) -> None:
         await sut.put(job("a", queue="x"), job("b", queue="y"), job("c", queue="z"))
         assert keys(await sut.claim(9, queues=("y",))) == ["b"]

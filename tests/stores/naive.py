@@ -121,7 +121,7 @@ class NaiveStore:
 
     async def claim(self, request: c.Claim) -> list[c.Lease]:
         leases: list[c.Lease] = []
-        while len(leases) < request.limit and (free := [task for task in self.tasks if self.fits(task, request)]):
+        while len(leases) < request.most and (free := [task for task in self.tasks if self.fits(task, request)]):
             best = min(free, key=self.turn)
             leases.append(self.grant(best, request.lease_ms, request.owner))
             self.served.append(best.stream.tenant)

@@ -79,7 +79,8 @@ class Claiming:
                     await self._accept(leases)
                 # What instant handlers just handed in should be committed before more is claimed; and a store that
                 # has nothing and does not wait, because it was closed, is not asked in a hurry.
-                await (asyncio.sleep(0) if leases else self._ambient.sleep(NOTHING_MS))
+                busy = leases or request.most <= 0
+                await (asyncio.sleep(0) if busy else self._ambient.sleep(NOTHING_MS))
             except Unavailable:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
             except Rejected as refusal:

@@ -165,6 +165,7 @@ class Registry:
     async def _forever(self) -> None:
         while True:
             await self._beat()
+            await self._look_around()
             self._beats += 1
             if self._beats % FORGET_EVERY_BEATS == 0:
                 await self._forget()
@@ -201,16 +202,25 @@ class Registry:
             self.on_reach(reached)
         self._reached = reached
 
+    async def _look_around(self) -> None:
+        """See whether there are others: a worker that is alone need not leave anything to them."""
+        rows = await self._registered()
+        now = self._store.now_ms()
+        others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
+        self._worker.keeping.alone = rows is not None and not others
+
+    async def _registered(self) -> list[WorkerRow] | None:
+        try:
+            return await registered(self._store, self._stream.tenant)
+        except TidemillError:
+            return None
+        except Exception:
+            LOG.exception("the other workers could not be looked at; it will be tried again")
+            return None
+
     async def _forget(self) -> None:
         """Remove the rows of those who have been dead for long."""
-        try:
-            now = self._store.now_ms()
-            rows = await registered(self._store, self._stream.tenant)
-        except TidemillError:
-            return
-        except Exception:
-            LOG.exception("the rows of dead workers could not be looked at; it will be tried again")
-            return
+        rows, now = await self._registered() or (), self._store.now_ms()
         old = [row for row in rows if row.state(now) == "dead" and now - row.beat_ms > FORGET_AFTER_MS]
         if old:
             await self._commit(tuple(Row(kind=WORKER, key=row.name, sort=row.started_ms, deleted=True) for row in old))

@@ -26,6 +26,7 @@ from tidemill.engine.asks import (
     statements_of,
     with_standing,
 )
+from tidemill.engine.keeping import Keeping
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import rows_beside, run_row, run_terms, what_terms_say
 from tidemill.engine.runs import Entry, Runs
@@ -67,9 +68,7 @@ _encode_task = msgspec.msgpack.Encoder().encode
 class Taker(Protocol):
     """Who takes the jobs that became ready, without a detour through the queue (hand-over)."""
 
-    def wants(self, put: Put) -> bool:
-        """Whether it could run the job at once."""
-        ...
+    keeping: Keeping
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that the commit left in its hands."""
@@ -169,6 +168,7 @@ class Turns:
                 answer_all(asks_of(batch), error)
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
+            self._promise(0)
 
     async def _work_off(self, batch: dict[Stream, list[Ask]]) -> None:
         """Commit a batch, deciding again for whatever lost a race."""
@@ -207,6 +207,7 @@ class Turns:
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
+        self._promise(0)
         self._runs.forget_unseen()
         # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
         known = {stream: self._runs.get(stream) for stream in batch}
@@ -265,7 +266,7 @@ class Turns:
             drop=work.drop,
             withdraw=work.withdraw,
             jobs=tuple([_job(put, decision.after.seq) for put in work.put]),
-            keep=self._keeps(work.put, len(acks)),
+            keep=self._keeps(stream, work.put, len(acks)) if work.put else (),
             keep_lease_ms=self._lease_ms,
             keep_owner=self._owner,
             rows=self._rows(plan) if decision.events else (),
@@ -273,12 +274,18 @@ class Turns:
         )
         return plan
 
-    def _keeps(self, puts: tuple[Put, ...], slots: int) -> tuple[str, ...]:
-        """Jobs to hand over: at most one for each lease that this commit settles."""
-        if self.taker is None or not slots or not puts:
+    def _keeps(self, stream: Stream, puts: tuple[Put, ...], slots: int) -> tuple[str, ...]:
+        """Jobs to hand over: one for each lease that this commit settles, and what there is room for besides."""
+        if self.taker is None:
             return ()
-        wants = self.taker.wants
-        return tuple([put.key for put in puts if wants(put)][:slots])
+        keeping = self.taker.keeping
+        kept = [put.key for put in puts if keeping.wants(put)][: slots + keeping.room(stream)]
+        self._promise(keeping.promised + max(0, len(kept) - slots))
+        return tuple(kept)
+
+    def _promise(self, places: int) -> None:
+        if self.taker is not None:
+            self.taker.keeping.promised = places
 
     def _snapshot(self, entry: Entry) -> Snapshot | None:
         """The state before this commit, when folding the tail has become dearer than storing it."""
@@ -328,7 +335,11 @@ class Turns:
         for ask, problem in zip(plan.asks, plan.problems, strict=True):
             ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
         if result.kept and self.taker is not None:
-            self.taker.take(result.kept)
+            if plan.commit is not None and plan.commit.acks:
+                self.taker.take(result.kept)
+            else:
+                # Whoever started the run hears of it before its first node can hold up the loop.
+                asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
 
 
 def _job(put: Put, seq: int) -> Job:

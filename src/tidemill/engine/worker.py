@@ -23,6 +23,7 @@ from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
 from tidemill.engine.failures import failed_result
 from tidemill.engine.hands import Hand, Place
+from tidemill.engine.keeping import Keeping
 from tidemill.engine.leases import Heart, HeartThread
 from tidemill.engine.outputs import outputs_of
 from tidemill.engine.returns import Aside, Returns
@@ -35,15 +36,13 @@ from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import AnyCommand, Lost, Rendered, Result, UndoLost
-from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, Put, cap_of
+from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, cap_of
 from tidemill.kernel.standing import standing
 from tidemill.kernel.undoing import current as current_undo
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
 
-HAND_OVERS_PER_CLAIM = 256
-"""After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
 GIVE_BACK_MS = 1_000
 """How long a job rests that could not be settled, before somebody may claim it again."""
 SETTLE_MS = 1_000
@@ -104,8 +103,7 @@ class Worker:
         self.refusals = self._claiming.refusals
         self.draining = False
         self._hurried = False
-        self._handed_over = 0
-        """Jobs kept since the last claim."""
+        self.keeping = Keeping(options.concurrency, self._queues, options.only, lambda: len(self._hands))
         self._tasks: list[asyncio.Task[None]] = []
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
         self._thread: HeartThread | None = None
@@ -118,7 +116,7 @@ class Worker:
     def open(self) -> None:
         """Begin to work, also after a close."""
         self._turns.taker = self
-        self.draining = self._hurried = False
+        self.draining = self._hurried = self.keeping.stopped = False
         self._tasks.clear()
         self._claiming.open()
         if self._options.heart_thread:
@@ -129,7 +127,7 @@ class Worker:
 
     def drain(self) -> None:
         """Take nothing more from this moment on, neither claimed nor handed over."""
-        self.draining = True
+        self.draining = self.keeping.stopped = True
         self._claiming.stop()
 
     def hurry(self) -> None:
@@ -171,13 +169,13 @@ class Worker:
 
     def _wanted(self) -> Claim | None:
         """What to ask the queue for; None while the hands are full."""
-        free = self._options.concurrency - len(self._hands)
-        if free <= 0:
+        if self.keeping.free <= 0:
             return None
-        self._handed_over = 0
+        self.keeping.claim()
         return Claim(
             queues=tuple(sorted(self._queues)),
-            limit=free,
+            limit=self._options.concurrency,
+            room=lambda: self.keeping.free,
             lease_ms=self._options.lease_ms,
             wait_ms=self._options.claim_wait_ms,
             owner=self._options.name,
@@ -187,6 +185,11 @@ class Worker:
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
+        room = max(0, self._options.concurrency - len(self._hands))
+        leases, surplus = leases[:room], leases[room:]
+        if surplus:
+            # A commit kept jobs for itself while these were on their way.
+            self._returns.give(surplus)
         hands = [self._hold(lease) for lease in leases]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
@@ -207,19 +210,9 @@ class Worker:
             if hand.place in self._hands:
                 self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
 
-    def wants(self, put: Put) -> bool:
-        """Whether to keep a job that this worker's own commit inserts: only while others get their turn too."""
-        return (
-            put.task.kind == "run"
-            and not (put.ready_at_ms or put.caps)
-            and (not self._queues or put.queue in self._queues)
-            and self._handed_over < HAND_OVERS_PER_CLAIM
-            and not self.draining
-        )
-
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
-        self._handed_over += len(leases)
+        self.keeping.took(len(leases))
         if self.draining:
             # They were kept by a commit that was under way when the drain began.
             self._returns.give(leases)

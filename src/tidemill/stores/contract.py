@@ -197,9 +197,18 @@ class Claim(Value, frozen=True, kw_only=True):
     caps: Mapping[str, int] = {}
     """Upper bounds on live leases per cap name (of all owners); a job over a cap stays where it is. An expired
     lease is not live, or a dead worker would block its own successor."""
+    room: Callable[[], int] | None = None
+    """How many there is room for at the moment, asked whenever the store looks for jobs: whoever waits for work may get
+    some on another way meanwhile. A claim for which there is none left is answered at once."""
     family: str = ""
     """Take only jobs of the stream with this key and of those whose key begins with it and a dot; empty is no bound.
     For a process that serves one run and its children: such a claim may cost as much as there are jobs in line."""
+
+
+    @property
+    def most(self) -> int:
+        """How many jobs to take now."""
+        return self.limit if self.room is None else min(self.limit, self.room())
 
 
 def in_family(family: str, key: str) -> bool:

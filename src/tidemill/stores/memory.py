@@ -189,7 +189,7 @@ class MemoryStore:
         with self._lock:
             now = self._clock()
             leases = self._jobs.take(request, now)
-        if leases or request.wait_ms <= 0 or request.limit <= 0:
+        if leases or request.wait_ms <= 0 or request.most <= 0:
             return leases
         return await self._claim_within(request, now + request.wait_ms)
 
@@ -200,7 +200,7 @@ class MemoryStore:
             with self._lock:
                 now = self._clock()
                 leases = self._jobs.take(request, now)
-                if leases or now >= until or self._closed:
+                if leases or now >= until or self._closed or request.most <= 0:
                     return leases
                 due = self._jobs.next_due_ms()
                 bell = self._bells.hang(topics)

@@ -140,7 +140,8 @@ class Jobs:
         leases: list[Lease] = []
         aside: list[_Listing] = []
         strangers: list[Work] = []
-        while len(leases) < request.limit and (best := self._next(request.queues)) is not None:
+        most = request.most
+        while len(leases) < most and (best := self._next(request.queues)) is not None:
             lane = best[2]
             queue, tenant, caps = lane.name
             if caps and self._full(caps, request.caps):

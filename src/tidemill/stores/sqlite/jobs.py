@@ -185,16 +185,17 @@ class Jobs:
         execute, now = tx.execute, tx.now_ms
         execute(SQL["fall_due"], (now,))
         lanes = self._open_lanes(tx, request)
-        if not lanes or request.limit <= 0:
+        most = request.most
+        if not lanes or most <= 0:
             return []
         served = dict(execute(SQL["served"]).fetchall())
-        lines = {number: self._line(execute, number, request) for number in lanes}
+        lines = {number: self._line(execute, number, most, request.family) for number in lanes}
         alive = self._alive(tx) if request.caps else Counter[str]()
         leases: list[Lease] = []
         turns: list[tuple[int, str, int, int, int, int]] = []
         for number, lane in lanes.items():
             _queue_up(turns, served, number, lane, lines[number])
-        while turns and len(leases) < request.limit:
+        while turns and len(leases) < most:
             turn = heappop(turns)
             number = turn[-1]
             lane = lanes[number]
@@ -236,12 +237,12 @@ class Jobs:
             LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
         return dropped
 
-    def _line(self, execute: Execute, number: int, request: Claim) -> list[Head]:
+    def _line(self, execute: Execute, number: int, most: int, family: str) -> list[Head]:
         """The next jobs of a lane, the first one last."""
-        if request.family:
-            rows = execute(SQL["line_of_family"], (number, request.limit, request.family))
+        if family:
+            rows = execute(SQL["line_of_family"], (number, most, family))
         else:
-            rows = execute(SQL["line"], (number, request.limit))
+            rows = execute(SQL["line"], (number, most))
         return [Head(*row) for row in rows.fetchall()][::-1]
 
     def _alive(self, tx: Transaction) -> Counter[str]:

@@ -257,7 +257,7 @@ class SqliteStore:
             try:
                 leases = await self._taken(writer, request)
                 now = self._clock()
-                if leases or now >= until or request.limit <= 0:
+                if leases or now >= until or request.most <= 0:
                     return leases
                 with errors_of(self.path):
                     due = next_due_ms(self._read)

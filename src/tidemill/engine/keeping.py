@@ -1,0 +1,56 @@
+"""Which of the jobs that its own commits insert a worker keeps, instead of having them go through the queue.
+
+One for each job that it settles is always right: it takes the place of that one. More than that only while no other
+worker is there who could take it sooner, and while there is room, so that no job waits here which could run elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.kernel.jobs import Put
+from tidemill.stores.contract import Stream, in_family
+
+HAND_OVERS_PER_CLAIM = 256
+"""After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
+
+
+class Keeping:
+    """What one worker keeps."""
+
+    def __init__(self, concurrency: int, queues: frozenset[str], only: str, held: Callable[[], int]) -> None:
+        self._concurrency, self._queues, self._only, self._held = concurrency, queues, only, held
+        self.alone = False
+        """No other worker is known to be alive."""
+        self.stopped = False
+        self.promised = 0
+        """Places for jobs that a commit under way keeps beyond those that it settles."""
+        self._handed_over = 0
+        """Jobs kept since the last claim."""
+
+    @property
+    def free(self) -> int:
+        """Places for further jobs."""
+        return self._concurrency - self._held() - self.promised
+
+    def claim(self) -> None:
+        """The queue is asked."""
+        self._handed_over = 0
+
+    def took(self, jobs: int) -> None:
+        """Jobs were kept."""
+        self._handed_over += jobs
+
+    def wants(self, put: Put) -> bool:
+        """Whether to keep a job: only one that may run now, and only while others get their turn too."""
+        return (
+            put.task.kind == "run"
+            and not (put.ready_at_ms or put.caps)
+            and (not self._queues or put.queue in self._queues)
+            and self._handed_over < HAND_OVERS_PER_CLAIM
+            and not self.stopped
+        )
+
+    def room(self, stream: Stream) -> int:
+        """How many jobs of a run may be kept beyond those that the same commit settles."""
+        return max(0, self.free) if self.alone and in_family(self._only, stream.key) else 0
