@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from tests.engine.door import Call
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
@@ -143,6 +145,29 @@ async def test_a_worker_that_is_not_alone_leaves_room_to_others(mill: Mill) -> N
     run = await worker.run(document(node("a"), *wide))
     assert run.status == "COMPLETED"
     assert max(len(commit.keep) for commit in worker.door.commits + other.door.commits) == 1
+
+
+@simulated
+async def test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back(mill: Mill) -> None:
+    ledger = Ledger()
+    client = await mill.process("client", work=False, functions={"work": ledger.work})
+    first = await client.start(document(call("a", args={"seconds": 1})))
+    worker = mill.build(concurrency=1, functions={"work": ledger.work})
+    second: list[str] = []
+
+    async def claimed_while_another_starts(claim: Call) -> Any:
+        leases = await claim()
+        assert leases and worker.engine.worker is not None
+        worker.engine.worker.keeping.alone = True
+        second.append(await worker.start(document(call("b", args={"seconds": 1}))))
+        return leases
+
+    worker.door.next("claim", claimed_while_another_starts)
+    await worker.open()
+    await mill.until(lambda: bool(second))
+    assert [(await client.end(run)).status for run in (first, *second)] == ["COMPLETED", "COMPLETED"]
+    assert (ledger.most, worker.door.fired["claim"]) == (1, 1)
+    assert worker.door.calls["release"] == 1
 
 
 @simulated

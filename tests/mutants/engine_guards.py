@@ -188,6 +188,14 @@ ENGINE: tuple[Guard, ...] = (
         test=GATHERING + "test_a_worker_that_is_alone_keeps_what_it_has_room_for",
     ),
     Guard(
+        name="surplus-is-given-back",
+        why="A worker would have more in hand than it may, when a commit keeps a job while another one is claimed.",
+        file=WORKER,
+        snippet="leases, surplus = leases[:room], leases[room:]",
+        sabotage="surplus = leases[room:]",
+        test=GATHERING + "test_what_is_claimed_while_a_commit_keeps_the_last_place_is_given_back",
+    ),
+    Guard(
         name="start-is-answered-before-its-first-node",
         why="Whoever starts a run would wait for its first node, if that holds up the loop.",
         file=TURN,

@@ -185,7 +185,7 @@ class Worker:
 
     async def _accept(self, leases: Sequence[Lease]) -> None:
         """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
-        room = max(0, self._options.concurrency - len(self._hands))
+        room = max(0, self.keeping.free)
         leases, surplus = leases[:room], leases[room:]
         if surplus:
             # A commit kept jobs for itself while these were on their way.
