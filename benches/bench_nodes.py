@@ -98,7 +98,7 @@ def http_figures() -> list[Figure]:
     of_plain = statistics.median(nodes / plain for nodes, plain, _ in rounds) * 100
     of_fetcher = statistics.median(nodes / fetched for nodes, _, fetched in rounds) * 100
     return [
-        Figure(f"http nodes, {AT_ONCE} at a time", max(nodes for nodes, *_ in rounds), "calls/s", at_most=False),
+        Figure(f"http nodes, {AT_ONCE} at a time", max(nodes for nodes, *_ in rounds), "calls/s of CPU", at_most=False),
         Figure("of httpx2 without the engine", of_plain, "%", HTTP_MUST, at_most=False),
         Figure("of the fetcher without the engine", of_fetcher, "%", at_most=False),
     ]

@@ -152,10 +152,9 @@ def node_types(
     store: Store | None = None,
 ) -> NodeTypes:
     """Those that come with Tidemill, those that installed distributions offer, and those that are given."""
-    found = installed()
     own = [Offer(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store)]
     given = [Offer(handler_of(handler), GIVEN) for handler in handlers]
-    return NodeTypes(gathered((*own, *found.offers, *given)), found.broken)
+    return NodeTypes(*gathered(own, installed(), given))
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
@@ -240,11 +239,11 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
     from tidemill.blobs.database import DatabaseBlobs
-    from tidemill.stores.sqlite.file import connect
+    from tidemill.stores.sqlite.file import connect, meaning
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
-    return Shelf(store, DatabaseBlobs(store.path, connect) if blobs is None else blobs_at(blobs))
+    return Shelf(store, DatabaseBlobs(store.path, connect, meaning) if blobs is None else blobs_at(blobs))
 
 
 def blobs_at(url: str) -> Blobs:
@@ -312,6 +311,7 @@ def engine_at(
     concurrency: int = 64,
     queues: Sequence[str] = (),
     only: str = "",
+    standing: bool = False,
     name: str = "",
     grace_ms: int = 30_000,
     beat_ms: int = 5_000,
@@ -321,7 +321,8 @@ def engine_at(
 ) -> Engine:
     """An engine on a store, with a worker in this process unless `work` is off; it serves all queues by default.
 
-    `only` names a run that alone is worked on, with its children. Runs that ended `retention_days` ago go to the
+    `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
+    also while there are none. Runs that ended `retention_days` ago go to the
     `archive`; without one they stay, as they do with None. A worker is called after its host, or after `name`, with
     its process and something that no other has.
     """
@@ -339,6 +340,7 @@ def engine_at(
         name=f"{name or host}/{pid}/{ambient.new_id()[-8:]}",
         queues=tuple(queues),
         only=only,
+        standing=standing,
         concurrency=concurrency,
         grace_ms=grace_ms,
         beat_ms=beat_ms,

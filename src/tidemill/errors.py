@@ -73,5 +73,16 @@ class Unavailable(TidemillError):
     """The environment does not answer (store, network, disk); the same request may succeed later."""
 
 
+class Unfit(Unavailable):
+    """The environment does not play along until somebody sees to it; `problem` says to what, as a refusal would.
+
+    What is under way waits for that, so it is no refusal; a command, which does not wait, answers it like one.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(f"{problem.message}; {problem.hint}" if problem.hint else problem.message)
+
+
 class DiskFull(Unavailable):
     """There is no room: nothing was done, and nothing will be until somebody frees some space."""

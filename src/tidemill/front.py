@@ -12,6 +12,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -20,6 +21,7 @@ from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
 from tidemill.engine.logs import LogLine
+from tidemill.engine.loops import EngineBroken, run_until
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.functions import Function, by_name
@@ -142,10 +144,12 @@ class Tidemill:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._closed = False
+        self._closed = self._ended = False
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-loop", daemon=True)
+        self._broken = False
+        self._asked: set[Future[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="tidemill-loop", daemon=True)
         self._thread.start()
 
     def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
@@ -205,8 +209,10 @@ class Tidemill:
         """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
         if self._closed or self._forked:
             return
+        if self._broken:
+            timeout_s = min(STOP_SECONDS_MAX, timeout_s or STOP_SECONDS_MAX)
         try:
-            self._wait(asyncio.wait_for(self._engine.close(), timeout_s))
+            self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
         except TimeoutError:
             # What still runs is cut off; its lease ends by itself.
             pass
@@ -233,12 +239,36 @@ class Tidemill:
             if self._closed:
                 raise RuntimeError("this Tidemill is closed")
             raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
+        if self._broken:
+            answer.close()
+            raise EngineBroken
+        return self._answered(answer)
+
+    def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        self._asked.add(future)
         try:
             return future.result()
+        except CancelledError:
+            raise EngineBroken from None
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._asked.discard(future)
+
+    def _run(self) -> None:
+        """In the loop's thread: all of its life."""
+        canary = self._loop.create_task(asyncio.Event().wait(), name="tidemill-canary")
+        canary.add_done_callback(self._break)
+        run_until(self._loop, lambda: self._ended)
+
+    def _break(self, _: asyncio.Task[Any]) -> None:
+        """A task that waits for nothing was cancelled: whoever did that did it to the engine's own tasks too."""
+        if not self._closed:
+            self._broken = True
+            for future in tuple(self._asked):
+                future.cancel()
 
     def _stop(self) -> None:
         self._closed = True
@@ -255,6 +285,7 @@ class Tidemill:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         await self._loop.shutdown_default_executor()
+        self._ended = True
         self._loop.stop()
 
 

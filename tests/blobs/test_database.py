@@ -12,7 +12,8 @@ import pytest
 from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, killed_after, soon_ms
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.database import DatabaseBlobs
-from tidemill.errors import Unavailable
+from tidemill.errors import Unavailable, Unfit
+from tidemill.stores.sqlite.file import meaning
 
 SQL = Path(__file__).resolve().parents[2] / "src/tidemill/stores/sql/sqlite/0002_blobs.sql"
 
@@ -35,7 +36,7 @@ def connect(path: Path) -> apsw.Connection:
 class TestDatabaseBlobs(BlobLaws, RenewalLaws):
     @pytest.fixture
     async def blobs(self, tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
-        blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect)
+        blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
         await blobs.open()
         yield blobs
         await blobs.close()
@@ -48,7 +49,7 @@ class TestDatabaseBlobs(BlobLaws, RenewalLaws):
 
 @pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
-    found = DatabaseBlobs(prepared(tmp_path / "store.db"), connect)
+    found = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
     await found.open()
     yield found
     await found.close()
@@ -74,7 +75,7 @@ async def test_damaged_bytes_are_not_handed_out(blobs: DatabaseBlobs, tmp_path: 
 
 
 async def test_two_processes_share_a_file(blobs: DatabaseBlobs, tmp_path: Path) -> None:
-    other = DatabaseBlobs(tmp_path / "store.db", connect)
+    other = DatabaseBlobs(tmp_path / "store.db", connect, meaning)
     await other.open()
     bodies = [b"%d" % number * 50_000 for number in range(20)]
     await asyncio.gather(*(place.put(TENANT, body) for body in bodies for place in (blobs, other)))
@@ -89,16 +90,35 @@ async def opened_and_put(blobs: DatabaseBlobs) -> None:
     await blobs.put(TENANT, b"body")
 
 
-@pytest.mark.parametrize("content", [None, b"this is no database at all" * 100, b""], ids=["absent", "text", "empty"])
-async def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(None, "store_unusable"), (b"this is no database at all" * 100, "store_foreign"), (b"", "store_damaged")],
+    ids=["absent", "text", "empty"],
+)
+async def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, content: bytes | None, code: str) -> None:
     path = tmp_path / "other.db"
     if content is not None:
         path.write_bytes(content)
-    blobs = DatabaseBlobs(path, connect)
-    with pytest.raises(Unavailable, match="cannot be reached") as told:
+    blobs = DatabaseBlobs(path, connect, meaning)
+    with pytest.raises(Unfit) as told:
         await opened_and_put(blobs)
-    assert "\n" not in str(told.value)
+    assert (told.value.problem.code, "\n" in str(told.value)) == (code, False)
     await blobs.close()
+
+
+async def test_a_damaged_page_is_called_by_its_name(blobs: DatabaseBlobs, tmp_path: Path) -> None:
+    digest = await blobs.put(TENANT, b"x" * 100_000)
+    await blobs.close()
+    path = tmp_path / "store.db"
+    with apsw.Connection(str(path)) as look:
+        ((page,),) = look.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'blob_pieces'")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    await blobs.open()
+    with pytest.raises(Unfit) as told:
+        await blobs.get(TENANT, digest)
+    assert told.value.problem.code == "store_damaged"
 
 
 async def test_a_closed_one_says_so(blobs: DatabaseBlobs) -> None:
@@ -109,7 +129,7 @@ async def test_a_closed_one_says_so(blobs: DatabaseBlobs) -> None:
 
 async def test_a_full_file_is_told_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on the number of pages is a disk that is full after so many."""
-    blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect)
+    blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
     await blobs.open()
     first = await blobs.put(TENANT, b"first")
     await blobs._ask(lambda: blobs._db.pragma("max_page_count", 100))
@@ -126,9 +146,10 @@ import asyncio, sys
 from pathlib import Path
 import apsw
 from tidemill.blobs.database import DatabaseBlobs
+from tidemill.stores.sqlite.file import meaning
 
 async def main():
-    blobs = DatabaseBlobs(Path(sys.argv[1]), lambda path: apsw.Connection(str(path)))
+    blobs = DatabaseBlobs(Path(sys.argv[1]), lambda path: apsw.Connection(str(path)), meaning)
     await blobs.open()
     number = 0
     while True:

@@ -209,3 +209,10 @@ def test_one_database_has_one_name(inside: Inside, tmp_path: Path, monkeypatch: 
         monkeypatch.setenv(variable, f"sqlite:///{tmp_path}/x.db")
     said = inside("nodes", "list")
     assert said.code == 2 and "[database_name_invalid]" in said.err and "TIDEMILL_DATABASE_Crm" in said.err
+
+
+def test_the_node_types_of_a_module_need_no_list(inside: Inside, tmp_path: Path, app: str) -> None:
+    (tmp_path / "sender_app.py").write_text(
+        "import tidemill\n\n@tidemill.node_type('greet')\nasync def greet(context):\n    return 'hello'\n"
+    )
+    assert inside("nodes", "show", "greet", "--app", app).code == 0

@@ -80,7 +80,8 @@ def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> Non
 
 def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
     before = yard("runs", "show", "n1", "--json").json
-    assert yard("archive", "list").out == "the archive has no such run\n"
+    assert yard("archive", "list").out == "the archive is empty\n"
+    assert yard("archive", "list", "--workflow", "x").out == "the archive has no run of workflow x\n"
     assert yard("archive", "sweep").out == "✓ 0 runs archived\n"
     yard.days_later(40)
     preview = yard("archive", "sweep", "--dry-run")
@@ -112,11 +113,71 @@ def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
 def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yard.days_later(40)
     assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == exits.OK
-    assert yard("archive", "list").out == "the archive has no such run\n"
+    assert yard("archive", "list").out == "the archive is empty\n"
     monkeypatch.setenv("TIDEMILL_ARCHIVE", str(tmp_path / "attic"))
     assert len(yard("archive", "list", "--json").json["runs"]) == 3
     monkeypatch.setenv("TIDEMILL_ARCHIVE", "none")
     assert yard("archive", "list", "--json").json["problems"][0]["code"] == "archive_unknown"
+
+
+def test_a_damaged_entry_hides_no_other(yard: Yard, tmp_path: Path) -> None:
+    yard.days_later(40)
+    yard("archive", "sweep")
+    (damaged,) = (tmp_path / "mill.db-archive").rglob("n1.*")
+    name = str(damaged.relative_to(tmp_path / "mill.db-archive"))
+    body = bytearray(damaged.read_bytes())
+    body[len(body) // 2] ^= 1
+    damaged.write_bytes(body)
+    shown, told = yard("archive", "list"), yard("archive", "list", "--json")
+    assert (shown.code, told.code) == (exits.FAILED, exits.FAILED)
+    assert [run["run_id"] for run in told.json["runs"]] == ["n2", "f1"]
+    assert told.json["damaged"] == [name]
+    assert f"✗ {name} cannot be read" in shown.out
+    for verb in ("show", "restore"):
+        ended = yard("archive", verb, "n1", "--json")
+        assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, "archive_damaged")
+    assert yard("archive", "show", "n2").code == exits.OK
+
+
+def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Yard) -> None:
+    lost = [each for each in yard("blobs", "list", "--json").json["blobs"] if each["size"] > 300_000]
+    assert lost
+    yard.days_later(40)
+    _lose(yard, [each["digest"] for each in lost])
+    swept = yard("archive", "sweep")
+    assert swept.code == exits.FAILED
+    assert "✓ 1 run archived" in swept.out
+    for run in ("n1", "n2"):
+        assert f"✗ {run} stays: blob sha256:" in swept.out
+    again = yard("archive", "sweep", "--json")
+    assert (again.code, again.json["retired"], sorted(again.json["failed"])) == (exits.FAILED, [], ["n1", "n2"])
+
+
+def _lose(yard: Yard, digests: list[str]) -> None:
+    import apsw
+
+    db = apsw.Connection(yard.url.removeprefix("sqlite:///"))
+    for digest in digests:
+        db.execute("delete from blobs where digest = ?", (digest,))
+    assert db.totalchanges() >= len(digests)
+    db.close()
+
+
+def test_a_key_that_was_used_again(yard: Yard) -> None:
+    for day, config in ((1, "first"), (2, "second")):
+        with tidemill.open(yard.url, archive="none") as mill:
+            nodes = [{"id": f"a{each}", "type": "value", "config": config} for each in range(3 - day)]
+            mill.publish({"name": "daily", "retention": {"days": 0}, "nodes": nodes})
+            mill.result(mill.start("daily", key="d1"))
+        yard.days_later(2)
+        assert yard("archive", "sweep").out.startswith("✓ 1 run archived")
+    told = yard("archive", "show", "d1", "--json", "--events").json
+    assert "second" in str(told["events"])
+    (older,) = told["others"]
+    for said in (yard("archive", "show", "d1").out, yard("archive", "list").out):
+        assert older in said
+    assert "the newest of 2 entries of this id" in yard("archive", "restore", "d1").out
+    assert "first" in str(yard("archive", "show", older, "--json", "--events").json["events"])
 
 
 def test_without_an_archive_nothing_leaves(inside: Inside) -> None:

@@ -266,9 +266,33 @@ def test_a_file_that_may_not_be_written_to(reachable: Path, tmp_path: Path) -> N
     ours(path)
     path.chmod(0o444)
     before = digests(reachable)
-    ended = as_nobody(tmp_path, path, "start", "chain")
-    refused(ended, "store_", "cannot be")
+    (tmp_path / "flow.yaml").write_text("name: flow\nnodes: [{id: a, type: value}]\n")
+    for command in (("start", "chain"), ("publish", str(tmp_path / "flow.yaml"))):
+        refused(as_nobody(tmp_path, path, *command), "store_", "cannot be")
     assert digests(reachable) == before
+
+
+def without_privileges() -> None:
+    """What permissions say holds for the administrator too, in the process that follows."""
+    import ctypes
+
+    drop_from_bounding_set, override_permissions = 24, 1
+    ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions, 0, 0, 0)
+
+
+def test_a_worker_that_may_not_write_does_not_begin(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    ours(path)
+    path.chmod(0o444)
+    worker = subprocess.run(
+        [*COMMAND, "worker", "--store", f"sqlite:///{path}"],
+        capture_output=True,
+        env=environment(),
+        timeout=SECONDS_MAX,
+        preexec_fn=without_privileges,
+        check=False,
+    )
+    refused(Ended(worker.returncode, worker.stdout.decode(), worker.stderr.decode()), "store_read_only", "cannot be")
 
 
 def test_a_file_that_may_not_be_read(reachable: Path, tmp_path: Path) -> None:
@@ -320,13 +344,13 @@ def test_a_worker_ends_when_the_store_was_migrated(tmp_path: Path) -> None:
     try:
         assert worker.stdout is not None and b"is ready" in worker.stdout.readline()
         migrated_by_a_newer_version(path)
-        _, said = worker.communicate(timeout=SECONDS_MAX)
+        told, said = worker.communicate(timeout=SECONDS_MAX)
     finally:
         worker.kill()
     assert worker.returncode == exits.REFUSED
     assert b"[store_newer]" in said
     assert b"Traceback" not in said
-    assert len(said.splitlines()) == 2
+    assert (told, len(said.splitlines())) == (b"", 2), "it says something else besides"
 
 
 def test_a_store_in_use_is_not_migrated(tmp_path: Path) -> None:

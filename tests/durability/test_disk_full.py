@@ -27,7 +27,7 @@ from tidemill.cli import call, exits
 from tidemill.engine.engine import Engine
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite.file import connect, meaning
 from tidemill.stores.sqlite.store import SqliteStore
 
 WRITES_MAX = 60
@@ -76,7 +76,7 @@ async def one_forget(store: SqliteStore) -> None:
 
 
 async def one_blob(store: SqliteStore) -> None:
-    blobs = DatabaseBlobs(store.path, connect)
+    blobs = DatabaseBlobs(store.path, connect, meaning)
     await blobs.open()
     try:
         digest = await blobs.put("acme", BIG.encode())

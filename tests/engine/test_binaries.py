@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,103 @@ def test_bytes_that_are_none_fail_the_attempt(data: Any, code: str, words: str) 
 def test_a_description_is_made_of_texts(fields: dict[str, Any]) -> None:
     error = failure(run({"draw": lambda: Blob(b"", **fields)}, python("draw", "draw")))
     assert error["code"] == "blob_invalid"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"media_type": "not a media type"},
+        {"media_type": "text/plain\r\nX: y"},
+        {"media_type": "text/" + "x" * 300},
+        {"media_type": ""},
+        {"name": "../../etc/passwd"},
+        {"name": "a\\b"},
+        {"name": "a\nb"},
+        {"name": "x" * 300},
+        {"name": ".."},
+    ],
+    ids=["words", "header", "long type", "no type", "path", "other path", "lines", "long name", "above"],
+)
+def test_a_description_leads_nobody_astray(fields: dict[str, Any]) -> None:
+    error = failure(run({"draw": lambda: Blob(b"", **fields)}, python("draw", "draw")))
+    assert (error["code"], bool(error["hint"])) == ("blob_invalid", True)
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "text/csv; charset=utf-8", 'multipart/mixed; boundary="a b"'])
+def test_media_types_with_parameters(media_type: str) -> None:
+    view = run({"draw": lambda: Blob(b"x", media_type, "Entwurf 3 (neu).csv")}, python("draw", "draw"))
+    assert view.outputs == {"draw": described(b"x", media_type, "Entwurf 3 (neu).csv")}
+
+
+MADE_UP: dict[str, Any] = {"$blob": "sha256:" + "0" * 64, "size": 3}
+
+
+def code_and_path(refusal: pytest.ExceptionInfo[tidemill.Rejected]) -> tuple[str, str]:
+    (problem,) = refusal.value.problems
+    return problem.code, problem.path
+
+
+def test_a_file_that_nobody_stored_does_not_get_in() -> None:
+    """No fact may point to a missing blob, whoever says that it is there."""
+    form = {"id": "ask", "type": "human", "config": {"title": "Which?", "form": {"type": "object"}}}
+    with tidemill.open("memory://") as mill:
+        mill.publish(flow(form, {"id": "go", "type": "signal"}))
+        with pytest.raises(tidemill.Rejected) as refusal:
+            mill.start("flow", {"files": [1, MADE_UP]}, key="r")
+        assert code_and_path(refusal) == ("blob_unknown", "/inputs/files/1")
+        stored = mill.put_blob(PIXELS)
+        mill.start("flow", {"files": [1, stored], "text": '"$blob": no file'}, key="r")
+        with pytest.raises(tidemill.Rejected) as refusal:
+            mill.signal("r", "go", MADE_UP)
+        assert code_and_path(refusal) == ("blob_unknown", "/payload")
+        mill.signal("r", "go", stored)
+        while mill.show("r").nodes["ask"]["status"] != "WAITING":
+            time.sleep(0.01)
+        with pytest.raises(tidemill.Rejected) as refusal:
+            mill.decide("r", "ask", "approve", actor="ann", form={"file": MADE_UP})
+        assert code_and_path(refusal) == ("blob_unknown", "/form/file")
+        mill.decide("r", "ask", "approve", actor="ann", form={"file": stored})
+        assert mill.result("r", timeout_s=20).status == "COMPLETED"
+        assert mill.verify_log().clean
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        python("draw", "made_up"),
+        {"id": "draw", "type": "workflow", "config": {"workflow": "flow", "inputs": {"file": MADE_UP}}},
+        {"id": "draw", "type": "value", "config": "{{ item }}", "map": {"over": [MADE_UP]}},
+    ],
+    ids=["result", "child", "items"],
+)
+def test_a_handler_cannot_make_up_a_file(node: dict[str, Any]) -> None:
+    asked: list[int] = []
+
+    def made_up() -> Any:
+        asked.append(1)
+        return {"file": MADE_UP}
+
+    with tidemill.open("memory://", functions={"made_up": made_up}) as mill:
+        view = mill.run(flow(node), timeout_s=20)
+        assert (failure(view)["code"], len(asked) <= 1) == ("blob_unknown", True), "it is not tried again"
+        assert mill.verify_log().clean
+
+
+def test_outputs_cannot_make_up_a_file() -> None:
+    with tidemill.open("memory://") as mill:
+        view = mill.run({**flow({"id": "a", "type": "value"}), "outputs": {"file": MADE_UP}}, timeout_s=20)
+    assert view.error is not None
+    assert (view.status, "blob_unknown" in str(view.error)) == ("FAILED", True)
+
+
+@simulated
+async def test_a_file_on_its_way_out_that_is_given_again_comes_back(mill: Mill) -> None:
+    process = await mill.process()
+    stored = await process.engine.put_blob(PIXELS)
+    await mill.blobs.retire(TENANT, stored["$blob"])
+    await process.end(await process.start(flow({"id": "a", "type": "value"}), {"file": stored}))
+    info = await mill.blobs.stat(TENANT, stored["$blob"])
+    assert info is not None and info.state == "active"
 
 
 @pytest.mark.parametrize("more", [object(), float("nan"), threading.Lock()], ids=["object", "nan", "lock"])

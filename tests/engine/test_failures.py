@@ -118,6 +118,20 @@ def test_an_exception_keeps_what_helps() -> None:
     assert "in deep" in error.traceback and "no customer" in error.traceback
 
 
+def test_notes_and_those_that_are_grouped_are_told() -> None:
+    first, root = ValueError("a"), OSError("root")
+    first.add_note("look at line 7")
+    first.__cause__ = root
+    group = ExceptionGroup("two", [first, KeyError("b")])
+    group.add_note("both at once")
+    told = ("note: both at once", "ValueError: a", "note: look at line 7", "OSError: root", "KeyError: 'b'")
+    assert failed_by(group).error.causes == told
+
+
+def test_a_circle_of_causes_is_told_once() -> None:
+    assert failed_by(_circle()).error.causes == ("ValueError: second",)
+
+
 def test_a_context_counts_as_a_cause() -> None:
     def clumsy() -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tidemill.engine.loops import EngineBroken, run_until
 from tidemill.engine.views import RunView
 
 
@@ -43,6 +45,99 @@ def test_an_interrupt_in_the_loop_is_a_failure_too() -> None:
     node = {"config": {"function": "f", "isolation": "inline"}, "retry": {"max_attempts": 1}}
     view = run(interrupted_in_thread, node)
     assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "exception")
+
+
+def leave(*_: Any) -> None:
+    sys.exit(7)
+
+
+async def leave_later(*_: Any) -> None:
+    sys.exit(7)
+
+
+@pytest.mark.parametrize("how", [leave, leave_later])
+@pytest.mark.parametrize(
+    ("step", "ends"), [("open", "FAILED"), ("prepare", "FAILED"), ("finish", "COMPLETED"), ("close", "COMPLETED")]
+)
+def test_a_step_around_the_call_that_would_stop_the_program(step: str, ends: str, how: Callable[..., Any]) -> None:
+    steps: dict[str, Any] = {"open": lambda: None, step: how}
+    leaver = tidemill.Handler(tidemill.NodeType(name="leaver"), lambda context: tidemill.Return(1), **steps)
+    node = {"id": "a", "type": "leaver", "retry": {"max_attempts": 1}}
+    with tidemill.open("memory://", handlers=[leaver]) as mill:
+        view = mill.run({"name": "one", "nodes": [node]}, timeout_s=20)
+    assert view.status == ends
+    if ends == "FAILED":
+        assert view.nodes["a"]["error"]["type"] == "SystemExit"
+
+
+def test_opening_counts_within_the_time_of_the_attempt() -> None:
+    async def dawdle() -> None:
+        await asyncio.sleep(30)
+
+    slow = tidemill.Handler(tidemill.NodeType(name="slow"), lambda context: tidemill.Return(1), open=dawdle)
+    node = {"id": "a", "type": "slow", "timeout_seconds": 0.1, "retry": {"max_attempts": 1}}
+    with tidemill.open("memory://", handlers=[slow]) as mill:
+        view = mill.run({"name": "one", "nodes": [node]}, timeout_s=20)
+    assert (view.status, view.nodes["a"]["error"]["code"]) == ("FAILED", "timeout")
+
+
+async def leaves_a_task_that_leaves() -> str:
+    task = asyncio.create_task(leave_later())
+    await asyncio.wait({task})
+    return "here"
+
+
+async def leaves_a_callback_that_leaves() -> str:
+    asyncio.get_running_loop().call_soon(leave)
+    await asyncio.sleep(0.05)
+    return "here"
+
+
+async def stops_the_loop() -> str:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.05)
+    return "here"
+
+
+@pytest.mark.parametrize("function", [leaves_a_task_that_leaves, leaves_a_callback_that_leaves, stops_the_loop])
+def test_what_it_leaves_in_the_loop_does_not_end_the_loop(
+    function: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    view = run(function)
+    assert (view.status, view.nodes["a"]["output"]) == ("COMPLETED", "here")
+    assert "the work goes on" in caplog.text
+
+
+def test_a_loop_that_was_stopped_goes_on() -> None:
+    loop, ended = asyncio.new_event_loop(), threading.Event()
+    loop.call_soon(loop.stop)
+    loop.call_later(0.01, ended.set)
+    loop.call_later(0.02, loop.stop)
+    run_until(loop, ended.is_set)
+    loop.close()
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("before_s", [0.0, 0.3])
+def test_cancelling_every_task_ends_the_engine_and_says_so(before_s: float) -> None:
+    """Whether somebody waits already when it happens, or asks only afterwards."""
+    begun, told = threading.Event(), threading.Event()
+
+    async def cancels_all() -> None:
+        begun.set()
+        await asyncio.sleep(before_s)
+        for task in asyncio.all_tasks():
+            task.cancel()
+        told.set()
+
+    document = {"name": "one", "nodes": [{"id": "a", "type": "python", "config": {"function": "f"}}]}
+    with tidemill.open("memory://", functions={"f": cancels_all}) as mill:
+        published = mill.publish(document)
+        run_id = mill.start(f"{published.name}@1")
+        assert (begun if before_s else told).wait(10)
+        time.sleep(0 if before_s else 0.2)
+        with pytest.raises(EngineBroken, match="a handler has cancelled"):
+            mill.result(run_id, timeout_s=5)
 
 
 STUBBORN_S = 2.5
@@ -125,3 +220,29 @@ def test_a_config_that_a_handler_changes_is_its_own() -> None:
     document = {"name": "one", "nodes": [{"id": "a", "type": "python", **node}]}
     with tidemill.open("memory://", functions={"f": greedy}) as mill:
         assert [mill.run(document).outputs["a"] for _ in range(3)] == [["a", "more"]] * 3
+
+
+def keeps(context: tidemill.NodeContext) -> None:
+    assert context.checkpoint is not None
+    context.checkpoint(1)
+
+
+async def keeps_async(context: tidemill.NodeContext) -> None:
+    assert context.checkpoint is not None
+    await context.checkpoint(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "isolation"), [("keeps", "thread"), ("keeps", "inline"), ("keeps", "process"), ("later", "thread")]
+)
+def test_a_compensator_has_no_checkpoints_and_is_told_so(function: str, isolation: str) -> None:
+    config = {"function": function, **({} if isolation == "thread" else {"isolation": isolation})}
+    nodes = [
+        {"id": "a", "type": "value", "config": 1, "compensator": {"type": "python", "config": config}},
+        {"id": "b", "type": "fail", "dependencies": ["a"]},
+    ]
+    document = {"name": "one", "nodes": nodes, "on_failure": {"compensate": "automatic"}}
+    with tidemill.open("memory://", functions={"keeps": keeps, "later": keeps_async}) as mill:
+        run_id = mill.run(document, timeout_s=20).run_id
+        told = [event for event in mill.follow(run_id) if event["type"] == "CompensationFailed"]
+    assert [event["error"]["code"] for event in told] == ["checkpoint_not_kept"]

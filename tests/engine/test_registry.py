@@ -67,6 +67,25 @@ async def test_a_worker_says_what_it_holds(mill: Mill) -> None:
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 
+@simulated
+async def test_what_lasts_is_told_before_the_next_beat(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, beat_ms=60_000, dead_after_ms=180_000)
+    client = await mill.process("client", work=False)
+    await asyncio.sleep(1.5)
+    run_id = await client.start(document(call("a", args={"seconds": 8})))
+    await asyncio.sleep(2.1)
+    assert ((await only(client)).holding, (await only(client)).held[0].run_id) == (1, run_id)
+    await worker.end(run_id)
+    await asyncio.sleep(2.1)
+    assert (await only(client)).holding == 0
+    beats = worker.door.calls["beat"]
+    for _ in range(20):
+        await worker.run(document(call("a", args={"seconds": 0.1})))
+    # What comes and goes is not worth a word.
+    assert worker.door.calls["beat"] <= beats + 1
+
+
 @pytest.mark.parametrize(("beat_ms", "dead_after_ms"), [(5_000, 15_000), (1_000, 3_000)])
 @simulated
 async def test_a_killed_worker_is_dead_after_a_while_and_forgotten_after_an_hour(
@@ -229,6 +248,8 @@ async def test_why_says_when_no_live_worker_knows_a_type(mill: Mill) -> None:
     found = await blocker(client, run_id)
     assert (found.need, found.type, found.alive) == ("no_type", "special@1", ("plain",))
     assert found.words == "b is queued: no worker knows type special@1"
+    # Its job is put aside until later, but waits since it was made.
+    assert found.since_ms <= 1_000_100 and found.until_ms is None
     assert found.command == "tidemill worker --queues default --app MODULE"
     await mill.process("there", more=[SPECIAL], queues=("gpu",))
     await asyncio.sleep(0.1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import random
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 from tests.engine.door import Call, Door
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger
-from tests.engine.upkeep import FAILS, history, operator, pass_days, shown
+from tests.engine.upkeep import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.kernel.authoring import document, node
 from tests.sim.loop import SimAmbient
 from tidemill.blobs.archives import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.archiving import blob_name, header_of, name_of
+from tidemill.engine.archiving import blob_name
 from tidemill.engine.engine import Engine
 from tidemill.engine.retiring import Retirer
 from tidemill.engine.rows import DAY_MS, RUN, retention_term
@@ -27,13 +26,6 @@ from tidemill.engine.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
 from tidemill.stores.contract import Commit, Job, Row, Stream
-
-LARGE = "x" * 300_000
-
-
-async def stored(mill: Mill) -> set[str]:
-    """The runs that are in the store."""
-    return {stream.key for stream in await mill.store.streams(RUN)}
 
 
 async def archived(engine: Engine) -> list[str]:
@@ -366,43 +358,6 @@ async def test_two_sweeps_at_once_do_no_harm(mill: Mill) -> None:
 
 
 @simulated
-async def test_an_entry_of_another_content_keeps_the_run(mill: Mill) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(node("a")))
-    await worker.stop()
-    pass_days(mill, 40)
-    archive = MemoryArchive()
-    name = name_of(header_of(TENANT, run.run_id, await mill.state(run.run_id)))
-    await archive.put(name, b"something else")
-    swept = await operator(mill, archive=archive).archive_sweep()
-    assert swept.retired == ()
-    ((left, why),) = swept.left
-    assert (left, "cannot be read" in why) == (run.run_id, True)
-    assert await stored(mill) == {run.run_id}
-
-
-@simulated
-async def test_a_damaged_entry_is_not_brought_back(mill: Mill) -> None:
-    worker = await mill.process()
-    run = await worker.run(document(node("a")))
-    await worker.stop()
-    pass_days(mill, 40)
-    archive = MemoryArchive()
-    engine = operator(mill, archive=archive)
-    await engine.archive_sweep()
-    (name,) = await archive.names("runs/")
-    whole = archive._held[name]
-    text = gzip.decompress(whole)
-    for damaged in (whole[:-20], b"", gzip.compress(text.replace(b"COMPLETED", b"FAILED", 1)), gzip.compress(b"{}")):
-        archive._held[name] = damaged
-        with pytest.raises(Rejected, match="cannot be read"):
-            await engine.archive_restore(run.run_id)
-        assert await stored(mill) == set()
-    page = await engine.archive_list()
-    assert (page.runs, page.damaged) == ((), (name,))
-
-
-@simulated
 async def test_a_blob_that_is_gone_keeps_its_run_and_no_other(mill: Mill) -> None:
     worker = await mill.process()
     broken = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
@@ -413,13 +368,39 @@ async def test_a_blob_that_is_gone_keeps_its_run_and_no_other(mill: Mill) -> Non
     await mill.blobs.retire(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
     engine = operator(mill)
-    retirer = engine.retirer()
-    with pytest.raises(Unavailable):
-        await retirer.sweep()
-    swept = await _swept(retirer)
-    assert [run for run, _ in swept] == [broken.run_id]
+    swept = await engine.archive_sweep()
+    assert (set(swept.retired), swept.failed) == (set(fine), (broken.run_id,))
+    assert [(run, digest in why) for run, why in swept.left] == [(broken.run_id, True)]
     assert await stored(mill) == {broken.run_id}
     assert await archived(engine) == sorted(fine)
+
+
+class Refusing(MemoryArchive):
+    """An archive that does not take one run."""
+
+    refused = 0
+
+    async def put(self, name: str, body: bytes) -> bool:
+        if "/never/" in name:
+            self.refused += 1
+            raise Unavailable("the archive cannot be written")
+        return await super().put(name, body)
+
+
+@simulated
+async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_passed_over(mill: Mill) -> None:
+    worker = await mill.process()
+    never = await worker.run(document(node("a"), name="never"))
+    fine = await worker.run(document(node("a")))
+    await worker.stop()
+    pass_days(mill, 40)
+    archive = Refusing()
+    retirer = operator(mill, archive=archive).retirer()
+    with pytest.raises(Unavailable):
+        await retirer.sweep()
+    assert [run for run, _ in await _swept(retirer)] == [never.run_id]
+    assert (archive.refused, await stored(mill)) == (2, {never.run_id})
+    assert [fine.run_id in name for name in await archive.names("runs/")] == [True]
 
 
 async def _swept(retirer: Retirer) -> list[tuple[str, str]]:

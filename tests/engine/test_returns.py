@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.returns import EACH_MS, KNOWN_MAX, OFFERS_MAX, REST_MS_MAX, ROOM_MS, STEP_MS, Aside, Returns
-from tidemill.handlers.contract import Handler, Return
+from tidemill.handlers.contract import Handler, Lacking, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim, Commit, Job, Stream
@@ -269,3 +270,51 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill)
     # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
     alone = await poor.engine.show(run_id)
     assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
+
+
+@simulated
+async def test_a_standing_worker_waits_for_one_that_has_the_function(
+    mill: Mill, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has it may be starting again just now: that is no reason to fail the run for good."""
+    ledger, undo = Ledger(), {"type": "python", "config": {"function": "work"}}
+    poor = await mill.process("poor", standing=True)
+    run_id = await poor.start(document(call("a")))
+    await asyncio.sleep(3)
+    twin = await mill.process("twin", standing=True)
+    rolled_back = document(
+        node("u", compensator=undo), node("f", "u", type="fail"), name="u", on_failure={"compensate": "automatic"}
+    )
+    undone = await poor.start(rolled_back)
+    await asyncio.sleep(20)
+    explained = await poor.engine.why(run_id)
+    (found,) = explained.blockers
+    assert (found.need, set(found.alive), found.lacking.code) == ("lacking", {"poor", "twin"}, "function_unknown")
+    assert found.words == "a is queued: no worker has what it needs: no function work is registered"
+    assert found.command == "tidemill worker --queues default --app MODULE"
+    assert "no worker has what it needs: no function work is registered" in (await poor.engine.why(undone)).headline
+    # Each of the two says it once, whatever it is needed for and however often it meets it.
+    assert caplog.text.count("left to other workers: no function work is registered") == 2
+    assert [worker.lacks for worker in await twin.engine.workers()] == [("no function work is registered",)] * 2
+    rich = await mill.process("rich", functions={"work": ledger.work}, standing=True)
+    assert (await rich.end(run_id)).status == "COMPLETED"
+    await mill.until(lambda: ledger.count("u") == 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"standing": True, "only": "r"}], ids=["embedded", "for one run"])
+@simulated
+async def test_where_nobody_will_come_it_fails_at_once(mill: Mill, options: dict[str, Any]) -> None:
+    worker = await mill.process("alone", **options)
+    await worker.start(document(call("a")), key="r")
+    run = await worker.end("r")
+    assert (run.status, run.error["code"]) == ("FAILED", "function_unknown")
+
+
+@simulated
+async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Mill) -> None:
+    def fail(context: Any) -> Return:
+        raise Lacking("process_unavailable", "no process", retryable=True)
+
+    worker = await mill.process(standing=True, more=[Handler(NodeType(name="apart"), fail)])
+    run = await worker.run(document(node("a", type="apart", retry={"max_attempts": 2})))
+    assert (run.status, run.nodes["a"]["attempts"]) == ("FAILED", 2)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.engine.kit import Mill, Process, simulated
 from tests.kernel.authoring import document, node
+from tidemill.bootstrap import engine_at
 from tidemill.engine.utterances import PARTS_BYTES_MAX
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, Mute, NodeContext, Return
 from tidemill.kernel.model import NodeType
@@ -198,6 +199,23 @@ async def test_code_in_a_thread_learns_that_nobody_waits(mill: Mill) -> None:
     )
     assert done.nodes["a"]["error"]["code"] == "timeout"
     await mill.until(lambda: bool(ended))
+
+
+async def test_an_end_that_may_begin_a_secret_is_kept_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_SECRET_TOKEN", "tok-77a1b2c3")
+
+    def speak(context: NodeContext) -> Ended:
+        assert context.secrets["TOKEN"]
+        print("printed tok", end="")
+        print("-77a1", end="")
+        print("b2c3 and tok", end="")
+        return Return(1)
+
+    async with engine_at("memory://", handlers=[streamer(speak)]) as engine:
+        await engine.publish(document(node("a", type="streamer"), name="held"))
+        run_id = await engine.start("held")
+        await engine.result(run_id)
+        assert [line.text for line in await engine.logs(run_id, "a")] == ["printed *** and tok"]
 
 
 def test_a_context_without_an_engine_is_mute() -> None:

@@ -18,6 +18,7 @@ from tidemill.stores.contract import Row, Store
 
 KINDS = (RUN, APPROVAL, DEAD_LETTER, WORKFLOW)
 FAILS = node("b", "a", type="fail", config={"message": "no"})
+LARGE = "x" * 300_000
 ASKS = node("b", "a", type="human", config={"title": "Go on?", "approvers": ["user:ada"]})
 
 
@@ -36,6 +37,11 @@ def operator(mill: Mill, *, archive: Archive | None = None, store: Store | None 
 async def shown(mill: Mill) -> dict[tuple[str, str], Row]:
     """Every row of the kinds that follow from logs."""
     return {(kind, row.key): row for kind in KINDS async for row in all_rows(mill.store, TENANT, kind)}
+
+
+async def stored(mill: Mill) -> set[str]:
+    """The runs that are in the store."""
+    return {stream.key for stream in await mill.store.streams(RUN)}
 
 
 async def listed(mill: Mill, terms: set[str]) -> dict[str, list[str]]:

@@ -109,6 +109,9 @@ def test_nothing_is_imported_that_offers_nothing(site: Path) -> None:
         ("loud:nothing", CODE, "TypeError: int is not a Handler"),
         ("loud:shout", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("loud:shout", "import sys; sys.exit(3)", "SystemExit: 3"),
+        ("loud:shout", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("loud:shout", CODE.replace('"object"', "7"), "config_schema of shout@1 is no JSON Schema: /type: "),
+        ("loud:both", CODE, "shout@1 comes from loud 1.4 too"),
         ("absent:shout", CODE, "ModuleNotFoundError: No module named 'absent'"),
     ],
 )
@@ -119,7 +122,8 @@ def test_a_broken_one_is_told_and_the_rest_goes_on(
     install(site, "soft", {"quiet": "soft:Whisper"})
     with caplog.at_level(logging.WARNING):
         engine = engine_at("memory://", work=False)
-    (warning,) = caplog.messages
+    warning = caplog.messages[0]
+    assert set(caplog.messages) == {warning}
     assert warning.startswith("loud 1.4 offers node types as `shout` that cannot be used: ") and reason in warning
     assert "whisper" in engine.types and "shout" not in engine.types
     assert set(built_in_types()) < set(engine.types)
@@ -133,10 +137,25 @@ def call(context: NodeContext) -> Return:
     return Return(None)
 
 
+def test_an_installed_type_cannot_take_the_place_of_a_built_in_one(site: Path) -> None:
+    install(site, "loud", {"all": "loud:several"}, CODE.replace('"shout"', '"http"'))
+    types = node_types()
+    origins = {offer.handler.type.name: offer.origin for offer in types.offers}
+    assert (origins["http"], origins["whisper"]) == ("Tidemill", "loud 1.4")
+    assert [(each.name, each.reason) for each in types.broken] == [("http", "http@1 comes from Tidemill too")]
+
+
+def test_a_given_type_with_a_bad_schema_is_left_out_and_told() -> None:
+    odd = Handler(NodeType(name="odd", output_schema={"type": "nothing"}), call)
+    with tidemill.open("memory://", handlers=[odd], work=False) as mill, pytest.raises(Rejected) as refused:
+        mill.publish({"name": "t", "nodes": [{"id": "a", "type": "odd"}]})
+    (problem,) = refused.value.problems
+    assert problem.code == "unknown_node_type" and "output_schema of odd@1 is no JSON Schema" in problem.hint
+
+
 @pytest.mark.parametrize(
     ("points", "handlers", "origins"),
     [
-        ({"a": "loud:shout", "b": "loud:several"}, [], ("loud 1.4", "loud 1.4")),
         ({"a": "loud:shout"}, [Handler(NodeType(name="shout"), call)], ("loud 1.4", "`handlers`")),
         ({}, [Handler(NodeType(name="http"), call)], ("Tidemill", "`handlers`")),
     ],

@@ -347,6 +347,14 @@ async def test_a_page_that_must_not_be_called(http: Handler, served: Web, target
     assert failed.code in ("egress_refused", "response_invalid") and not failed.retryable
 
 
+@pytest.mark.parametrize("paging", [{"next": "$.url"}, {"next": "$.cursor", "parameter": "c"}])
+async def test_a_page_that_leads_back_ends_it(http: Handler, served: Web, paging: Any) -> None:
+    served.routes["/"] = json_reply({"url": served.url("/"), "cursor": "same"})
+    failed = await failure(http, {"url": served.url("/"), "pagination": paging})
+    assert (failed.code, failed.retryable, "leads back" in failed.message) == ("response_invalid", False, True)
+    assert len(served.asked) <= 2
+
+
 async def test_all_pages_together_keep_within_the_limit(http: Handler, served: Web) -> None:
     served.routes["/items"] = pages(10**9)
     config = {"url": served.url("/items"), "max_bytes": 500, "pagination": {"next": "$.next"}}
@@ -487,6 +495,35 @@ async def test_in_a_run(served: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (asked for asked in served.asked if asked.path == "/pay")
     assert msgspec.json.decode(first.body) == {"sum": 7}
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/hook/T0/../x7FqZk3?key=k9Wm", id="tidied"),
+        pytest.param("/hook/x7FqZk3?key=k9Wm", id="queried"),
+        pytest.param("/hook/x7Fq Zk3", id="escaped"),
+    ],
+)
+async def test_a_url_that_is_a_secret_is_nowhere(
+    served: Web, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where it was tidied, nor where its query is hidden before anybody looks for it."""
+    monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:*")
+    monkeypatch.setenv("TIDEMILL_SECRET_HOOK", served.url(path.replace(" ", "%20")))
+    target = path.replace("/T0/..", "").replace(" ", "%20")
+    served.routes[target.partition("?")[0]] = in_turn(json_reply({"at": target}), reply(target.encode(), 404))
+    node = {"type": "http", "config": {"url": "{{ secrets.HOOK }}", "query": {"a": 1}}, "on_error": "continue"}
+    nodes = [{"id": "good", "dependents": ["bad"], **node}, {"id": "bad", **node}]
+    async with engine_at(f"sqlite:///{tmp_path}/mill.db") as engine:
+        await engine.publish({"name": "hooks", "nodes": nodes})
+        run_id = await engine.start("hooks")
+        view = await engine.result(run_id)
+    assert len(served.asked) == 2 and served.asked[0].target.startswith(target)
+    assert view.nodes["good"]["output"]["status"] == 200
+    assert "answered with 404" in view.nodes["bad"]["error"]["message"]
+    left = repr(view).encode() + (tmp_path / "mill.db").read_bytes()
+    assert [piece for piece in (b"x7Fq", b"Zk3", b"k9Wm") if piece in left] == []
 
 
 def test_the_example() -> None:

@@ -90,13 +90,17 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "ends"), [("returns", None), ("fails", "odd"), ("dies", "process_died"), ("stays", "timeout")]
+    ("then", "ends"),
+    [("returns", None), ("fails", "odd"), ("dies", "process_died"), ("kills", "process_died"), ("stays", "timeout")],
 )
 def test_a_daemon_ends_with_its_call(mill: tidemill.Tidemill, then: str, ends: str | None, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     limits = {"time_seconds": 1} if then == "stays" else {}
     view = escaping(mill, "leaves_a_daemon", args={"ledger": str(ledger), "then": then}, limits=limits)
     assert (output(view) == "left") if ends is None else (error(view)["code"] == ends)
+    if then == "kills":
+        # Without its warden it is the system that notices its death.
+        until(lambda: not any(map(alive, pids_in(ledger))), "it goes on", GONE_SECONDS)
     assert not any(map(alive, pids_in(ledger)))
 
 

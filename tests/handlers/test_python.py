@@ -188,9 +188,20 @@ async def test_exceptions_pass_through(error: BaseException, isolation: str) -> 
     assert raised.value is error or raised.value.__cause__ is error
 
 
-async def test_wrong_arguments_are_an_error_of_the_call() -> None:
-    with pytest.raises(TypeError):
-        await called(python_handler(FUNCTIONS), _config("add", surprise=1))
+@pytest.mark.parametrize(
+    ("isolation", "args", "hint"),
+    [("inline", {"a": 1, "surprise": 1}, "known: a, b"), ("thread", {}, "known: a, b")],
+)
+async def test_wrong_arguments_are_refused_before_the_call(isolation: str, args: Any, hint: str) -> None:
+    with pytest.raises(Fail, match="args do not fit add") as failed:
+        await called(python_handler(FUNCTIONS), _config("add", isolation, **args))
+    assert (failed.value.code, failed.value.retryable, failed.value.hint) == ("arguments_invalid", False, hint)
+
+
+async def test_a_function_that_is_misspelled_has_a_near_name() -> None:
+    with pytest.raises(Fail) as failed:
+        await called(python_handler({}), _config("json:dmups"))
+    assert failed.value.hint == "did you mean `dumps`?"
 
 
 async def test_a_function_is_looked_up_once() -> None:

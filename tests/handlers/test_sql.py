@@ -16,7 +16,9 @@ import pytest
 import tidemill
 from tidemill.errors import Rejected
 from tidemill.handlers.sql_text import Dialect, is_several, with_placeholders
-from tidemill.stores.sqlite.statement import own_tables
+from tidemill.stores.contract import Statement
+from tidemill.stores.sqlite.statement import Statements, own_tables
+from tidemill.stores.sqlite.writer import Transaction
 
 
 def made(path: Path, *statements: str) -> apsw.Connection:
@@ -72,9 +74,15 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT 1{{ '; SELECT 2' }}", "more than one statement"),
         ("SELECT body FROM records", "a table of the store's own"),
         ("DELETE FROM jobs", "a table of the store's own"),
-        ("INSERT INTO sqlite_master (name) VALUES (1)", "may not be modified"),
+        ("INSERT INTO sqlite_master (name) VALUES (1)", "m"),
         ("INSERT INTO streams (id) VALUES (1)", "a table of the store's own"),
         ("DROP TABLE rows", "a table of the store's own"),
+        ('DELETE FROM main."SQLITE_sequence"', "sqlite_"),
+        ("SELECT name FROM sqlite_schema", "sqlite_"),
+        ("SELECT * FROM pragma_user_version", "pragma"),
+        ("CREATE TABLE tidemill_new (n)", "tidemill_"),
+        ("ALTER TABLE orders RENAME TO tidemill_new", "tidemill_"),
+        ("{{ '-- nothing' }}", "there is no statement"),
         ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "only tables and indexes"),
         ("COMMIT", "the store's own affair"),
         ("SAVEPOINT mine", "the store's own affair"),
@@ -161,6 +169,42 @@ def test_several_statements_are_refused_when_they_are_published(
         mill.publish(asks("INSERT INTO orders (customer) VALUES ('a'); DROP TABLE orders", database))
     (problem,) = refused.value.problems
     assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/statement")
+
+
+def test_the_tables_of_sqlite_are_out_of_reach(store: Path) -> None:
+    run = ran(store, asks("UPDATE sqlite_sequence SET seq = 9223372036854775807"))
+    assert (run.status, "sqlite_" in run.error["message"]) == ("FAILED", True)
+    assert ran(store, asks("SELECT 1 AS n")).status == "COMPLETED", "the store gives numbers as before"
+
+
+def test_a_comment_alone_is_refused_when_it_is_published(store: Path) -> None:
+    with tidemill.open(f"sqlite:///{store}", work=False) as mill, pytest.raises(Rejected, match="no statement"):
+        mill.publish(asks("-- nothing\n ; /* at all */"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [("SELECT :n", "add n to parameters"), ("PRAGMA synchronous", "rows of tables of your own"), ("SELECT", "by hand")],
+)
+def test_each_refusal_has_a_hint_of_its_own(store: Path, statement: str, hint: str) -> None:
+    assert hint in ran(store, asks(statement, parameters={})).error["hint"]
+
+
+def test_statements_on_one_row_take_turns(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(store, "INSERT INTO orders (id, total) VALUES (1, 0)").close()
+    rehearsals: list[Statement] = []
+    rehearse = Statements.rehearse
+
+    def counted(self: Statements, tx: Transaction, statement: Statement) -> bytes:
+        rehearsals.append(statement)
+        return rehearse(self, tx, statement)
+
+    monkeypatch.setattr(Statements, "rehearse", counted)
+    document = asks("UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total")
+    document["nodes"][0]["map"] = {"over": "{{ range(70) | list }}"}
+    run = ran(store, document)
+    assert sorted(item["rows"][0]["total"] for item in run.outputs["ask"]) == list(range(1, 71))
+    assert len(rehearsals) < 400, "everybody rehearses again whenever one of them is done"
 
 
 ONE: list[tuple[str, Dialect]] = [

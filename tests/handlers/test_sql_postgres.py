@@ -249,3 +249,11 @@ def test_the_password_is_nowhere_in_what_a_run_leaves_behind(
         assert mill.run(asking("SELECT 1")).status == "FAILED"
     for file in tmp_path.iterdir():
         assert b"wrong-canary" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["COPY t TO STDOUT", "-- in\n /* a */ copy t FROM STDIN"])
+async def test_copy_is_refused_quietly(database: PostgresDatabase, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    with pytest.raises(Fail, match="COPY is not supported"):
+        await database.run(text, [])
+    assert (await database.run("SELECT 1 AS n", []))["rows"] == [{"n": 1}]
+    assert caplog.records == []

@@ -9,6 +9,7 @@ FILES = "tests/blobs/test_directory.py::TestDirectoryBlobs::"
 TESTS = "tests/engine/test_collecting.py::"
 MEMORY = "blobs/local.py"
 FOLDER = "blobs/directory.py"
+BINARIES = "tests/engine/test_binaries.py::"
 COLLECTOR = "engine/collecting.py"
 
 BLOBS: tuple[Guard, ...] = (
@@ -104,7 +105,7 @@ BLOBS: tuple[Guard, ...] = (
         name="values-within-values",
         why="Files that a large value refers to would be collected.",
         file=COLLECTOR,
-        snippet="found = set().union(*within) - self._needed",
+        snippet="found = within - self._needed",
         sabotage="found = set()",
         test=TESTS + "test_what_any_run_needs_stays_and_the_rest_leaves",
     ),
@@ -163,5 +164,70 @@ BLOBS: tuple[Guard, ...] = (
         snippet='encode_value(_in_order(value)) if b"[" in text else text',
         sabotage="text",
         test="tests/blobs/test_payloads.py::test_sets_that_are_given_have_the_same_order_in_every_process",
+    ),
+    Guard(
+        name="given-files-are-there",
+        why="A made-up description would become a fact that points to nothing, and its run could never be archived.",
+        file="engine/inputs.py",
+        snippet="    if problem is not None:\n        raise Rejected",
+        sabotage="    if False:\n        raise Rejected",
+        test=BINARIES + "test_a_file_that_nobody_stored_does_not_get_in",
+    ),
+    Guard(
+        name="returned-files-are-there",
+        why="A handler could make up a file, and the log would point to nothing for ever.",
+        file="engine/attempt.py",
+        snippet="self._finish_described(text, chosen) if MARKED in text else self._finish(text, chosen)",
+        sabotage="self._finish(text, chosen)",
+        test=BINARIES + "test_a_handler_cannot_make_up_a_file[result]",
+    ),
+    Guard(
+        name="a-given-file-comes-back",
+        why="A blob on its way out that a new run refers to could be deleted by a collector that has read the logs.",
+        file="engine/binaries.py",
+        snippet="        if info.state == GRACE:",
+        sabotage="        if False:",
+        test=BINARIES + "test_a_file_on_its_way_out_that_is_given_again_comes_back",
+    ),
+    Guard(
+        name="media-types-are-media-types",
+        why="Whoever puts the media type of a blob into a header would write headers that a handler chose.",
+        file="engine/binaries.py",
+        snippet="if not is_media_type(media_type):",
+        sabotage="if False:",
+        test=BINARIES + "test_a_description_leads_nobody_astray[words]",
+    ),
+    Guard(
+        name="names-are-no-paths",
+        why="Whoever saves a blob under its name would write where a handler chose.",
+        file="engine/binaries.py",
+        snippet='or set(name) & set("/\\\\")',
+        sabotage="",
+        test=BINARIES + "test_a_description_leads_nobody_astray[path]",
+    ),
+    Guard(
+        name="a-worker-that-cannot-write-ends",
+        why="It would say that it is ready, and never do anything.",
+        file="cli/worker.py",
+        snippet="        await registry.check()",
+        sabotage="        pass",
+        test="tests/durability/test_bad_input.py::test_a_worker_that_may_not_write_does_not_begin",
+    ),
+    Guard(
+        name="a-refusal-is-no-outage",
+        why="A worker that has to be restarted would say that it waits for its store.",
+        file="engine/registry.py",
+        snippet="            # It answers, and says no. Whoever claims is told the same, and tells people why.\n"
+        "            return True",
+        sabotage="            return False",
+        test="tests/processes/test_drain.py::test_a_worker_whose_file_is_removed_ends",
+    ),
+    Guard(
+        name="blobs-mean-what-the-store-means",
+        why="Of a file that is damaged or read-only it would be said that it may work later.",
+        file="blobs/database.py",
+        snippet="raise Unfit(meant.problems[0]) if isinstance(meant, Rejected) else meant from error",
+        sabotage="raise Unavailable(str(meant)) from error",
+        test="tests/blobs/test_database.py::test_a_damaged_page_is_called_by_its_name",
     ),
 )

@@ -15,7 +15,7 @@ from tests.mutants.kernel_guards import KERNEL
 from tests.mutants.mail_guards import CONNECTIONS, MAIL
 from tests.mutants.model_guards import MODELS
 from tests.mutants.pipeline_guards import PIPELINES
-from tests.mutants.python_guards import HOSTILE, PYTHON
+from tests.mutants.python_guards import FRONT, HOSTILE, PYTHON
 from tests.mutants.shell_guards import COMMANDS
 from tests.mutants.sql_guards import STATEMENTS
 from tests.mutants.sqlite_guards import SQLITE
@@ -57,6 +57,7 @@ GUARDS: tuple[Guard, ...] = (
     *MAIL,
     *NODE_TYPES,
     *EARS,
+    *FRONT,
 )
 
 GUARDS_MIN = 500

@@ -13,6 +13,7 @@ UNCOUNTED = ESCAPES + "test_memory_that_no_limit_of_the_process_counts"
 UNHEARD = ESCAPES + "test_what_is_written_past_python_is_heard_in_order_and_masked"
 TESTS = "tests/handlers/test_python_process.py::"
 GENERATORS = "tests/handlers/test_python_generators.py::"
+BRAZEN = "tests/engine/test_hostile_handlers.py::"
 STRANGE = "tests/handlers/test_hostile.py::"
 COPIES = STRANGE + "test_a_copy_that_it_makes_of_the_worker_ends_where_it_comes_back"
 
@@ -26,6 +27,22 @@ HOSTILE: tuple[Guard, ...] = (
         test=COPIES + "[inline]",
     ),
     Guard(
+        name="finish-cannot-undo-the-call",
+        why="A result would be thrown away because what was to tidy up after it leaves the program.",
+        file="engine/stage.py",
+        snippet="error = await guarded(_taken(partial(handler.finish, context)))",
+        sabotage="error = await _taken(partial(handler.finish, context))",
+        test=BRAZEN + "test_a_step_around_the_call_that_would_stop_the_program[finish-COMPLETED-leave]",
+    ),
+    Guard(
+        name="loop-goes-on",
+        why="One task that a handler leaves behind would end the process of all others, or leave it waiting for ever.",
+        file="engine/loops.py",
+        snippet="    while not over():\n",
+        sabotage="    for _ in range(1):\n",
+        test=BRAZEN + "test_a_loop_that_was_stopped_goes_on",
+    ),
+    Guard(
         name="checkpoint-outlasts-an-outage",
         why="A store that does not answer for a moment would cost a handler that has done nothing wrong an attempt.",
         file="engine/attempt_log.py",
@@ -35,7 +52,34 @@ HOSTILE: tuple[Guard, ...] = (
     ),
 )
 
+FRONT: tuple[Guard, ...] = (
+    Guard(
+        name="engine-without-tasks-says-so",
+        why="Whoever asks an engine whose tasks a handler has cancelled would wait for ever.",
+        file="front.py",
+        snippet="            self._broken = True\n",
+        sabotage="            self._broken = False\n",
+        test=BRAZEN + "test_cancelling_every_task_ends_the_engine_and_says_so[0.0]",
+    ),
+)
+
 PYTHON: tuple[Guard, ...] = (
+    Guard(
+        name="installed-type-does-not-replace",
+        why="A distribution could put its own code in the place of a node type that workflows already use.",
+        file="handlers/discovery.py",
+        snippet="        if others:\n",
+        sabotage="        if False:\n",
+        test="tests/handlers/test_discovery.py::test_an_installed_type_cannot_take_the_place_of_a_built_in_one",
+    ),
+    Guard(
+        name="type-schemas-are-checked",
+        why="A node type whose schema is none would make publishing crash.",
+        file="handlers/discovery.py",
+        snippet="        if flaw := _flaw(type_):\n",
+        sabotage='        if flaw := "":\n',
+        test="tests/handlers/test_discovery.py::test_a_given_type_with_a_bad_schema_is_left_out_and_told",
+    ),
     Guard(
         name="copy-ends-after-a-step",
         why="An async function that forks would leave two loops that fight for the same events.",
@@ -195,6 +239,14 @@ PYTHON: tuple[Guard, ...] = (
         snippet=" or process.others())",
         sabotage=")",
         test=ESCAPES + "test_a_daemon_ends_with_its_call[returns-None]",
+    ),
+    Guard(
+        name="strays-are-killed",
+        why="A daemon of a function that kills its warden would run on.",
+        file="handlers/wards.py",
+        snippet="        if not self._last_words:\n",
+        sabotage="        if False:\n",
+        test=ESCAPES + "test_a_daemon_ends_with_its_call[kills-process_died]",
     ),
     Guard(
         name="process-heard-past-python",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 RETENTION = "tests/engine/test_retention.py::"
+ENTRIES = "tests/engine/test_archive_entries.py::"
 VERIFY = "tests/engine/test_verify_log.py::"
 RETIRING = "engine/retiring.py"
 RUNS = "engine/runs.py"
@@ -63,9 +64,65 @@ UPKEEP: tuple[Guard, ...] = (
         name="retire-compares-what-is-there",
         why="A run would be deleted because something else has its place in the archive.",
         file=RETIRING,
-        snippet="if there is None or decode_archived(name, there).records != tail.records:",
-        sabotage="if False:",
-        test=RETENTION + "test_an_entry_of_another_content_keeps_the_run",
+        snippet="return there.records == run.records and there.blobs == run.blobs",
+        sabotage="return True",
+        test=ENTRIES + "test_an_entry_of_another_content_is_kept_and_written_beside",
+    ),
+    Guard(
+        name="retire-reads-back",
+        why="A run would be deleted though nobody can read what the archive holds of it.",
+        file=RETIRING,
+        snippet="            if await self._holds(name, run):\n",
+        sabotage="            if True:\n",
+        test=ENTRIES + "test_no_run_leaves_before_its_entry_was_read_back",
+    ),
+    Guard(
+        name="retire-trusts-no-large-value",
+        why="A run would leave for good with a large value that is damaged in the archive.",
+        file=RETIRING,
+        snippet="await self._archive.put(name, body) or await self._archive.get(name) == body",
+        sabotage="await self._archive.put(name, body) or True",
+        test=ENTRIES + "test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its_run",
+    ),
+    Guard(
+        name="retire-passes-what-cannot-leave",
+        why="One run whose value is gone would keep every run behind it in the store.",
+        file=RETIRING,
+        snippet="isinstance(error, Unavailable) and not isinstance(error, (BlobMissing, BlobDamaged))",
+        sabotage="isinstance(error, Unavailable)",
+        test=RETENTION + "test_a_blob_that_is_gone_keeps_its_run_and_no_other",
+    ),
+    Guard(
+        name="archive-tells-keys-apart",
+        why="Of two runs of one key the one with more events would be shown and brought back, not the newer one.",
+        file="engine/attic.py",
+        snippet="return header.created_ms, header.seq",
+        sabotage="return header.seq, header.created_ms",
+        test=ENTRIES + "test_runs_of_one_key_are_told_apart",
+    ),
+    Guard(
+        name="archive-no-stand-in",
+        why="An older run would be brought back in the place of a newer one that cannot be read.",
+        file="engine/attic.py",
+        snippet="if not ranked or _may_be_newer(name, headers[ranked[0]]):",
+        sabotage="if not ranked:",
+        test=ENTRIES + "test_entries_without_the_moment_of_the_start_are_read",
+    ),
+    Guard(
+        name="archive-names-stay-inside",
+        why="A name with dots would lead out of the archive.",
+        file="engine/attic.py",
+        snippet="return likely and wanted in await self._archive.names(wanted, limit=1)",
+        sabotage="return likely",
+        test=ENTRIES + "test_runs_of_one_key_are_told_apart",
+    ),
+    Guard(
+        name="archive-every-damage",
+        why="One changed byte would look like a bug and end every list and sweep.",
+        file="engine/archiving.py",
+        snippet="except (OSError, zlib.error):",
+        sabotage="except OSError:",
+        test=ENTRIES + "test_every_changed_byte_of_an_entry_is_a_refusal",
     ),
     Guard(
         name="retire-leaves-what-was-restored",
@@ -79,9 +136,9 @@ UPKEEP: tuple[Guard, ...] = (
         name="archive-checksum",
         why="An archived run that was changed would be brought back as if it had happened so.",
         file="engine/archiving.py",
-        snippet='if msgspec.json.decode(last)["sha256"] != hashlib.sha256(b"".join(lines)).hexdigest():',
-        sabotage="if False:",
-        test=RETENTION + "test_a_damaged_entry_is_not_brought_back",
+        snippet="    if not whole:\n",
+        sabotage="    if False:\n",
+        test=ENTRIES + "test_a_damaged_entry_is_not_brought_back",
     ),
     Guard(
         name="restore-needs-every-value",

@@ -8,10 +8,13 @@ WORKER = "engine/worker.py"
 RETURNS = "engine/returns.py"
 REGISTRY = "engine/registry.py"
 SCENE = "kernel/explain/scene.py"
+ROSTER = "engine/roster.py"
 
 IN_RETURNS = "tests/engine/test_returns.py::"
 IN_LEASES = "tests/engine/test_leases.py::"
 IN_REGISTRY = "tests/engine/test_registry.py::"
+KILLED = "tests/processes/test_drain.py::test_a_killed_worker_is_dead_at_once"
+STANDING = IN_RETURNS + "test_a_standing_worker_waits_for_one_that_has_the_function"
 
 WORKERS: tuple[Guard, ...] = (
     Guard(
@@ -50,8 +53,8 @@ WORKERS: tuple[Guard, ...] = (
         name="function-left-to-those-who-have-it",
         why="A worker without a function would fail the runs of those that have it.",
         file="engine/attempt.py",
-        snippet='if self._node.delivery != "at_most_once" and await self._tools.around.others():',
-        sabotage="if False:",
+        snippet='        if self._node.delivery != "at_most_once":\n            assert',
+        sabotage="        if False:\n            assert",
         test=IN_RETURNS + "test_a_function_that_only_another_worker_has_is_left_to_it",
     ),
     Guard(
@@ -149,5 +152,77 @@ WORKERS: tuple[Guard, ...] = (
         snippet="        if stop.args != (LEASE_LOST,):\n",
         sabotage="        if False:\n",
         test=IN_LEASES + "test_what_a_drain_cut_short_is_no_result",
+    ),
+    Guard(
+        name="standing-workers-leave-what-they-lack",
+        why="Runs would fail for good because the one worker that has their function is starting again.",
+        file=ROSTER,
+        snippet="if self.registry.stands and not lacking.retryable:",
+        sabotage="if False:",
+        test=STANDING,
+    ),
+    Guard(
+        name="what-may-pass-is-not-left",
+        why="A process that can never be started would be tried for ever, and the run would not fail.",
+        file=ROSTER,
+        snippet="if self.registry.stands and not lacking.retryable:",
+        sabotage="if self.registry.stands:",
+        test=IN_RETURNS + "test_what_may_pass_is_tried_again_where_nobody_else_is",
+    ),
+    Guard(
+        name="compensators-are-left-too",
+        why="A rollback would leave something undone because a worker without the function was quicker.",
+        file="engine/undoing.py",
+        snippet="        if isinstance(error, Lacking):\n",
+        sabotage="        if False:\n",
+        test=STANDING,
+    ),
+    Guard(
+        name="a-lack-is-said-once",
+        why="A log would fill with one line for every try at a job that nobody can do.",
+        file="engine/lacks.py",
+        snippet="        if lack.message not in self._said:\n",
+        sabotage="        if True:\n",
+        test=STANDING,
+    ),
+    Guard(
+        name="why-says-what-all-lack",
+        why="A run that waits for a function would be said to go on by itself.",
+        file=SCENE,
+        snippet="            if self.lacking(job, type_) is not None:\n",
+        sabotage="            if False:\n",
+        test=STANDING,
+    ),
+    Guard(
+        name="a-process-that-is-gone-is-dead",
+        why="A killed worker would be listed as alive until it has been silent for long.",
+        file=ROSTER,
+        snippet='"dead" if row.name != mine and _is_gone(row, there) else row.state(now)',
+        sabotage="row.state(now)",
+        test=KILLED,
+    ),
+    Guard(
+        name="leases-of-the-dead-are-void",
+        why="People would be told that a killed worker works on a node which another one may take at once.",
+        file="stores/sqlite/jobs.py",
+        snippet="void=holder in gone",
+        sabotage="void=False",
+        test=KILLED,
+    ),
+    Guard(
+        name="what-lasts-is-told",
+        why="A worker would be listed as idle for a whole heartbeat while it works.",
+        file=REGISTRY,
+        snippet="if lasting - told or",
+        sabotage="if",
+        test=IN_REGISTRY + "test_what_lasts_is_told_before_the_next_beat",
+    ),
+    Guard(
+        name="put-aside-waits-since-it-was-made",
+        why="People would be told that a job waits since a moment in the future.",
+        file="kernel/explain/active.py",
+        snippet="    later = job.ready_at_ms > scene.now\n",
+        sabotage='    later = need == "later"\n',
+        test=IN_REGISTRY + "test_why_says_when_no_live_worker_knows_a_type",
     ),
 )

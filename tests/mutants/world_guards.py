@@ -675,8 +675,8 @@ WORLD: tuple[Guard, ...] = (
         name="compensator-may-not-exit",
         why="A compensator that calls `exit` would end the worker.",
         file=UNDOING,
-        snippet="except BaseException as error:\n            return self._undone",
-        sabotage="except Exception as error:\n            return self._undone",
+        snippet="except BaseException as error:\n            return await self._failed",
+        sabotage="except Exception as error:\n            return await self._failed",
         test=IN_ROLLBACK_TROUBLE + "test_a_compensator_that_misbehaves_is_a_failure_and_nothing_more[_exits-None-]",
     ),
     Guard(

@@ -62,6 +62,25 @@ def test_prints_are_heard_and_printed(capsys: pytest.CaptureFixture[str]) -> Non
     assert (out, err) == ("to out 1\nnobody listens\n", "to err\n")
 
 
+def test_bytes_are_heard_as_text() -> None:
+    """Half a character waits for the other half; where nobody listens, bytes stay bytes."""
+    listener = Listener()
+
+    def act() -> None:
+        binary = sys.stdout.buffer
+        assert (binary.writable(), binary.write(b"hush \xc3")) == (True, 6)
+        binary.write(memoryview(b"\xbc\n"))
+        binary.flush()
+
+    with redirect_stdout(io.TextIOWrapper(raw := io.BytesIO(), encoding="utf-8")) as stream:
+        listening(listener, act)
+        with ears():
+            sys.stdout.buffer.write(b"\xff")
+        stream.flush()
+        assert raw.getvalue() == "*** ü\n".encode() + b"\xff"
+    assert listener.text == "hush ü\n"
+
+
 def test_log_records_are_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A handler that prints records to a stream with ears does not have them heard again."""
     listener, log = Listener(), logging.getLogger("tests.overheard")

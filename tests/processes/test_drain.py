@@ -143,19 +143,26 @@ def test_a_worker_whose_file_is_removed_ends(here: Here) -> None:
     os.unlink(place.file)
     assert worker.end(20) == exits.REFUSED
     assert b"store_gone" in worker.err or any("store_gone" in str(said) for said in worker.said)
+    assert "store_lost" not in [each.get("event") for each in worker.said], "it does not wait for it"
 
 
-def test_a_killed_worker_is_listed_as_dead(here: Here) -> None:
+def test_a_killed_worker_is_dead_at_once(here: Here) -> None:
+    """Long before it has been silent for too long, and before its lease is over: the system knows that it is gone."""
     place, mill = here
-    worker = place.worker("--heartbeat", "0.2", "--dead-after", "1", "--name", "victim")
-    start(mill, calls("work", seconds=50))
-    until(lambda: [each.holding for each in mill.workers()] == [1], "it does not say what it holds")
+    worker = place.worker("--heartbeat", "60", "--dead-after", "120", "--name", "victim")
+    run_id = start(mill, calls("work", seconds=50))
+    until(lambda: [each.holding for each in mill.workers()] == [1], "it does not say what it holds", 6)
     (found,) = mill.workers()
     assert (found.state, found.pid, found.held[0].node) == ("alive", worker.pid, "a")
     assert found.name.startswith(f"victim/{worker.pid}/")
     worker.tell(signal.SIGKILL)
     worker.end()
-    until(lambda: [each.state for each in mill.workers()] == ["dead"], "it is still alive", 5)
+    assert [each.state for each in mill.workers()] == ["dead"]
+    assert mill.why(run_id).headline == "a is queued: no worker is running"
+    other = place.worker()
+    until(lambda: other.pid in [pid for pid, _ in place.notes("begin")], "nobody took over", 5)
+    (lost,) = [event for event in mill.events(run_id) if event["type"] == "NodeFailed"]
+    assert (lost["error"]["code"], lost["error"]["message"]) == ("worker_lost", "the worker was lost")
 
 
 def test_a_type_that_only_one_of_them_knows(here: Here) -> None:
@@ -177,3 +184,10 @@ def test_a_type_that_only_one_of_them_knows(here: Here) -> None:
 def _need(mill: tidemill.Tidemill, run_id: str) -> str:
     (found,) = mill.why(run_id).blockers
     return str(getattr(found, "need", ""))
+
+
+def test_one_whose_tasks_a_handler_has_cancelled_says_so_and_ends(here: Here) -> None:
+    place, mill = here
+    worker = place.worker()
+    start(mill, calls("sweep"))
+    assert worker.end() == exits.BUG and b"a handler has cancelled the engine's own tasks" in worker.err

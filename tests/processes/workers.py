@@ -62,7 +62,11 @@ async def speak(context, parts, wait_for):
 def chatter():
     print("a function prints", flush=True)
 
-functions = {"work": work, "block": block, "stubborn": stubborn, "chatter": chatter, "speak": speak}
+async def sweep(context):
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+functions = {"sweep": sweep, "work": work, "block": block, "stubborn": stubborn, "chatter": chatter, "speak": speak}
 
 class special:
     handlers = [tidemill.Handler(tidemill.NodeType(name="special"), lambda context: tidemill.Return(os.getpid()))]

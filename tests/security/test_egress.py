@@ -177,3 +177,9 @@ def test_a_refusal_says_how_to_allow_it() -> None:
 )
 def test_what_is_told_of_a_url(url: str, told: str) -> None:
     assert shown(url) == told
+
+
+def test_a_refusal_names_the_port_to_open() -> None:
+    with pytest.raises(CallFailed) as refused:
+        Egress().check_origin("http", "localhost", 18_461)
+    assert refused.value.hint.endswith("TIDEMILL_EGRESS_ALLOW=localhost:18461")

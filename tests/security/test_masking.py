@@ -123,3 +123,48 @@ def test_no_mask_changes_nothing() -> None:
     assert NO_MASK.value(value) is value
     assert NO_MASK.text(PLAIN) == PLAIN
     assert not NO_MASK.is_in(PLAIN.encode())
+
+
+@pytest.mark.parametrize("size", range(4, len(PLAIN)))
+def test_what_a_cut_has_left_of_a_value_is_hidden_on_either_side(size: int) -> None:
+    mask = Mask([PLAIN, "another-value"])
+    assert mask.text(f"before {PLAIN[:size]}…") == f"before {MASKED}…"
+    assert mask.text(f"…{PLAIN[-size:]} after") == f"…{MASKED} after"
+    assert mask.text(f"{PLAIN[:size]} … {PLAIN[-size:]}") == f"{MASKED} … {MASKED}"
+    assert mask.text(f"said '{PLAIN[:size]}\ufffd…' twice…") == f"said '{MASKED}\ufffd…' twice…"
+    assert mask.is_in(json.dumps(f"{PLAIN[:size]}…", ensure_ascii=False).encode())
+
+
+def test_a_whole_value_beside_a_cut_is_hidden_whole() -> None:
+    """Also one that ends as it begins."""
+    assert Mask(["abcd-abcd"]).text("abcd-abcd… …abcd-abcd") == f"{MASKED}… …{MASKED}"
+    assert Mask(["abcd…efgh"]).text("abcd…efgh") in (MASKED, f"{MASKED}…{MASKED}")
+    assert Mask([PLAIN]).text("nothing of it…") == "nothing of it…"
+
+
+def test_how_much_of_a_value_has_begun() -> None:
+    mask = Mask([PLAIN])
+    for size in range(1, len(PLAIN)):
+        assert mask.begun(f"printed: {PLAIN[:size]}") == size
+    assert mask.begun("nothing!") == 0
+    assert NO_MASK.begun(PLAIN[:4]) == 0
+
+
+@pytest.mark.parametrize(
+    ("secret", "shows"),
+    [
+        ("https://hooks.example/services/T0/x7Fq?key=Zk3", "GET https://hooks.example/services/T0/x7Fq?key=*** failed"),
+        ("https://hooks.example/echo/../x7Fq", "https://hooks.example/x7Fq?a=1"),
+        ("https://hooks.example/a b/x7Fq", "https://hooks.example/a%20b/x7Fq"),
+        ("https://hooks.example/./deep/x7Fq", "the server knows no /deep/x7Fq"),
+        ("postgresql://user:x7Fq@db/orders", "password x7Fq is wrong"),
+        ("first/x7Fq-and?key=more", "https://host/first/x7Fq-and?key=***"),
+    ],
+)
+def test_a_url_is_hidden_when_it_is_tidied_or_shown_without_its_query(secret: str, shows: str) -> None:
+    assert "x7Fq" not in Mask([secret]).text(shows)
+
+
+def test_masked_keys_do_not_swallow_each_other() -> None:
+    value = {f"{PLAIN}a": 1, f"{PLAIN}b": 2, PLAIN: 3, "***": 4, PLAIN.encode().hex(): 5}
+    assert Mask([PLAIN]).value(value) == {"***a": 1, "***b": 2, "*** (2)": 3, "***": 4, "*** (3)": 5}

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tidemill.errors import Unavailable
+from tidemill.errors import Problem, Unfit
 
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"
@@ -46,11 +46,11 @@ class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """It is never collected."""
 
 
-class BlobMissing(Unavailable):
+class BlobMissing(Unfit):
     """The bytes behind a digest are not there. Somebody may still bring them back."""
 
 
-class BlobDamaged(Unavailable):
+class BlobDamaged(Unfit):
     """The bytes behind a digest are others."""
 
 
@@ -82,12 +82,14 @@ def hex_of(digest: str) -> str:
 
 def missing(digest: str) -> BlobMissing:
     """What is said of a blob that is not there."""
-    return BlobMissing(f"blob {digest} is missing; put the same bytes back, or restore it from a backup")
+    hint = "put the same bytes back, or restore it from a backup"
+    return BlobMissing(Problem(code="blob_missing", message=f"blob {digest} is missing", hint=hint))
 
 
 def damaged(digest: str) -> BlobDamaged:
     """What is said of a blob whose bytes are not those of its digest."""
-    return BlobDamaged(f"blob {digest} is damaged; restore it from a backup")
+    hint = "restore it from a backup"
+    return BlobDamaged(Problem(code="blob_damaged", message=f"blob {digest} is damaged", hint=hint))
 
 
 async def whole(chunks: AsyncIterator[bytes]) -> bytes:

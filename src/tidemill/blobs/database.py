@@ -32,11 +32,14 @@ from tidemill.blobs.contract import (
     whole,
 )
 from tidemill.blobs.spool import spooled
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, TidemillError, Unavailable, Unfit
 
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
+Trouble = apsw.Error | UnicodeDecodeError | OSError
+Meaning = Callable[[Trouble, Path], TidemillError]
+"""What an error of the file means; whoever keeps the store in it knows."""
 
 STATES = (ACTIVE, GRACE)
 
@@ -60,9 +63,14 @@ class DatabaseBlobs:
     """A `Blobs` in a SQLite file. Its connection lives in a thread of its own."""
 
     def __init__(
-        self, path: Path, connect: Callable[[Path], apsw.Connection], clock: Callable[[], int] | None = None
+        self,
+        path: Path,
+        connect: Callable[[Path], apsw.Connection],
+        meaning: Meaning,
+        clock: Callable[[], int] | None = None,
     ) -> None:
-        self._path, self._connect_to, self._clock = path, connect, clock or wall_clock_ms
+        self._path, self._connect_to, self._meaning = path, connect, meaning
+        self._clock = clock or wall_clock_ms
         self._thread: ThreadPoolExecutor | None = None
         self._connection: apsw.Connection | None = None
 
@@ -127,11 +135,12 @@ class DatabaseBlobs:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._told, verb)
 
     def _told(self, verb: Callable[[], T]) -> T:
-        """Say what is wrong with the file in one line."""
+        """Say what is wrong with the file in one line. Whoever works waits for it: a refusal would fail runs."""
         try:
             return verb()
-        except (apsw.Error, OSError) as error:
-            raise Unavailable(f"the blobs in {self._path} cannot be reached: {error}") from error
+        except (apsw.Error, UnicodeDecodeError, OSError) as error:
+            meant = self._meaning(error, self._path)
+            raise Unfit(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
 
     @property
     def _db(self) -> apsw.Connection:

@@ -2,7 +2,8 @@
 
 An app is a Python file or module, or something in it, with `functions` (a mapping from names to functions, or a
 list of them, which nodes of type `python` call), `handlers` (a list of node types), or both. The functions of a
-module that are marked with `@tidemill.function` count too. Whatever is wrong with it is a refusal.
+module that are marked with `@tidemill.function` count too, and if it has no `handlers`, its own node types by name.
+Whatever is wrong with it is a refusal.
 """
 
 from __future__ import annotations
@@ -105,8 +106,16 @@ def _functions(target: Any) -> Any:
     return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
 
 
+def _handlers(target: Any) -> Any:
+    """The node types that an app lists; where a module has no list, those that it has by name."""
+    listed = getattr(target, "handlers", None)
+    if listed is not None or not isinstance(target, ModuleType):
+        return listed
+    return list({id(each): each for each in vars(target).values() if isinstance(each, Handler)}.values()) or None
+
+
 def _offered(name: str, target: Any) -> App:
-    functions, handlers = _functions(target), getattr(target, "handlers", None)
+    functions, handlers = _functions(target), _handlers(target)
     if functions is None and handlers is None:
         raise rejected("app_invalid", f"--app {name} offers neither functions nor handlers", hint=HOW)
     functions, handlers = functions or {}, handlers or ()

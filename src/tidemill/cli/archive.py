@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidemill.cli import exits
 from tidemill.cli.groups import new_group
-from tidemill.cli.options import DEFAULT_STORE, PAGE, AsJson, DryRun, Limit, Run, Store
+from tidemill.cli.options import DEFAULT_STORE, PAGE, AsJson, DryRun, Limit, Store
 
 if TYPE_CHECKING:
+    from tidemill.engine.attic import Listed
     from tidemill.front import Tidemill
 
 archive = new_group("archive", "See old runs that have left the store, and bring them back.")
@@ -24,6 +26,9 @@ Where = Annotated[
     ),
 ]
 OfWorkflow = Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Of this workflow.")]
+Archived = Annotated[
+    str, typer.Argument(metavar="RUN", help="The id of a run, whose newest entry is meant, or the name of an entry.")
+]
 Events = Annotated[bool, typer.Option("--events", help="With everything that happened.")]
 
 
@@ -41,13 +46,15 @@ def list_command(
 
     asking = Asking(store, as_json, where)
     return asking.answer(
-        lambda mill: mill.archive_list(workflow=workflow, limit=limit), lambda page: tell_archive(asking, page)
+        lambda mill: mill.archive_list(workflow=workflow, limit=limit),
+        lambda page: tell_archive(asking, page, workflow),
+        ends=lambda page: exits.FAILED if page.damaged else exits.OK,
     )
 
 
 @archive.command("show")
 def show_command(
-    run: Run, events: Events = False, where: Where = None, store: Store = DEFAULT_STORE, as_json: AsJson = False
+    run: Archived, events: Events = False, where: Where = None, store: Store = DEFAULT_STORE, as_json: AsJson = False
 ) -> int:
     """Show an archived run."""
     from tidemill.cli.asking import Asking, plain
@@ -63,16 +70,18 @@ def show_command(
 
 
 @archive.command("restore")
-def restore_command(run: Run, where: Where = None, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
+def restore_command(run: Archived, where: Where = None, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
     """Put an archived run back into the store, as it was.
 
     It is kept from now on as long as after its end. The archive keeps its copy.
     """
     from tidemill.cli.asking import Asking
+    from tidemill.cli.soundness import tell_others
     from tidemill.cli.verdicts import say
 
-    def tell(header: Any) -> None:
-        say(f"run {header.run_id} is back, with {header.seq} events")
+    def tell(listed: Listed) -> None:
+        say(f"run {listed.run_id} is back, with {listed.seq} events")
+        tell_others(listed.others)
 
     return Asking(store, as_json, where).answer(lambda mill: mill.archive_restore(run), tell)
 
@@ -83,9 +92,14 @@ def sweep_command(
 ) -> int:
     """Archive every run that was kept long enough, now.
 
-    Workers do so by themselves; --dry-run tells what they will do next.
+    Workers do so by themselves; --dry-run tells what they will do next. Runs that cannot be archived stay and are
+    told, with exit code 1.
     """
     from tidemill.cli.asking import Asking
     from tidemill.cli.soundness import tell_swept
 
-    return Asking(store, as_json, where).answer(lambda mill: mill.archive_sweep(dry_run=dry_run), tell_swept)
+    return Asking(store, as_json, where).answer(
+        lambda mill: mill.archive_sweep(dry_run=dry_run),
+        tell_swept,
+        ends=lambda swept: exits.FAILED if swept.failed else exits.OK,
+    )

@@ -20,7 +20,7 @@ from tidemill.cli import exits
 from tidemill.cli.apps import importable, load_apps
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.problems import as_plain, print_json, print_refusal
-from tidemill.errors import Problem, Rejected
+from tidemill.errors import Problem, Rejected, Unfit
 from tidemill.front import Tidemill
 from tidemill.kernel.events import NOT_AN_ITEM
 
@@ -80,6 +80,9 @@ class Asking:
             )
             try:
                 return ask(mill)
+            except Unfit as error:
+                # Nobody waits here until somebody has seen to it, so to the caller it is a refusal.
+                raise Rejected(error.problem) from error
             finally:
                 mill.close(timeout_s=CLOSE_SECONDS_MAX)
 

@@ -111,6 +111,8 @@ def _facts(worker: WorkerView) -> Iterator[tuple[str, Any]]:
     yield "version", worker.version
     yield "queues", names(worker.queues) or "all"
     yield "types", ", ".join(worker.types)
+    if worker.lacks:
+        yield "lacks", "; ".join(worker.lacks)
     yield "holds", f"{worker.holding} of {worker.concurrency}"
     yield "finished", f"{worker.finished:,}"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 OK = 0
 FAILED = 1
-"""The run failed or was cancelled, an expression has no result, or the store does not answer."""
+"""The run failed or was cancelled, an expression has no result, something that is stored is damaged, or the store does
+not answer."""
 REFUSED = 2
 """Bad input, or no room on the disk: nothing was done."""
 BUG = 70

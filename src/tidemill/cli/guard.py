@@ -25,19 +25,24 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    from tidemill.errors import DiskFull, Rejected, Unavailable
+    from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, Unfit
 
-    if isinstance(error, Rejected):
+    if isinstance(error, (Rejected, Unfit)):
         from tidemill.cli.problems import print_refusal
 
-        print_refusal(error.problems)
+        print_refusal(error.problems if isinstance(error, Rejected) else (error.problem,))
         return exits.REFUSED
     if isinstance(error, DiskFull):
-        print(f"tidemill: {error}", file=sys.stderr)
+        # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
+        print(f"tidemill: {error}, then give the command again: it was not carried out", file=sys.stderr)
         return exits.REFUSED
     if isinstance(error, Unavailable):
         print(f"tidemill: the store does not answer: {error}; the same command may work later", file=sys.stderr)
         return exits.FAILED
+    if isinstance(error, TidemillError):
+        # Foreign code has broken the process; the text says how.
+        print(f"tidemill: {error}", file=sys.stderr)
+        return exits.BUG
     return _bug(error)
 
 

@@ -55,6 +55,8 @@ def tell_run(asking: Asking, sitting: Sitting) -> None:
     _tell_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
     if view.status == "COMPLETED":
         print()
+        if view.outputs_missing:
+            print_hint(f"outputs are missing: {view.outputs_missing}")
         tell_outputs(view.outputs)
     elif not sitting.past:
         print()
@@ -138,6 +140,8 @@ def _about(node: Mapping[str, Any], why: str) -> str:
         said.append(f"waits for {node['waiting_for']}")
     if node["error"] is not None:
         said.append(f"{node['error']['message']} [{node['error']['code']}]")
+    elif node.get("output_missing"):
+        said.append(f"output missing: {node['output_missing']}")
     elif node["output"] is not None:
         said.append(snippet(node["output"], columns()))
     return " · ".join(said)

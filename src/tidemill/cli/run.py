@@ -21,7 +21,7 @@ from tidemill.cli.problems import as_plain, counted, print_json, print_problems,
 from tidemill.cli.sources import STDIN, Source, read_inputs, read_source
 from tidemill.cli.terminal import console, draws, stdout_kept_clean
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected, Unfit, rejected
 from tidemill.front import Tidemill
 
 
@@ -73,8 +73,8 @@ def run(options: RunOptions) -> int:
         source, inputs = read_source(options.file), read_inputs(options.given)
         with stdout_kept_clean() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
             view, board = _run(options, source, inputs, out)
-    except Rejected as refusal:
-        return _refused(options, refusal)
+    except (Rejected, Unfit) as refusal:
+        return _refused(options, refusal if isinstance(refusal, Rejected) else Rejected(refusal.problem))
     if options.as_json:
         print_json(view.to_dict())
     elif options.stream is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidemill.cli.ages import age, moment
@@ -16,11 +17,10 @@ from tidemill.cli.snippets import names
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title
 from tidemill.cli.terminal import clean
 from tidemill.cli.verdicts import say
-from tidemill.engine.archiving import Header
+from tidemill.engine.attic import ArchivePage, Listed
 from tidemill.engine.auditing import Finding, Verdict
 from tidemill.engine.indexing import Reindexed
 from tidemill.engine.retiring import Swept
-from tidemill.engine.upkeep import ArchivePage
 
 SHOWN_EVERY_SECONDS = 0.2
 NAMES_COLUMNS_MAX = 600
@@ -69,8 +69,8 @@ def tell_verdict(verdict: Verdict) -> None:
     if verdict.clean:
         say(f"all is as it must be: {read}")
     else:
-        runs = len({finding.run for finding in verdict.findings})
-        print(f"{counted(len(verdict.findings), 'finding')} in {runs} of {read}")
+        ill, logs = len({finding.run for finding in verdict.findings}), verdict.runs + verdict.workflows
+        print(f"{counted(len(verdict.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
         if any(finding.code.startswith("row_") for finding in verdict.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
 
@@ -79,9 +79,12 @@ def tell_reindexed(found: Reindexed) -> None:
     """Print what was wrong with the lists."""
     wrong = found.missing + found.different + found.surplus
     verb = "would be put right" if found.dry_run else "put right"
-    said = f"{counted(found.rows, 'row')} of {counted(found.streams, 'log')}"
+    unread = len(found.unreadable)
+    said = f"{counted(found.rows, 'row')} of {counted(found.streams - unread, 'log')}"
+    if unread:
+        print(f"{Paint()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
     if not wrong:
-        say(f"{said}: all lists say what the logs say")
+        say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
     elif found.dry_run:
         print(f"{Paint()('○', YELLOW)} {said}; {counted(wrong, 'row')} {verb}; nothing was done")
     else:
@@ -92,18 +95,27 @@ def tell_reindexed(found: Reindexed) -> None:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
 
 
-def tell_archive(asking: Asking, page: ArchivePage) -> None:
-    """Print archived runs."""
-    if page.damaged:
-        print_hint(f"cannot be read: {names(page.damaged, NAMES_COLUMNS_MAX)}")
-    if not page.runs:
-        print("the archive has no such run")
+def tell_archive(asking: Asking, page: ArchivePage, workflow: str | None) -> None:
+    """Print archived runs, and which entries cannot be read."""
+    if page.runs:
+        _tell_entries(page)
+    elif not page.damaged:
+        print("the archive is empty" if workflow is None else f"the archive has no run of workflow {clean(workflow)}")
         if asking.alone:
             print_hint(ALONE)
-        return
+    for name in page.damaged:
+        print(f"{Paint()('✗', RED)} {clean(f'{name} cannot be read')}")
+    if page.damaged:
+        print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
+
+
+def _tell_entries(page: ArchivePage) -> None:
+    often = Counter(run.run_id for run in page.runs)
     heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("ENDED"))
     lines = (
-        Line((run.run_id, run.status, f"{run.workflow}@{run.version}", age(run.ended_ms)), _labels(run))
+        Line(
+            (run.run_id, run.status, f"{run.workflow}@{run.version}", age(run.ended_ms)), _note(run, often[run.run_id])
+        )
         for run in page.runs
     )
     print_table(heads, lines)
@@ -122,6 +134,7 @@ def tell_archived(asking: Asking, found: Mapping[str, Any], *, with_events: bool
         ("submitted by", found["submitted_by"] or None),
         ("correlation", found["correlation_id"] or None),
         ("digest", found["digest"]),
+        ("entry", found["entry"]),
     ]
     print_facts([fact for fact in facts if fact[1] is not None])
     if with_events:
@@ -130,7 +143,16 @@ def tell_archived(asking: Asking, found: Mapping[str, Any], *, with_events: bool
         for event in found["events"]:
             book.tell(event)
     print()
-    print_hint(asking.command("archive", "restore", found["run_id"]))
+    tell_others(found["others"])
+    print_hint(asking.command("archive", "restore", found["entry" if found["others"] else "run_id"]))
+
+
+def tell_others(others: Sequence[str]) -> None:
+    """Say which entries of the same run id were not meant."""
+    if others:
+        print_hint(f"the newest of {len(others) + 1} entries of this id; name another one to have it:")
+        for name in others:
+            print(f"    {clean(name)}")
 
 
 def tell_swept(swept: Swept) -> None:
@@ -142,8 +164,11 @@ def tell_swept(swept: Swept) -> None:
     if swept.retired:
         print_facts([("runs", names(swept.retired, NAMES_COLUMNS_MAX))], indent=2)
     for run_id, why in swept.left:
-        print(f"{Paint()('!', YELLOW)} {clean(f'{run_id} stays: {why}')}")
+        mark = Paint()("✗", RED) if run_id in swept.failed else Paint()("!", YELLOW)
+        print(f"{mark} {clean(f'{run_id} stays: {why}')}")
 
 
-def _labels(run: Header) -> str:
-    return names(f"{key}={value}" for key, value in sorted(run.labels.items()))
+def _note(run: Listed, often: int) -> str:
+    """The labels of a run; where its id stands in the list more than once, the name of its entry comes first."""
+    labels = names(f"{key}={value}" for key, value in sorted(run.labels.items()))
+    return f"{run.entry}  {labels}".rstrip() if often > 1 else labels

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.bootstrap import NodeTypes
+from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_table, print_title
 from tidemill.errors import offered, rejected
@@ -31,11 +32,13 @@ class Specimen(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        shown = ("name", "major", "version", "title", "description", "icon", "queue")
+        shown = ("name", "major", "title", "description", "icon", "queue")
         schemas = ("config_schema", "input_schema", "output_schema")
         return {
             "type": self.type.key,
             **{name: getattr(self.type, name) for name in shown},
+            # What comes with Tidemill has no version but Tidemill's.
+            "version": self.type.version or (version("tidemill") if self.offer.origin == BUILT_IN else ""),
             "origin": self.offer.origin,
             "waits": self.type.waits,
             "capabilities": msgspec.structs.asdict(self.type.capabilities),
@@ -111,6 +114,8 @@ def tell_specimen(each: Specimen) -> None:
     print()
     if not fields:
         print("its configuration is any JSON value")
+        if type_.secret_fields:
+            print(f"secrets may stand in: {', '.join(type_.secret_fields)}")
         return
     heads = (Column("FIELD"), Column("TYPE", gives=True), Column("DEFAULT", gives=True), Column(""))
     print_table(heads, fields)

@@ -50,8 +50,9 @@ def verify_log_command(
 def reindex_command(dry_run: DryRun = False, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
     """Rebuild everything that lists show from the logs.
 
-    Workers may run meanwhile, and no run is unlisted at any moment.
+    Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
     """
+    from tidemill.cli import exits
     from tidemill.cli.asking import Asking
     from tidemill.cli.soundness import Progress, tell_reindexed
 
@@ -59,4 +60,7 @@ def reindex_command(dry_run: DryRun = False, store: Store = DEFAULT_STORE, as_js
         with Progress(as_json=as_json) as progress:
             return mill.reindex(dry_run=dry_run, on_progress=lambda done: progress.show(f"{done:,} logs"))
 
-    return Asking(store, as_json).answer(ask, tell_reindexed)
+    def ends(found: Reindexed) -> int:
+        return exits.FAILED if found.unreadable else exits.OK
+
+    return Asking(store, as_json).answer(ask, tell_reindexed, ends=ends)

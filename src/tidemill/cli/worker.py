@@ -10,7 +10,7 @@ import asyncio
 import math
 import signal
 from collections.abc import Coroutine
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -22,11 +22,13 @@ from tidemill.cli.asking import Asking
 from tidemill.cli.bulletins import Bulletins
 from tidemill.cli.terminal import stdout_kept_clean
 from tidemill.engine.engine import Engine
+from tidemill.engine.loops import EngineBroken, run_until
+from tidemill.engine.registry import Registry
 from tidemill.errors import Rejected, Unavailable, rejected
 
 PRIVATE = "memory://"
-FATAL = frozenset({"store_newer", "store_gone"})
-"""Refusals that no waiting heals: another version has taken the store over, or its file is gone."""
+FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
+"""Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
 REOPEN_SECONDS = 1.0
 LEFTOVER_SECONDS_MAX = 1.0
 """How long functions that were cancelled may take to notice, before the process ends without them."""
@@ -81,6 +83,7 @@ def _engine(options: WorkOptions) -> Engine:
         handlers=app.handlers,
         concurrency=options.concurrency,
         queues=tuple(dict.fromkeys(queues)),
+        standing=True,
         name=options.name,
         archive=options.archive,
         retention_days=options.retention_days,
@@ -117,9 +120,12 @@ async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> N
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     if await _opened(engine, stop, bulletins):
-        bulletins.ready(registry.row(), without_password(options.store))
-        await stop.wait()
-        await engine.close()
+        try:
+            await _welcome(registry)
+            bulletins.ready(registry.row(), without_password(options.store))
+            await stop.wait()
+        finally:
+            await engine.close()
     if refusals:
         raise refusals[0]
     bulletins.drained(worker.returned, worker.finished)
@@ -139,11 +145,22 @@ async def _opened(engine: Engine, stop: asyncio.Event, bulletins: Bulletins) -> 
     return False
 
 
+async def _welcome(registry: Registry) -> None:
+    """Raise what the store has against this worker before it says that it is ready."""
+    with suppress(Unavailable):
+        await registry.check()
+
+
 def _in_loop(main: Coroutine[Any, Any, None]) -> None:
     """Run to the end, and leave then: a function that swallows its cancellation does not keep the process alive."""
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(main)
+        working = loop.create_task(main)
+        working.add_done_callback(lambda _: loop.stop())
+        run_until(loop, working.done)
+        if working.cancelled():
+            raise EngineBroken
+        working.result()
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()

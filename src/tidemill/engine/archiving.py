@@ -2,14 +2,16 @@
 
 The first line says which run it is, then come the blobs it needs and its events, each as it reads and as the bytes
 that were stored, and the last line has the checksum of all lines before it. Equal runs give equal bytes, so writing
-one twice is writing it once. Nothing here reads or writes a store or an archive.
+one twice is writing it once. Whatever is wrong with an entry is one refusal, `archive_damaged`, that says so in plain
+words. Nothing here reads or writes a store or an archive.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
+import re
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +33,8 @@ INLINE_BYTES_MAX = 256 * 1024
 NAME_BYTES_MAX = 180
 """Longer run ids are called by their digest: file systems have limits."""
 ENDING = ".jsonl.gz"
+_STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
+"""What stands behind the run's id in the name of an entry; the oldest entries do not say when their run began."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +87,23 @@ def header_of(tenant: str, run_id: str, state: State) -> Header:
     )
 
 
-def name_of(header: Header) -> str:
-    """Where a run stands in the archive: by month, workflow and id; the version tells what was restored and ran on."""
+def name_of(header: Header, again: int = 0) -> str:
+    """Where a run stands in the archive: by month, workflow and id.
+
+    The moment of its start tells it from other runs of the same key, and the number of its events from what it was
+    before it was restored and went on. `again` counts the places that were taken by something else.
+    """
     month = datetime.fromtimestamp(header.ended_ms / 1000, UTC).strftime("%Y-%m")
-    return f"{folder(header.tenant)}{month}/{header.workflow}/{short_name(header.run_id)}.{header.seq}{ENDING}"
+    stamp = f"{header.created_ms}.{header.seq}" + (f".again{again}" if again else "")
+    return f"{folder(header.tenant)}{month}/{header.workflow}/{short_name(header.run_id)}.{stamp}{ENDING}"
+
+
+def stamp_of(name: str) -> tuple[int | None, int]:
+    """When the run of an entry began and how many events it has, as far as its name tells."""
+    found = _STAMP.fullmatch(name[name.find(".", name.rfind("/")) :])
+    if found is None:
+        return None, 0
+    return int(found[1]) if found[1] else None, int(found[2])
 
 
 def folder(tenant: str) -> str:
@@ -137,42 +154,48 @@ def _line(value: Any) -> bytes:
 
 def decode_archived(name: str, body: bytes) -> Archived:
     """Read an archived run, or refuse what is not the whole of one."""
+    *lines, last = _unpacked(name, body).splitlines(keepends=True) or [b""]
+    header = _header(name, lines[0] if lines else b"")
     try:
-        return _decoded(gzip.decompress(body))
-    except Rejected as refusal:
-        raise _damaged(name, refusal.problems[0].message) from None
-    except (*DAMAGE, OSError, EOFError, KeyError, IndexError) as error:
-        raise _damaged(name, str(error)) from None
-
-
-def decode_header(name: str, body: bytes) -> Header:
-    """The first line of an archived run."""
-    try:
-        with gzip.open(io.BytesIO(body)) as file:
-            return _header(msgspec.json.decode(file.readline()))
-    except (*DAMAGE, OSError, EOFError, KeyError) as error:
-        raise _damaged(name, str(error)) from None
-
-
-def _decoded(text: bytes) -> Archived:
-    *lines, last = text.splitlines(keepends=True)
-    if msgspec.json.decode(last)["sha256"] != hashlib.sha256(b"".join(lines)).hexdigest():
-        raise ValueError("the checksum does not fit")
-    first, *rest = map(msgspec.json.decode, lines)
-    header = _header(first)
-    blobs = {line["blob"]: b64decode(line["body"]) if "body" in line else None for line in rest if "blob" in line}
-    records = tuple(b64decode(line["record"]) for line in rest if "record" in line)
+        whole = msgspec.json.decode(last)["sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
+        rest = [msgspec.json.decode(line) for line in lines[1:]]
+        blobs = {line["blob"]: b64decode(line["body"]) if "body" in line else None for line in rest if "blob" in line}
+        records = tuple(b64decode(line["record"]) for line in rest if "record" in line)
+    except (*DAMAGE, KeyError):
+        raise _damaged(name, "it is not an archived run") from None
+    if not whole:
+        raise _damaged(name, "its content has changed: the checksum does not fit")
     if len(records) != header.seq:
-        raise ValueError(f"{len(records)} events instead of {header.seq}")
+        raise _damaged(name, f"it has {len(records)} events instead of {header.seq}")
     return Archived(header=header, records=records, blobs=blobs)
 
 
-def _header(line: dict[str, Any]) -> Header:
-    header = msgspec.convert(line["run"], Header)
+def decode_header(name: str, body: bytes) -> Header:
+    """The first line of an archived run, all of which is there."""
+    return _header(name, _unpacked(name, body).partition(b"\n")[0])
+
+
+def _unpacked(name: str, body: bytes) -> bytes:
+    """The text of an entry. The compressed form has a checksum of its own, so every changed byte is noticed here."""
+    if not body:
+        raise _damaged(name, "it is empty")
+    try:
+        return gzip.decompress(body)
+    except EOFError:
+        raise _damaged(name, "its end is missing") from None
+    except (OSError, zlib.error):
+        raise _damaged(name, "its bytes have changed") from None
+
+
+def _header(name: str, line: bytes) -> Header:
+    try:
+        header = msgspec.convert(msgspec.json.decode(line)["run"], Header)
+    except (*DAMAGE, KeyError):
+        raise _damaged(name, "it is not an archived run") from None
     if header.format > ARCHIVE_FORMAT:
-        raise ValueError("it was written by a newer version; upgrade Tidemill")
+        raise _damaged(name, "it was written by a newer version", hint="upgrade Tidemill")
     return header
 
 
-def _damaged(name: str, why: str) -> Rejected:
-    return rejected("archive_damaged", f"{name} cannot be read: {why}", hint="restore the archive from a backup")
+def _damaged(name: str, why: str, *, hint: str = "restore the archive from a backup") -> Rejected:
+    return rejected("archive_damaged", f"{name} cannot be read: {why}", hint=hint)

@@ -8,15 +8,14 @@ from typing import Any
 
 import msgspec
 
+from tidemill.engine.bearing import refusal_of, statement_of
 from tidemill.engine.programs import Flow
 from tidemill.errors import Problem, TidemillError, Unavailable
-from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, Undone
-from tidemill.kernel.events import AnyEvent, CompensationCompleted, Error, NodeCompleted
+from tidemill.kernel.commands import AnyCommand, Done, Result, Undone
+from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.stores.contract import Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
 
 LOG = logging.getLogger(__name__)
-
-_STATEMENT = msgspec.msgpack.Decoder(Statement)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +62,7 @@ def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Stat
         return ()
     ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
     taken = [(type(each), each.node, each.visit, each.index) for each in ended]
-    return tuple([_STATEMENT.decode(wanted[place]) for place in taken if place in wanted])
+    return tuple([statement_of(wanted[place]) for place in taken if place in wanted])
 
 
 _TAKEN: Mapping[type, type] = {Result: NodeCompleted, Undone: CompensationCompleted}
@@ -105,13 +104,14 @@ def _without_statement(asks: list[Ask], refused: StatementRefused) -> list[Ask]:
     stay, so of statements that get into each other's way the first is done.
     """
     bearing = [number for number, ask in enumerate(asks) if _within(ask.command)]
-    place = [number for number in bearing if _STATEMENT.decode(_within(asks[number].command)) == refused.statement][-1]
+    equals = [number for number in bearing if statement_of(_within(asks[number].command)) == refused.statement]
+    place = equals[refused.equals]
     if refused.changed:
         late = [number for number in bearing if number >= place]
         for number in late:
             asks[number].done(asks[number], OVERTAKEN)
         return [ask for number, ask in enumerate(asks) if number not in late]
-    command, failed = asks[place].command, Failed(error=Error("sql_failed", refused.message))
+    command, failed = asks[place].command, refusal_of(_within(asks[place].command), refused)
     assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
     routed = {"route": None} if isinstance(command, Result) else {}
     asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)

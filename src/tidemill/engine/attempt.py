@@ -7,7 +7,6 @@ right after the handler and off the run's serial path; the kernel only checks th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from dataclasses import replace
@@ -19,18 +18,20 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
-from tidemill.engine.binaries import read_described, stored_value
+from tidemill.engine.bearing import borne
+from tidemill.engine.binaries import MARKED, read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
+from tidemill.engine.lacks import lack_of
 from tidemill.engine.map_values import assembled, item_of, outputs_of
 from tidemill.engine.programs import Program
 from tidemill.engine.readings import readings_of
 from tidemill.engine.routes import Chosen, find_admission, find_route
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import NOTHING_FETCHED, blobs_of, scope_of
-from tidemill.engine.tools import Elsewhere, Stale, Tools
+from tidemill.engine.tools import Stale, Tools
 from tidemill.engine.utterances import Speaker
 from tidemill.engine.values import Fetched, text_of
 from tidemill.errors import Unavailable
@@ -40,7 +41,7 @@ from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
+from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
@@ -50,7 +51,6 @@ from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import Disclosed, SecretUnusable
 from tidemill.stores.contract import Lease
 
-LOG = logging.getLogger(__name__)
 NO_ITEMS = Expands(count=0, items=b"[]")
 _T = TypeVar("_T")
 Coming = Result | Awaitable[Result]
@@ -200,11 +200,13 @@ class Attempt:
         return await _resolved(result)
 
     async def _lacking(self, error: Lacking) -> Result:
-        """Leave it to another worker, if there is one and the log does not say yet that this one has begun."""
-        if self._node.delivery != "at_most_once" and await self._tools.around.others():
-            LOG.warning("left to other workers: %s", error.message)
-            raise Elsewhere
-        return self._result(failed_by(error))
+        """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
+        result = self._result(failed_by(error))
+        if self._node.delivery != "at_most_once":
+            assert isinstance(result.outcome, Failed)
+            lack = lack_of(self._state.digest, self.task, result.outcome.error)
+            await self._tools.around.leave(error, lack, self._tools.clock())
+        return result
 
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
@@ -253,7 +255,7 @@ class Attempt:
     def _ended(self, ended: Ended) -> Coming:
         match ended:
             case Return(value, chosen, statement):
-                self._within = b"" if statement is None else msgspec.msgpack.encode(statement)
+                self._within = borne(statement, self._disclosed.values_seen)
                 try:
                     text = encoded(value, self.mask)
                 except NotJson as error:
@@ -282,7 +284,12 @@ class Attempt:
                 self._tools.around.stage.check_output(self._handler, text)
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
-        return self._finish(text, chosen)
+        return self._finish_described(text, chosen) if MARKED in text else self._finish(text, chosen)
+
+    async def _finish_described(self, text: bytes, chosen: Chosen) -> Result:
+        """The value describes files: they must be there before a fact says that they are."""
+        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        return self._result(wrong) if wrong else await _resolved(self._finish(text, chosen))
 
     def _asked(self, ended: Pause | Skip) -> Coming:
         """The handler waits or skips; what it asks of a child is kept like any other value."""
@@ -290,12 +297,7 @@ class Attempt:
         outcome, ask = asked_for(ended, child_id(self.lease.stream.key, task.node, task.visit, task.index))
         if ask is None or isinstance(outcome, Skips):
             return self._result(outcome)
-        if len(ask) <= INLINE_BYTES_MAX:
-            return self._result(msgspec.structs.replace(outcome, ask=ask))
-        return self._asked_at_length(outcome, ask)
-
-    async def _asked_at_length(self, waits: Waits, ask: bytes) -> Result:
-        return self._result(msgspec.structs.replace(waits, ask=await self._store(ask)))
+        return self._keep(ask, lambda kept: self._result(msgspec.structs.replace(outcome, ask=kept)))
 
     # Maps
 
@@ -311,12 +313,7 @@ class Attempt:
         if not items:
             return self._routed(b"[]", None, lambda route: self._result(NO_ITEMS, route))
         text = encode_value(items)
-        if len(text) <= INLINE_BYTES_MAX:
-            return self._result(Expands(count=len(items), items=text))
-        return self._expand_stored(text, len(items))
-
-    async def _expand_stored(self, text: bytes, count: int) -> Result:
-        return self._result(Expands(count=count, items=await self._store(text)))
+        return self._keep(text, lambda kept: self._result(Expands(count=len(items), items=kept)))
 
     # Route and pack
 
@@ -344,6 +341,18 @@ class Attempt:
 
     def _done(self, output: Payload, size: int) -> Done:
         return Done(output=output, size=size, within=self._within)
+
+    def _keep(self, text: bytes, then: Callable[[Payload], Result]) -> Coming:
+        """Go on with a text as the log keeps it."""
+        if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
+            return then(text)
+        return self._keep_checked(text, then)
+
+    async def _keep_checked(self, text: bytes, then: Callable[[Payload], Result]) -> Result:
+        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        if wrong:
+            return self._result(wrong)
+        return then(text if len(text) <= INLINE_BYTES_MAX else await self._store(text))
 
     async def _store(self, text: bytes) -> BlobRef:
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))

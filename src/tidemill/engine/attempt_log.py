@@ -9,7 +9,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson
 from tidemill.engine.asks import Answer, Ask
 from tidemill.engine.attempt import Attempt
-from tidemill.engine.binaries import stored_value
+from tidemill.engine.binaries import check_files, stored_value
 from tidemill.engine.calls import surely
 from tidemill.engine.contexts import encoded
 from tidemill.engine.turn import Turns
@@ -36,6 +36,7 @@ class AttemptLog:
             text = encoded(value, attempt.mask)
         except NotJson as error:
             text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
+        await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
         payload: Payload = text
         if len(text) > INLINE_BYTES_MAX:
             payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))

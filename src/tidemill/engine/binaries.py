@@ -1,5 +1,8 @@
 """Bytes that handlers return: stored first, then described by plain JSON in the value that held them.
 
+A description can also be given: as an input, in a signal, by a handler that passes one on. Then the bytes must be there
+already, because no fact may point to a missing blob: `unknown_file` looks before the fact is written.
+
 Values without a `Blob` never come here: only when the encoder meets something that it cannot write is the value
 looked through. What reads the value later (templates, conditions, people) sees the description, and a handler that
 wants the bytes asks for them with `context.read`.
@@ -15,15 +18,21 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import PIECE_BYTES, Blobs, is_digest
-from tidemill.blobs.payloads import NotJson, encode_value
+from tidemill.blobs.contract import GRACE, PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.calls import surely
-from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Blob, Fail
+from tidemill.engine.failures import failed_by
+from tidemill.errors import Problem, Unavailable
+from tidemill.handlers.contract import Blob, Fail, is_media_type
+from tidemill.kernel.commands import Failed
 from tidemill.security.masking import NO_MASK, Mask
 
 MARK = "$blob"
 """The key by which a description is known; its value is the digest."""
+
+MARKED = b'"$blob"'
+"""What every text holds that describes a file. Nearly none does, and whoever looks for this first is done."""
+NAME_LENGTH_MAX = 255
 
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
 
@@ -31,6 +40,46 @@ _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
 def files_in(text: bytes) -> list[str]:
     """The digests of the files that a text describes."""
     return sorted({found.decode() for found in _DESCRIBED.findall(text)})
+
+
+async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None:
+    """What is wrong with a text that describes a file which the tenant does not have; the path leads into its value.
+
+    A file that is on its way out is brought back: the fact that is about to be written needs it.
+    """
+    for digest in files_in(text) if MARKED in text else ():
+        info = await blobs.stat(tenant, digest)
+        if info is None:
+            path, hint = _path_to(digest, decode_value(text)) or "", "store the bytes first: `tidemill blobs put FILE`"
+            return Problem(code="blob_unknown", message=f"there is no blob {digest}", path=path, hint=hint)
+        if info.state == GRACE:
+            await blobs.restore(tenant, digest)
+    return None
+
+
+async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
+    """Raise `Fail` when a value that a handler gave describes a file that is not there."""
+    problem = await unknown_file(blobs, tenant, text)
+    if problem is not None:
+        raise Fail(problem.code, problem.sentence, hint="return `tidemill.Blob`, or a description as it was given")
+
+
+async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
+    """The same for whoever hands in results; a place that is out of reach is waited for."""
+    try:
+        await surely(lambda: check_files(blobs, tenant, text))
+    except Fail as unknown:
+        return failed_by(unknown)
+    return None
+
+
+def _path_to(digest: str, value: Any, path: str = "") -> str | None:
+    """Where in a value a file is described."""
+    if isinstance(value, dict) and value.get(MARK) == digest:
+        return path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = (_path_to(digest, each, f"{path}/{key}") for key, each in inner)
+    return next((place for place in found if place is not None), None)
 
 
 async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
@@ -63,17 +112,28 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
 
 async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
     """Store the bytes, without secrets, and answer what stands in their place."""
-    texts: tuple[Any, ...] = (blob.media_type, blob.name)
-    if not all(isinstance(text, str) for text in texts):
-        raise Fail("blob_invalid", "a blob's media type and name are texts")
+    name = blob.data.name if blob.name == "" and isinstance(blob.data, Path) else blob.name
+    _check_words(blob.media_type, name)
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
         body = await _masked(bytes(blob.data), mask)
         digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
     else:
         chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
         digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
-    name = blob.name or (blob.data.name if isinstance(blob.data, Path) else "")
     return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
+
+
+def _check_words(media_type: Any, name: Any) -> None:
+    """Refuse what would lead astray whoever writes it into a header or makes a file of that name."""
+    if not isinstance(media_type, str) or not isinstance(name, str):
+        raise Fail("blob_invalid", "a blob's media type and name are texts")
+    if not is_media_type(media_type):
+        message = f"{media_type[:100]!r} is no media type"
+        raise Fail("blob_invalid", message, hint='write "image/png", or "text/csv; charset=utf-8"')
+    if len(name) > NAME_LENGTH_MAX or name in (".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        message = f"{name[:100]!r} cannot be the name of a file"
+        hint = f"a name has no folders and no control characters, and at most {NAME_LENGTH_MAX} characters"
+        raise Fail("blob_invalid", message, hint=hint)
 
 
 async def _masked(body: bytes, mask: Mask) -> bytes:

@@ -36,7 +36,7 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
 
     `ground` is the context to wait in.
     """
-    handler = asyncio.create_task(_guarded(pending), context=ground)
+    handler = asyncio.create_task(guarded(pending), context=ground)
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
         if not handler.done():
@@ -88,8 +88,8 @@ def discard(*works: object) -> None:
             discard(*given)
 
 
-async def _guarded(pending: Awaitable[T]) -> T | BaseException:
-    """Await a handler in a task of its own; whatever it raises is handed out as a value.
+async def guarded(pending: Awaitable[T]) -> T | BaseException:
+    """Await what foreign code does; whatever it raises is handed out as a value.
 
     Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
     """

@@ -51,7 +51,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     scanned: int = 0
     """Blobs that were there when it began."""
     reachable: int = 0
-    """Different addresses that something refers to."""
+    """Those of them that a record refers to, or a value that is needed."""
     kept: int = 0
     """Blobs that are never collected."""
     young: int = 0
@@ -85,7 +85,9 @@ class Collection:
         self._store, self._blobs, self._tenant, self._dry_run = store, blobs, tenant, dry_run
         self._young_ms, self._due_ms = now_ms - YOUNG_MS, now_ms - grace_ms
         self._candidates: list[BlobInfo] = []
+        self._present: set[str] = set()
         self._spared: set[str] = set()
+        self._referred: set[str] = set()
         self._needed: set[str] = set()
         self._unreadable: list[str] = []
         self._tally = dict.fromkeys(
@@ -96,7 +98,7 @@ class Collection:
         """What came of it."""
         return Collected(
             **self._tally,
-            reachable=len(self._needed),
+            reachable=len(self._referred & self._present),
             unreadable=tuple(sorted(self._unreadable)),
             dry_run=self._dry_run,
         )
@@ -112,7 +114,9 @@ class Collection:
             after = page[-1].digest
 
     def _note(self, info: BlobInfo) -> None:
-        self._tally["scanned"] += 1
+        # One that is in both places is one.
+        self._tally["scanned"] += info.digest not in self._present
+        self._present.add(info.digest)
         young = info.state != GRACE and info.since_ms >= self._young_ms
         self._tally["kept"] += info.kept
         self._tally["young"] += young and not info.kept
@@ -125,15 +129,16 @@ class Collection:
 
     async def mark(self) -> None:
         """Read every log, and every value that something refers to."""
-        found = set(self._spared)
         async for tail in self._tails():
             for record in tail.records:
-                found |= digests_in(record)
+                self._referred |= digests_in(record)
             _check_readable(tail)
+        found = self._spared | self._referred
         while found:
             self._needed |= found
-            within = [await self._within(digest) for digest in found]
-            found = set().union(*within) - self._needed
+            within = set().union(*[await self._within(digest) for digest in found])
+            self._referred |= within
+            found = within - self._needed
 
     async def _tails(self) -> AsyncIterator[Tail]:
         for kind in KINDS:

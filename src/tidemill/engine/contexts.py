@@ -101,6 +101,7 @@ def masked(failed: Failed, mask: Mask) -> Failed:
         error,
         code=mask.text(error.code),
         message=mask.text(error.message),
+        type=mask.text(error.type),
         hint=mask.text(error.hint),
         causes=tuple(mask.text(cause) for cause in error.causes),
         traceback=mask.text(error.traceback),

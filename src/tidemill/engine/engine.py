@@ -106,6 +106,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
                 worker=self.worker,
                 options=worker,
                 types=(handler.type.key for handler in handlers),
+                lacks=self._around.lacks,
             )
             self.keeper = Keeper(
                 tenant=tenant,

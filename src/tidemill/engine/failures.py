@@ -11,7 +11,7 @@ from tidemill.handlers.raised import causes_of, clipped, described, text_of
 from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import Task
-from tidemill.security.secrets import SecretUnusable
+from tidemill.security.secrets import SecretMissing, SecretUnusable
 from tidemill.stores.contract import Lease
 
 CODE_MAX = 100
@@ -37,6 +37,8 @@ def _failed_by(error: BaseException) -> Failed:
         return Failed(error=Error(error.code, clipped(error.message), hint=clipped(error.hint)))
     if isinstance(error, NotJson):
         return Failed(error=Error("output_not_json", clipped(text_of(error)), hint="return plain JSON values"))
+    if isinstance(error, SecretMissing):
+        return Failed(error=Error("secret_missing", clipped(error.message), hint=clipped(error.hint)))
     if isinstance(error, SecretUnusable):
         hint = "a secret is a text of 4 characters to 64 KiB that the workers' user may read"
         return Failed(error=Error("secret_unusable", clipped(text_of(error)), retryable=True, hint=hint))

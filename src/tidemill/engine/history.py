@@ -39,7 +39,7 @@ class History(Roster):
     async def show(self, run_id: str, *, at: int | None = None) -> RunView:
         """The run as it is now, or as it was after event `at`."""
         entry = await self._at(run_id, at)
-        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs)
+        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs, gaps=True)
 
     async def _at(self, run_id: str, at: int | None) -> Entry:
         if at is None:
@@ -78,7 +78,8 @@ class History(Roster):
         entry = await self._entry(run_id)
         jobs = await self._store.jobs(self._stream(run_id))
         facts = [_fact(job) for job in jobs]
-        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=await self._workers())
+        workers = await self._workers(entry.state.digest)
+        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
         return await self._of_a_child(run_id, found)
 
     async def why_node(self, run_id: str, node: str) -> Account:
@@ -127,6 +128,7 @@ def _fact(view: JobView) -> JobFact:
         ready_at_ms=view.job.ready_at_ms,
         owner=view.owner,
         lease_expires_at_ms=view.lease_expires_at_ms,
+        expired=view.void,
     )
 
 

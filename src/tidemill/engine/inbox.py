@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.desk import Desk, at_index
+from tidemill.engine.inputs import check_described
 from tidemill.engine.requests import check_place, check_roles, check_words
 from tidemill.engine.rows import APPROVAL, ApprovalRow, read_approval_row
 from tidemill.engine.views import ApprovalView
@@ -87,6 +88,8 @@ class Inbox(Desk):
         )
         await self._may_decide(run_id, decision)
         filled = _checked_form(shown.approval, verb, form) if shown.status == "pending" else None
+        if filled is not None:
+            await check_described(self._tenant, filled, self._blobs, path="/form")
         await self._command(run_id, msgspec.structs.replace(decision, form=filled))
         return await self._after(run_id, node, shown)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, encode_given
+from tidemill.engine.binaries import unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
@@ -27,6 +30,14 @@ async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str)
         text = encode_given(value)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
+    await check_described(tenant, text, blobs, path=path)
     if len(text) <= INLINE_BYTES_MAX:
         return text
     return BlobRef(await blobs.put(tenant, text), len(text))
+
+
+async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) -> None:
+    """Refuse a value that describes a file which is not there: what is written down must not point to nothing."""
+    problem = await unknown_file(blobs, tenant, text)
+    if problem is not None:
+        raise Rejected(msgspec.structs.replace(problem, path=path + problem.path))

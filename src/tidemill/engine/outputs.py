@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
+from tidemill.engine.binaries import check_files
 from tidemill.engine.failures import failed_by
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import RUN_READER, blobs_of, scope_of
@@ -31,6 +32,7 @@ async def outputs_of(entry: Entry, lease: Lease, values: Values, blobs: Blobs) -
     try:
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         text = encode_value(entry.flow.outputs.render(scope))
+        await check_files(blobs, tenant, text)
         if len(text) <= INLINE_BYTES_MAX:
             return Done(output=text, size=len(text))
         return Done(output=BlobRef(await blobs.put(tenant, text), len(text)), size=len(text))

@@ -18,8 +18,9 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.hands import Hand
+from tidemill.engine.lacks import Lack, Lacks
 from tidemill.engine.worker import Worker, WorkerOptions
-from tidemill.errors import TidemillError
+from tidemill.errors import Rejected, TidemillError
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ WORKER_FORMAT = 1
 HELD_SHOWN_MAX = 20
 FORGET_AFTER_MS = 3_600_000
 FORGET_EVERY_BEATS = 12
+NEWS_MS = 1_000
+"""What lasts longer than this is told before the next beat is due."""
 LEAVE_MS_MAX = 2_000
 """How long a worker that leaves waits for its row to be removed; left behind, it is that of a dead one."""
 ROWS_MAX = 1_000
@@ -73,6 +76,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The first of them."""
     finished: int = 0
     """How many it has let go of since it started."""
+    lacks: tuple[Lack, ...] = ()
+    """What it had to leave to others lately, because it does not have what that needs."""
 
     def state(self, now_ms: int) -> State:
         """Whether it is there, and takes on work."""
@@ -97,10 +102,11 @@ class Registry:
         worker: Worker,
         options: WorkerOptions,
         types: Iterable[str],
+        lacks: Lacks,
     ) -> None:
         self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
-        self._types = tuple(sorted(types))
+        self._types, self._lacks = tuple(sorted(types)), lacks
         self._started_ms = 0
         self._beats = 0
         self._loop: asyncio.Task[None] | None = None
@@ -114,6 +120,10 @@ class Registry:
         self._started_ms = self._store.now_ms()
         self._loop = asyncio.create_task(self._forever(), name="tidemill-registry")
 
+    async def check(self) -> None:
+        """Raise `Rejected` when the store takes nothing from a worker: one that cannot write has nothing to do."""
+        await self._store.commit([Commit(stream=self._stream, expected=None, rows=(self._index_row(),))])
+
     @property
     def is_open(self) -> bool:
         """Whether the worker is one to be counted on."""
@@ -123,6 +133,11 @@ class Registry:
     def serves_one_run(self) -> bool:
         """Whether the worker is there for one run alone; nobody else has what that needs."""
         return bool(self._options.only)
+
+    @property
+    def stands(self) -> bool:
+        """Whether others may come who have what it lacks, also if none is there now."""
+        return self._options.standing
 
     def announce(self) -> None:
         """Write the row now: something about it has changed that others want to know."""
@@ -160,17 +175,33 @@ class Registry:
             holding=len(hands),
             held=tuple(_held(hand, options.lease_ms) for hand in islice(hands, HELD_SHOWN_MAX)),
             finished=self._worker.finished,
+            lacks=self._lacks.known(self._store.now_ms()),
         )
 
     async def _forever(self) -> None:
         while True:
+            held, lacks = self._in_hand(), self._lacks.known(self._store.now_ms())
             await self._beat()
             await self._look_around()
             self._beats += 1
             if self._beats % FORGET_EVERY_BEATS == 0:
                 await self._forget()
-            self._rest = asyncio.create_task(self._ambient.sleep(self._options.beat_ms), name="tidemill-beat")
+            self._rest = asyncio.create_task(self._until_news(held, lacks), name="tidemill-beat")
             await asyncio.wait({self._rest})
+
+    async def _until_news(self, told: frozenset[int], lacks: tuple[Lack, ...]) -> None:
+        """Rest until the next beat is due, or the row is out of date: that is not said of what ends within a moment."""
+        due, before = self._ambient.monotonic_ms() + self._options.beat_ms, told
+        while (left_ms := due - self._ambient.monotonic_ms()) > 0:
+            await self._ambient.sleep(min(left_ms, NEWS_MS))
+            held = self._in_hand()
+            lasting, idle = held & before, not held | before
+            if lasting - told or (told and idle) or set(self._lacks.known(self._store.now_ms())) - set(lacks):
+                return
+            before = held
+
+    def _in_hand(self) -> frozenset[int]:
+        return frozenset(hand.lease.token for hand in self._worker.hands)
 
     async def _beat(self) -> None:
         """Write the row. A store that takes longer than a worker may be silent is as good as one that is gone."""
@@ -190,6 +221,9 @@ class Registry:
         """Write rows, as well as it can be done; answers whether it was."""
         try:
             await self._store.commit([Commit(stream=self._stream, expected=None, rows=rows)])
+        except Rejected:
+            # It answers, and says no. Whoever claims is told the same, and tells people why.
+            return True
         except TidemillError:
             return False
         except Exception:

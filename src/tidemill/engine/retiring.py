@@ -2,9 +2,9 @@
 
 A run is due at the first midnight (UTC) after its days have passed. Its row says on which day that is, so a sweep asks
 for the days that are due, oldest first, and never walks along younger runs. For each run the archive entry is durable
-first; then the store forgets the run and its rows in one step, if nothing has happened to it since. Whoever dies in
-between leaves the run in both places, and the next sweep finds the entry and only forgets. So two sweeps at once, or
-one that is killed anywhere, do no harm.
+first, and is read back; then the store forgets the run and its rows in one step, if nothing has happened to it since.
+Whoever dies in between leaves the run in both places, and the next sweep finds the entry and only forgets. So two
+sweeps at once, or one that is killed anywhere, do no harm. A run that cannot be archived stays, and holds up no other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from math import ceil
 import msgspec
 
 from tidemill.blobs.archives import Archive
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.engine.archiving import (
     INLINE_BYTES_MAX,
+    Archived,
     blob_name,
     decode_archived,
     encode_archived,
@@ -32,7 +33,7 @@ from tidemill.engine.indexing import all_rows, rows_of
 from tidemill.engine.journals import forget_journals
 from tidemill.engine.rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.runs import Runs
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.model import Retention
 from tidemill.kernel.state import State
@@ -46,6 +47,8 @@ LOOK_BACK_DAYS = 4_000
 RUNS_PER_SWEEP = 500
 DAYS_PER_SWEEP = 1_000
 PAGE = 100
+PLACES_MAX = 5
+"""How many names are tried for an entry; that many damaged ones have another cause than bad luck."""
 GRACE_MS = 3_600_000
 """How long every ended run is kept: by then no process takes it for the one that it knew (see `runs`)."""
 
@@ -56,9 +59,18 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     retired: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
     """Runs that were due and stay, each with the reason."""
+    failed: tuple[str, ...] = ()
+    """Those of them that could not be archived, and will not be until somebody has mended something."""
     more: bool = False
     """There are days that this sweep did not come to."""
     dry_run: bool = False
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """A run that was due and stays."""
+
+    why: str
+    failed: bool = False
 
 
 class Retirer:
@@ -94,22 +106,28 @@ class Retirer:
             self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
         restored = await self._restored_at()
         retired: list[str] = []
-        left: list[tuple[str, str]] = []
+        left: dict[str, Stay] = {}
         days = 0
         while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP and days < DAYS_PER_SWEEP:
             term = self._agenda[-1]
             page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
             for row in page.rows:
-                why = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
-                if why:
-                    left.append((row.key, why))
+                stay = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
+                if stay is not None:
+                    left[row.key] = stay
                 else:
                     retired.append(row.key)
             self._after = page.after
             if page.after is None:
                 self._agenda.pop()
                 days += 1
-        return Swept(retired=tuple(retired), left=tuple(left), more=bool(self._agenda), dry_run=self._dry_run)
+        return Swept(
+            retired=tuple(retired),
+            left=tuple((run_id, stay.why) for run_id, stay in left.items()),
+            failed=tuple(run_id for run_id, stay in left.items() if stay.failed),
+            more=bool(self._agenda),
+            dry_run=self._dry_run,
+        )
 
     def _due_terms(self, today: int) -> Iterator[str]:
         """What runs are found by that are due today, the newest first."""
@@ -122,33 +140,37 @@ class Retirer:
     async def _restored_at(self) -> dict[str, int]:
         return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
 
-    async def _retire(self, stream: Stream, restored_ms: int) -> str:
+    async def _retire(self, stream: Stream, restored_ms: int) -> Stay | None:
         """Archive a run and forget it; answers why not, where it stays."""
         try:
             (tail,) = await self._store.load({stream: 0}, snapshots=False)
             if tail.damage:
-                return f"its log is damaged: {tail.damage}"
+                return Stay(f"its log is damaged: {tail.damage}", failed=True)
             if not tail.version:
-                return "it has a row but no log; see `tidemill reindex`"
+                return Stay("it has a row but no log; see `tidemill reindex`", failed=True)
             state, rows = await rows_of(self._catalog, tail)
             why = await self._reason_to_stay(stream, state, restored_ms)
             if why or self._dry_run:
-                return why
+                return Stay(why) if why else None
             await self._put(stream, tail, state)
             # Before the run itself: nobody would look for the lines of a run that is gone.
             await forget_journals(self._store, stream.tenant, stream.key)
         except (TidemillError, *DAMAGE) as error:
-            if isinstance(error, Unavailable) and self._in_vain != stream.key:
+            if self._may_pass(error) and self._in_vain != stream.key:
                 # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
                 self._in_vain = stream.key
                 raise
-            LOG.error("run %s cannot be archived, so it stays: %s", stream.key, error)
-            return str(error)
+            return Stay(str(error), failed=True)
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
-            return "it has moved on"
+            return Stay("it has moved on")
         self.retired += 1
-        return ""
+        return None
+
+    @staticmethod
+    def _may_pass(error: Exception) -> bool:
+        """Whether it was something around the run; a value of it that is gone is a matter of this run alone."""
+        return isinstance(error, Unavailable) and not isinstance(error, (BlobMissing, BlobDamaged))
 
     async def _reason_to_stay(self, stream: Stream, state: State, restored_ms: int) -> str:
         if state.busy:
@@ -166,26 +188,46 @@ class Retirer:
         return ""
 
     async def _put(self, stream: Stream, tail: Tail, state: State) -> None:
-        """Make the archive entry durable, large blobs first. One that is there already must be this very run."""
-        header = header_of(stream.tenant, stream.key, state)
+        """Make the archive entry durable, large blobs first."""
         blobs: dict[str, bytes | None] = {}
         wanted = [*needed_blobs(map(decode_event, tail.records)), *files_in(b"".join(tail.records))]
         for digest in wanted:
             if digest in blobs:
                 continue
             body = await self._blobs.get(stream.tenant, digest)
-            blobs[digest] = body
             # A large value may describe files, which the list then holds as well.
             wanted += files_in(body)
-            if len(body) > INLINE_BYTES_MAX:
-                await self._archive.put(blob_name(stream.tenant, digest), body)
-                blobs[digest] = None
-        name = name_of(header)
-        if await self._archive.put(name, encode_archived(header, tail.records, blobs)):
-            return
-        there = await self._archive.get(name)
-        if there is None or decode_archived(name, there).records != tail.records:
-            raise ValueError(f"{name} in the archive is another run")
+            blobs[digest] = None if await self._put_apart(blob_name(stream.tenant, digest), body) else body
+        header = header_of(stream.tenant, stream.key, state)
+        await self._put_entry(Archived(header=header, records=tail.records, blobs=blobs))
+
+    async def _put_apart(self, name: str, body: bytes) -> bool:
+        """Make a large blob a body of its own, if the archive does not hold something damaged in its place."""
+        if len(body) <= INLINE_BYTES_MAX:
+            return False
+        return await self._archive.put(name, body) or await self._archive.get(name) == body
+
+    async def _put_entry(self, run: Archived) -> None:
+        """Put the entry where it is read back as it was put: beside what is damaged there, or another run.
+
+        One that is there already, of a sweep that died, is as good.
+        """
+        body = encode_archived(run.header, run.records, run.blobs)
+        for again in range(PLACES_MAX):
+            name = name_of(run.header, again)
+            await self._archive.put(name, body)
+            if await self._holds(name, run):
+                return
+        message = f"the archive does not give back what is put at {name_of(run.header)}"
+        raise rejected("archive_damaged", message, hint="look at the disk or the bucket that it is on")
+
+    async def _holds(self, name: str, run: Archived) -> bool:
+        try:
+            there = decode_archived(name, await self._archive.get(name) or b"")
+        except (Rejected, Unavailable) as error:
+            LOG.warning("the entry is written again beside one that is no good: %s", error)
+            return False
+        return there.records == run.records and there.blobs == run.blobs
 
 
 def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:

@@ -1,4 +1,8 @@
-"""Who works on the store: the verb that lists workers, and what `why` asks about them."""
+"""Who works on the store: the verb that lists workers, and what `why` asks about them.
+
+A worker is taken for dead when it has been silent for long, and at once where the store can tell that its process is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import msgspec
 
 from tidemill.engine.desk import Desk
 from tidemill.engine.registry import Held, Registry, State, WorkerRow, registered
-from tidemill.kernel.explain import Able, Workers
+from tidemill.handlers.contract import Lacking
+from tidemill.kernel.explain import Able, Failure, Workers
+from tidemill.stores.contract import Attended
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +35,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Held, ...]
     """The first of the jobs in its hands."""
     finished: int
+    lacks: tuple[str, ...]
+    """What it had to leave to others lately, and why."""
 
 
 class Roster(Desk):
@@ -38,8 +46,14 @@ class Roster(Desk):
 
     async def workers(self) -> list[WorkerView]:
         """Every worker that is known, those that started last first; a dead one is forgotten after an hour."""
-        now = self._store.now_ms()
-        return [_view(row, row.state(now)) for row in await self._registered()]
+        return [_view(row, state) for row, state in await self._states()]
+
+    async def _states(self) -> list[tuple[WorkerRow, State]]:
+        """Every worker and how it is. This process's own is there, whatever the store knows of it yet."""
+        rows = await self._registered()
+        there = await self._store.attendance() if isinstance(self._store, Attended) else None
+        now, mine = self._store.now_ms(), None if self.registry is None else self.registry.row().name
+        return [(row, "dead" if row.name != mine and _is_gone(row, there) else row.state(now)) for row in rows]
 
     async def _registered(self) -> list[WorkerRow]:
         """All rows, with this process's worker as it is now, also before it has written its own."""
@@ -49,23 +63,42 @@ class Roster(Desk):
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def _others(self) -> bool:
-        """Whether there are workers beside the one of this process, as far as it serves more than one run."""
+    async def _others(self, lacking: Lacking) -> bool:
+        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
+
+        Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
+        nobody else is.
+        """
         if self.registry is None or self.registry.serves_one_run:
             return False
-        now, mine = self._store.now_ms(), self.registry.row().name
-        return any(row.state(now) == "alive" and row.name != mine for row in await self._registered())
+        if self.registry.stands and not lacking.retryable:
+            return True
+        mine = self.registry.row().name
+        return any(state == "alive" and row.name != mine for row, state in await self._states())
 
-    async def _workers(self) -> Workers:
-        """What those can do between them who take on work now."""
-        now = self._store.now_ms()
-        return Workers.of([_able(row) for row in await self._registered() if row.state(now) == "alive"])
+    async def _workers(self, digest: str) -> Workers:
+        """What those can do between them who take on work now, in runs of one document."""
+        return Workers.of([_able(row, digest) for row, state in await self._states() if state == "alive"])
 
 
-def _able(row: WorkerRow) -> Able:
-    return Able(name=row.name, queues=frozenset(row.queues) if row.queues else None, types=frozenset(row.types))
+def _is_gone(row: WorkerRow, there: frozenset[str] | None) -> bool:
+    return there is not None and row.pid != 0 and f"{row.host}/{row.pid}" not in there
+
+
+def _able(row: WorkerRow, digest: str) -> Able:
+    return Able(
+        name=row.name,
+        queues=frozenset(row.queues) if row.queues else None,
+        types=frozenset(row.types),
+        lacks={
+            lack.work: Failure(code=lack.code, message=lack.message, hint=lack.hint)
+            for lack in row.lacks
+            if lack.digest == digest
+        },
+    )
 
 
 def _view(row: WorkerRow, state: State) -> WorkerView:
-    fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name != "state"}
-    return WorkerView(state=state, **fields)
+    lacks = tuple(dict.fromkeys(lack.message for lack in row.lacks))
+    fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name not in ("state", "lacks")}
+    return WorkerView(state=state, lacks=lacks, **fields)

@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 from tidemill.blobs.payloads import decode_value
+from tidemill.engine.calls import guarded
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext
 from tidemill.handlers.forks import end_copy
@@ -23,7 +25,7 @@ class Stage:
     """The handlers that this process has opened."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, asyncio.Task[None]] = {}
+        self._opened: dict[str, asyncio.Task[BaseException | None]] = {}
         self._handlers: list[Handler] = []
         self._schemas: dict[tuple[str, str], Schema] = {}
 
@@ -67,26 +69,22 @@ class Stage:
         """Close what was opened; one that fails to does not keep the others."""
         handlers, self._handlers, self._opened = self._handlers, [], {}
         for handler in reversed(handlers):
-            if handler.close is not None:
-                try:
-                    await _done(handler.close())
-                except Exception:
-                    LOG.exception("%s could not be closed", handler.type.key)
+            if handler.close is not None and (error := await guarded(_taken(handler.close))) is not None:
+                LOG.error("%s could not be closed", handler.type.key, exc_info=error)
 
     async def _staged(self, handler: Handler, context: NodeContext) -> Ended:
         await self._open(handler)
         try:
             if handler.prepare is not None:
-                await _done(handler.prepare(context))
+                await _taken(partial(handler.prepare, context))
             ended = handler.call(context)
             return await ended if inspect.isawaitable(ended) else ended
         finally:
             if handler.finish is not None:
-                try:
-                    await _done(handler.finish(context))
-                except Exception:
+                error = await guarded(_taken(partial(handler.finish, context)))
+                if error is not None:
                     # What the call came to stands: an effect that has happened is not made again for this.
-                    LOG.exception("%s could not finish", handler.type.key)
+                    LOG.error("%s could not finish", handler.type.key, exc_info=error)
 
     async def _open(self, handler: Handler) -> None:
         """Open a handler before its first attempt; those that come meanwhile wait, and a failure is tried again."""
@@ -98,16 +96,17 @@ class Stage:
             ground = copy_context()
             ground.run(EAR.set, None)
             self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
-        await asyncio.shield(self._opened[key])
+        error = await asyncio.shield(self._opened[key])
+        if error is not None:
+            raise error
 
-    async def _begin(self, handler: Handler) -> None:
-        try:
-            if handler.open is not None:
-                await _done(handler.open())
-        except BaseException:
+    async def _begin(self, handler: Handler) -> BaseException | None:
+        error = None if handler.open is None else await guarded(_taken(handler.open))
+        if error is None:
+            self._handlers.append(handler)
+        else:
             del self._opened[handler.type.key]
-            raise
-        self._handlers.append(handler)
+        return error
 
 
 def _check(schema: Schema, value: Any, code: str, said: str) -> None:
@@ -116,6 +115,7 @@ def _check(schema: Schema, value: Any, code: str, said: str) -> None:
         raise Fail(code, f"{said}: {first.sentence}", hint=first.hint)
 
 
-async def _done(step: Awaitable[None] | None) -> None:
-    if step is not None:
-        await step
+async def _taken(step: Callable[[], Awaitable[None] | None]) -> None:
+    pending = step()
+    if pending is not None:
+        await pending

@@ -43,3 +43,6 @@ class Sweeper:
             else:
                 if swept.retired:
                     LOG.info("%s old runs were retired", len(swept.retired))
+                for run_id, why in swept.left:
+                    if run_id in swept.failed:
+                        LOG.error("run %s cannot be archived, so it stays: %s", run_id, why)

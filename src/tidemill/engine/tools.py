@@ -9,10 +9,12 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
+from tidemill.engine.lacks import Lack, Lacks
 from tidemill.engine.stage import Stage
 from tidemill.engine.utterances import Air
 from tidemill.engine.values import Values
 from tidemill.expressions.isolation import Isolation
+from tidemill.handlers.contract import Lacking
 from tidemill.observe.overhearing import Overhearing
 from tidemill.security.secrets import Secrets
 
@@ -43,19 +45,26 @@ class Recorder(Protocol):
 class Surroundings(msgspec.Struct, frozen=True):
     """What a process offers to those who work in it."""
 
-    others: Callable[[], Awaitable[bool]]
-    """Whether other workers are alive."""
+    others: Callable[[Lacking], Awaitable[bool]]
+    """Whether another worker may have what this one lacks."""
     isolation: Isolation
     """Who decides the conditions that could hurt this process."""
     secrets: Secrets
     air: Air
     stage: Stage = msgspec.field(default_factory=Stage)
     overhearing: Overhearing = msgspec.field(default_factory=Overhearing)
+    lacks: Lacks = msgspec.field(default_factory=Lacks)
 
     def open(self) -> None:
         """Begin to listen, in the loop that runs now."""
         self.air.open()
         self.overhearing.begin()
+
+    async def leave(self, lacking: Lacking, lack: Lack, now_ms: int) -> None:
+        """Have another worker do it, where one may: `Elsewhere` is raised then."""
+        if await self.others(lacking):
+            self.lacks.note(lack, now_ms)
+            raise Elsewhere
 
     async def close(self) -> None:
         """Let go of everything; nobody works any more."""

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import msgspec
+from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
-from tidemill.engine.binaries import read_described, stored_value
+from tidemill.engine.bearing import borne
+from tidemill.engine.binaries import read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import encoded, masked, rendered
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
+from tidemill.engine.lacks import lack_of
 from tidemill.engine.runs import Entry
 from tidemill.engine.scopes import Upstream, blobs_of, scope_of
 from tidemill.engine.tools import Tools
 from tidemill.engine.utterances import Speaker
 from tidemill.engine.values import Fetched, text_of
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import Done, Failed, Undone
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
@@ -34,6 +34,12 @@ from tidemill.kernel.model import Compensator, Node
 from tidemill.kernel.state import State, Undo, key_at
 from tidemill.security.secrets import Disclosed
 from tidemill.stores.contract import Lease, Store
+
+
+def _not_kept(value: Any) -> NoReturn:
+    """Raise what a compensator is told that wants to store how far it has come."""
+    hint = "do without when `context.undoing` is true"
+    raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
 
 
 class Undoing:
@@ -54,7 +60,7 @@ class Undoing:
         self._speaker = Speaker(tools.around.air, lease, place, self._disclosed)
 
     async def run(self) -> Undone:
-        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded."""
+        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded, and `Elsewhere`."""
         state = await self._then()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
@@ -64,7 +70,7 @@ class Undoing:
             context = self._context(state, fetched, output, item)
             ground, answer = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
         except BaseException as error:
-            return self._undone(failed_by(error))
+            return await self._failed(error)
         if isinstance(answer, Ended):
             return await self._ended(answer)
         try:
@@ -113,6 +119,7 @@ class Undoing:
             attempt=self._undo.attempt + 1,
             config=config,
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
+            checkpoint=_not_kept,
             read=partial(read_described, self._tools.blobs, stream.tenant),
             undoing=True,
             given=lambda: decode_value(text_of(state.inputs, fetched)),
@@ -126,10 +133,9 @@ class Undoing:
             case TimedOut():
                 return self._undone(timed_out(self._compensator.timeout_ms or 0))
             case Return(value=value, statement=statement):
-                within = b"" if statement is None else msgspec.msgpack.encode(statement)
-                return await self._returned(value, within)
+                return await self._returned(value, borne(statement, self._disclosed.values_seen))
             case BaseException():
-                return self._undone(failed_by(ended))
+                return await self._failed(ended)
             case _:
                 message = "a compensator cannot wait or be skipped"
                 return self._undone(failed_by(Fail("answer_invalid", message)))
@@ -146,10 +152,22 @@ class Undoing:
             if isinstance(found, BaseException):
                 return await self._ended(found)
             text = found
+        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        if wrong is not None:
+            return self._undone(wrong)
         if len(text) <= INLINE_BYTES_MAX:
             return self._undone(Done(output=text, size=len(text), within=within))
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text), within=within))
+
+    async def _failed(self, error: BaseException) -> Undone:
+        """What it came to; what only this worker lacks is left to another one, if there may be one."""
+        undone = self._undone(failed_by(error))
+        if isinstance(error, Lacking):
+            assert isinstance(undone.outcome, Failed)
+            lack = lack_of(self._entry.state.digest, self.task, undone.outcome.error)
+            await self._tools.around.leave(error, lack, self._tools.clock())
+        return undone
 
     def _undone(self, outcome: Done | Failed) -> Undone:
         ambient = self._tools.ambient

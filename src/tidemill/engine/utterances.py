@@ -198,8 +198,8 @@ class Speaker:
     """The voice of one attempt."""
 
     __slots__ = (
-        "_air", "_disclosed", "_journal", "_mask", "_masked", "_parts", "_place", "_shown", "_size", "_stream",
-        "_token", "over",
+        "_air", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
+        "_size", "_stream", "_token", "over",
     )  # fmt: skip
 
     def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed) -> None:
@@ -213,6 +213,9 @@ class Speaker:
         self._size = 0
         self._mask, self._masked = NO_MASK, 0
         self._shown = False
+        self._held: dict[str, str] = {}
+        """What was printed last, by source, if a secret may begin in it."""
+        self._holding = threading.Lock()
 
     @property
     def mask(self) -> Mask:
@@ -251,25 +254,43 @@ class Speaker:
 
     def hear(self, source: str, text: str) -> str:
         """Keep what was printed or logged; answers it as others may see it."""
-        said = self.mask.text(text)
+        said = self._masked_so_far(source, text)
         if said:
-            if self._journal is None:
-                run = self._stream
-                self._journal = Journal(
-                    run.tenant, run.key, self._place, self._token, lambda each: self.mask.text(each)
-                )
-            self._air.journal(self._journal, Line(self._air.now_ms(), source, said))
+            self._write(source, said)
         return said
+
+    def _masked_so_far(self, source: str, text: str) -> str:
+        """What is sure by now: a secret that is printed in pieces is only seen when they are together."""
+        mask = self.mask
+        if not mask:
+            return text
+        with self._holding:
+            said = mask.text(self._held.pop(source, "") + text)
+            begun = 0 if said.endswith("\n") else mask.begun(said)
+            if not begun:
+                return said
+            self._held[source] = said[-begun:]
+            return said[:-begun]
+
+    def _write(self, source: str, text: str) -> None:
+        if self._journal is None:
+            run = self._stream
+            self._journal = Journal(run.tenant, run.key, self._place, self._token)
+        self._air.journal(self._journal, Line(self._air.now_ms(), source, text))
 
     async def hush(self) -> None:
         """The attempt has ended: let all that it has said arrive."""
+        with self._holding:
+            held, self._held = self._held, {}
+        for source, text in held.items():
+            self._write(source, text)
         if self.has_spoken:
             await self._air.settle(self._journal)
 
     @property
     def has_spoken(self) -> bool:
         """Whether there is anything that must arrive before the result."""
-        return self._journal is not None or self._shown
+        return self._journal is not None or self._shown or bool(self._held)
 
     def _tell(self, kind: str, **fields: Any) -> None:
         place, self._shown = self._place, True

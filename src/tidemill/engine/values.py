@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from tidemill.blobs.contract import BlobMissing, Blobs
+from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value
+from tidemill.errors import Unfit
 from tidemill.kernel.events import BlobRef, Payload
 
 LOG = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Values:
         self._blobs, self._bytes_max = blobs, bytes_max
         self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
         self._bytes = 0
-        self._missing: set[tuple[str, str]] = set()
+        self._lost: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
         """All of these values, or None when one of them has to be loaded first."""
@@ -76,15 +77,15 @@ class Values:
         return found
 
     async def _got(self, tenant: str, digest: str) -> bytes:
-        """A text from where blobs are kept. That one is missing is said once, however often it is asked for."""
+        """A text from where blobs are kept. What somebody has to see to is said once, however often it is asked for."""
         try:
             text = await self._blobs.get(tenant, digest)
-        except BlobMissing as error:
-            if (tenant, digest) not in self._missing:
-                self._missing.add((tenant, digest))
+        except Unfit as error:
+            if (tenant, digest) not in self._lost:
+                self._lost.add((tenant, digest))
                 LOG.warning("%s; what needs it waits until then", error)
             raise
-        self._missing.discard((tenant, digest))
+        self._lost.discard((tenant, digest))
         return text
 
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.programs import Flow
 from tidemill.kernel.activation import Wait
@@ -28,6 +28,8 @@ class RunView:
         self.run_id = run_id
         self.status: str = state.status
         self.outputs = outputs
+        self.outputs_missing = ""
+        """Why `outputs` lack something that the run returned; empty, because nearly always nothing is missing."""
         self.counter = state.counter
         self.events = state.seq
         self.nodes = nodes
@@ -69,6 +71,7 @@ class RunView:
             "parent": self.parent,
             "forked_from": self.forked_from,
             "nodes": self.nodes,
+            **({"outputs_missing": self.outputs_missing} if self.outputs_missing else {}),
         }
 
 
@@ -139,11 +142,17 @@ def error_view(error: Error | None) -> dict[str, Any] | None:
     return shown
 
 
-async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs) -> RunView:
-    """Look at a run; values that live in blobs are fetched."""
+async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs, *, gaps: bool = False) -> RunView:
+    """Look at a run; values that live in blobs are fetched.
+
+    With `gaps` a value whose blob is lost is null, and beside it stands why: the rest of the run is intact. Without,
+    whoever wants the values is told that they cannot be had.
+    """
     workflow = flow.workflow
-    nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs) for node in workflow.nodes}
-    view = RunView(stream.key, state, await _outputs(stream, state, workflow, nodes, blobs), nodes)
+    nodes = {node.id: await _node_view(stream, state.peek(node.id), blobs, gaps=gaps) for node in workflow.nodes}
+    outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps)
+    view = RunView(stream.key, state, outputs, nodes)
+    view.outputs_missing = missing
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
     return view
 
@@ -151,36 +160,57 @@ async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs) -> Ru
 async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
     """What a COMPLETED run returns."""
     nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
-    return await _outputs(stream, state, workflow, nodes, blobs)
+    return (await _outputs(stream, state, workflow, nodes, blobs))[0]
 
 
-async def _node_view(stream: Stream, cell: Cell, blobs: Blobs) -> dict[str, Any]:
+async def _node_view(stream: Stream, cell: Cell, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
+    output, missing = (None, "") if cell.output is None else await _value(stream, cell.output, blobs, gaps=gaps)
     shown: dict[str, Any] = {
         "status": cell.status,
         "visits": cell.visit,
         "attempts": cell.attempt,
-        "output": None if cell.output is None else await _value(stream, cell.output, blobs),
+        "output": output,
         "error": error_view(cell.error) if cell.status in ("FAILED", "QUEUED", "RUNNING") else None,
     }
     if cell.map is not None:
         shown["items"] = {"count": cell.map.count, "done": cell.map.done, "failed": cell.map.failed}
+    if missing:
+        shown["output_missing"] = missing
     return shown
 
 
-async def _value(stream: Stream, payload: Payload, blobs: Blobs) -> Any:
-    text = await blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
-    return decode_value(text)
+async def _value(stream: Stream, payload: Payload, blobs: Blobs, *, gaps: bool) -> tuple[Any, str]:
+    """A value, and why it is not there where gaps are allowed and it is lost."""
+    if not isinstance(payload, BlobRef):
+        return decode_value(payload), ""
+    try:
+        return decode_value(await blobs.get(stream.tenant, payload.digest)), ""
+    except (BlobMissing, BlobDamaged) as lost:
+        if not gaps:
+            raise
+        return None, str(lost)
 
 
 async def _outputs(
-    stream: Stream, state: State, workflow: Workflow, nodes: dict[str, dict[str, Any]], blobs: Blobs
-) -> Any:
-    """Declared outputs, else those of the terminal nodes that have one; null until the run is COMPLETED."""
+    stream: Stream,
+    state: State,
+    workflow: Workflow,
+    nodes: dict[str, dict[str, Any]],
+    blobs: Blobs,
+    *,
+    gaps: bool = False,
+) -> tuple[Any, str]:
+    """Declared outputs, else those of the terminal nodes that have one, and why something of them is not there.
+
+    They are null until the run is COMPLETED.
+    """
     if state.status != "COMPLETED":
-        return None
+        return None, ""
     if state.outputs is not None:
-        return await _value(stream, state.outputs, blobs)
-    return {name: nodes[name]["output"] for name in workflow.terminals if state.peek(name).output is not None}
+        return await _value(stream, state.outputs, blobs, gaps=gaps)
+    ends = [name for name in workflow.terminals if state.peek(name).output is not None]
+    lost = (f"{name}: {nodes[name]['output_missing']}" for name in ends if "output_missing" in nodes[name])
+    return {name: nodes[name]["output"] for name in ends}, "; ".join(lost)
 
 
 def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:

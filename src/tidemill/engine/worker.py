@@ -58,6 +58,8 @@ class WorkerOptions:
     """Which queues to serve; none named means all of them."""
     only: str = ""
     """Work on this run and its children alone."""
+    standing: bool = False
+    """It is there for whatever comes: what it lacks, another one may have, now or later."""
     concurrency: int = 64
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
@@ -339,6 +341,9 @@ class Worker:
             command = await work
         except Unavailable:
             self._give_back(hand)
+            return
+        except Elsewhere:
+            self._put_aside(hand)
             return
         except Exception:
             # A bug must be heard of; the job is tried again, by somebody who may know better.

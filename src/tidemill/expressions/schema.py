@@ -48,6 +48,16 @@ Wildcard = Callable[[Json], bool]
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
 
 class Schema:
     """A compiled schema; immutable, and safe to share between threads."""
@@ -120,16 +130,24 @@ class Schema:
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
             case ValidationErrorKind.Enum(options):
                 yield _no_choice(error.instance, options, place, code)
+            case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
+                message = f"it is none of: {_branches(self._at(error.schema_path))}"
+                yield Problem(code=code, message=shorten(message, 300), path=place, hint=_alternatives(error))
             case _:
-                yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=_alternatives(error))
+                yield Problem(code=code, message=shorten(error.message, 300), path=place)
 
-    def _known_keys(self, error: ValidationError) -> list[str]:
+    def _at(self, steps: Iterable[str | int]) -> Json:
+        """What stands somewhere in the schema; null where references lead elsewhere."""
         at = self.source
-        for step in error.schema_path[:-1]:
+        for step in steps:
             try:
                 at = at[step]
             except (LookupError, TypeError):
-                return []
+                return None
+        return at
+
+    def _known_keys(self, error: ValidationError) -> list[str]:
+        at = self._at(error.schema_path[:-1])
         properties = at.get("properties") if isinstance(at, dict) else None
         return list(properties) if isinstance(properties, dict) else []
 
@@ -310,6 +328,26 @@ def _no_choice(value: Json, options: list[Json], place: str, code: str) -> Probl
     message = f"{choices([value])} is not one of {choices(options)}"
     names = [option for option in options if isinstance(option, str)]
     return Problem(code=code, message=message, path=place, hint=meant(value, names) if isinstance(value, str) else "")
+
+
+def _branches(schemas: Json) -> str:
+    """Say what the branches of an `anyOf` or `oneOf` ask for."""
+    return ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
+
+
+def _wanted(schema: Json) -> str:
+    match schema:
+        case {"const": value}:
+            return choices([value])
+        case {"enum": list(values)}:
+            return choices(values)
+        case {"type": str(kind), "pattern": str(pattern)}:
+            return f"{_KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
+        case {"type": str(kind)}:
+            return _KINDS.get(kind, kind)
+        case {"required": [*keys]}:
+            return f"an object with {', '.join(map(str, keys))}"
+    return "something else that the schema allows"
 
 
 def _alternatives(error: ValidationError) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.raised import clipped
 from tidemill.security.egress import CallFailed, shown
 from tidemill.security.fetcher import Answer
 
@@ -45,7 +46,7 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
     """Fail unless the status is an expected one."""
     if any(_covers(each, answer.status) for each in expect or _SUCCESS):
         return
-    said = " ".join(answer.body[: 4 * _QUOTED_MAX].decode("utf-8", "replace").split())[:_QUOTED_MAX]
+    said = clipped(" ".join(_beginning(answer.body).split()), _QUOTED_MAX)
     message = f"{method} {shown(answer.url)} was answered with {answer.status} {answer.reason}".rstrip()
     raise Fail(
         "http_status",
@@ -54,6 +55,13 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
         retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
         hint=_HINTS.get(answer.status) or _HINTS_OF_KINDS.get(answer.status // 100, ""),
     )
+
+
+def _beginning(body: bytes) -> str:
+    """So much of an answer as may be quoted, and a mark where it was cut."""
+    size = 4 * _QUOTED_MAX
+    text = body[:size].decode("utf-8", "replace")
+    return text if len(body) <= size else f"{text}…"
 
 
 def _covers(expected: int | str, status: int) -> bool:

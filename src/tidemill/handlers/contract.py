@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -100,6 +101,16 @@ class Blob:
         self.data, self.media_type, self.name = data, media_type, name
         self.keep = keep
         """Never collect it, not even when nothing refers to it any more."""
+
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[^"\\]*"))*')
+MEDIA_TYPE_LENGTH_MAX = 255
+
+
+def is_media_type(text: str) -> bool:
+    """Whether a text names a kind of content, such as `image/png` or `text/csv; charset=utf-8`."""
+    return len(text) <= MEDIA_TYPE_LENGTH_MAX and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
 
 
 class Fail(Exception):

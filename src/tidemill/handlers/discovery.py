@@ -1,17 +1,19 @@
 """Node types that installed distributions offer, and how those of all origins become one set.
 
 A distribution names them in its metadata, as entry points of the group `tidemill.nodes`; nothing is imported that has
-none. One that cannot be used is put aside with the reason, and the others are not touched by it.
+none. What cannot be used is put aside with the reason, and the others are not touched by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
 from tidemill.errors import rejected
+from tidemill.expressions.schema import check_schema
 from tidemill.handlers.contract import Handler, handler_of
+from tidemill.handlers.raised import text_of
 from tidemill.kernel.model import NodeType
 
 GROUP = "tidemill.nodes"
@@ -26,9 +28,10 @@ class Offer(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """An entry point that cannot be used."""
+    """What cannot be used."""
 
     name: str
+    """Of the entry point, or of the node type if that is known."""
     origin: str
     reason: str
 
@@ -36,14 +39,14 @@ class Broken(NamedTuple):
         return f"{self.origin} offers node types as `{self.name}` that cannot be used: {self.reason}"
 
 
-class Installed(NamedTuple):
-    """What distributions offer, and what they offer in vain."""
+class Offered(NamedTuple):
+    """What can be used, and what is offered in vain."""
 
     offers: tuple[Offer, ...] = ()
     broken: tuple[Broken, ...] = ()
 
 
-def installed() -> Installed:
+def installed() -> Offered:
     """Import what the entry points name."""
     offers: list[Offer] = []
     broken: list[Broken] = []
@@ -51,9 +54,9 @@ def installed() -> Installed:
         origin = _distribution(point)
         try:
             offers += [Offer(handler, origin) for handler in handlers_in(point.load())]
-        except (Exception, SystemExit) as error:
-            broken.append(Broken(point.name, origin, f"{type(error).__name__}: {error}"))
-    return Installed(tuple(offers), tuple(broken))
+        except BaseException as error:
+            broken.append(Broken(point.name, origin, f"{type(error).__name__}: {text_of(error)}"))
+    return Offered(tuple(offers), tuple(broken))
 
 
 def handlers_in(target: Any) -> list[Handler]:
@@ -82,17 +85,52 @@ def _is_node(target: Any) -> bool:
     return isinstance(getattr(target, "type", None), NodeType) and not isinstance(target, type)
 
 
-def gathered(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    """Everything that is offered, each type once. Raises Rejected where two have one name and major version."""
-    known: dict[str, Offer] = {}
-    for offer in offers:
-        key = offer.handler.type.key
-        other = known.setdefault(key, offer)
+def gathered(own: Sequence[Offer], found: Offered, given: Sequence[Offer]) -> Offered:
+    """Everything that is offered, each type once.
+
+    Who installs a distribution may not know what it offers, so of those only what is unmistakable is taken. Who gives
+    one is told: raises Rejected where it has the name and major version of another.
+    """
+    broken = list(found.broken)
+    taken = {offer.handler.type.key: offer for offer in own}
+    for offer in (*_unmistakable(own, found.offers, broken), *given):
+        type_ = offer.handler.type
+        if flaw := _flaw(type_):
+            broken.append(Broken(type_.name, offer.origin, flaw))
+            continue
+        other = taken.setdefault(type_.key, offer)
         if other is not offer:
-            message = f"the node type {key} comes from {other.origin} and from {offer.origin}"
+            message = f"the node type {type_.key} comes from {other.origin} and from {offer.origin}"
             hint = "rename one of them, or give it another major version"
-            raise rejected("node_type_twice", message, path=f"/{key}", hint=hint)
-    return tuple(known.values())
+            raise rejected("node_type_twice", message, path=f"/{type_.key}", hint=hint)
+    return Offered(tuple(taken.values()), tuple(broken))
+
+
+def _unmistakable(own: Sequence[Offer], found: Sequence[Offer], broken: list[Broken]) -> Iterator[Offer]:
+    """Those that have no name of another; the others are broken."""
+    origins: dict[str, list[str]] = {}
+    for offer in (*own, *found):
+        origins.setdefault(offer.handler.type.key, []).append(offer.origin)
+    for offer in found:
+        key = offer.handler.type.key
+        others = list(origins[key])
+        others.remove(offer.origin)
+        if others:
+            broken.append(Broken(offer.handler.type.name, offer.origin, f"{key} comes from {others[0]} too"))
+        else:
+            yield offer
+
+
+def _flaw(type_: NodeType) -> str:
+    """What is wrong with the schemas of a type."""
+    for part in ("config_schema", "input_schema", "output_schema"):
+        try:
+            problems = check_schema(getattr(type_, part))
+        except Exception as error:
+            return f"{part} of {type_.key}: {type(error).__name__}: {text_of(error)}"
+        if problems:
+            return f"{part} of {type_.key} is no JSON Schema: {problems[0].sentence}"
+    return ""
 
 
 def _distribution(point: EntryPoint) -> str:

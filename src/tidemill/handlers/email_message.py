@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.handlers.raised import clipped
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
@@ -104,7 +105,7 @@ def mailbox(text: str, path: str) -> Mailbox:
     found = _ADDRESS.fullmatch((named["address"] if named else text).strip())
     if found is None:
         raise _invalid(
-            path, f"{text[:QUOTED_MAX]!r} is no address", "write name@example.com or Name <name@example.com>"
+            path, f"{clipped(text, QUOTED_MAX)!r} is no address", "write name@example.com or Name <name@example.com>"
         )
     try:
         domain = found["domain"].encode("idna").decode()
@@ -112,7 +113,7 @@ def mailbox(text: str, path: str) -> Mailbox:
         domain = ""
     local = found["local"]
     if not _DOMAIN.fullmatch(domain) or local.startswith(".") or local.endswith(".") or ".." in local:
-        raise _invalid(path, f"{text[:QUOTED_MAX]!r} is no address")
+        raise _invalid(path, f"{clipped(text, QUOTED_MAX)!r} is no address")
     name = (named["quoted"] or named["plain"] or "") if named else ""
     return Mailbox(name.strip(), f"{local}@{domain}")
 
@@ -205,7 +206,7 @@ async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: st
     name = attachment.get("name") or described.get("name") or "attachment"
     media_type = attachment.get("media_type") or described.get("media_type") or "application/octet-stream"
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise _invalid(f"{path}/media_type", f"{media_type[:QUOTED_MAX]!r} is no media type")
+        raise _invalid(f"{path}/media_type", f"{clipped(media_type, QUOTED_MAX)!r} is no media type")
     if "=?" in name:
         raise Fail("header_invalid", f"{path}/name: this could be read as something else")
     kind, _, subtype = media_type.partition("/")

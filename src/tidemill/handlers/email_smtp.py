@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.email_message import Letter
+from tidemill.handlers.raised import clipped
 from tidemill.security.connections import Connection, Dialer
 from tidemill.security.egress import TOO_SLOW, CallFailed
 from tidemill.security.masking import Mask
@@ -210,7 +211,7 @@ class _Session:
 
     def _quoted(self, reply: Reply) -> str:
         said = self._mask.text(" ".join(" ".join(reply.lines).split()))
-        return f"{reply.code} {said}".rstrip()[:QUOTED_MAX]
+        return clipped(f"{reply.code} {said}".rstrip(), QUOTED_MAX)
 
 
 def as_data(data: bytes) -> bytes:

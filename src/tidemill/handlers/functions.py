@@ -10,8 +10,9 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from tidemill.errors import offered
 from tidemill.handlers.contract import Fail, Lacking, NodeContext
 
 Function = Callable[..., Any]
@@ -56,7 +57,11 @@ def imported(name: str) -> Function:
         target: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             target = getattr(target, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except AttributeError as error:
+        there = getattr(error.obj, "__dict__", {})
+        hint = offered(str(error.name), [each for each, found in there.items() if callable(found)])
+        raise Lacking("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
+    except (ImportError, ValueError) as error:
         raise Lacking("function_unknown", f"{name} cannot be imported: {error}") from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
@@ -76,15 +81,34 @@ def path_of(name: str, function: Function) -> str:
     return f"{module}:{words}"
 
 
-def wants_context(function: Function) -> bool:
-    """Whether it has a place for the attempt's context."""
+class Callee(NamedTuple):
+    """A function, and what it can be called with."""
+
+    function: Function
+    signature: inspect.Signature | None
+    """None where Python cannot tell: then the call itself will."""
+
+    def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
+        """What the function is called with; the context only if it has a place for it. Raises Fail."""
+        args = dict(config.get("args") or {})
+        if self.signature is None:
+            return args
+        known = self.signature.parameters
+        if "context" in known:
+            args["context"] = context
+        try:
+            self.signature.bind(**args)
+        except TypeError as error:
+            name = getattr(self.function, "__name__", "the function")
+            strange = next((arg for arg in args if arg not in known), "")
+            hint = offered(strange, [each for each in known if each != "context"])
+            raise Fail("arguments_invalid", f"args do not fit {name}: {error}", hint=hint) from None
+        return args
+
+
+def callee(function: Function) -> Callee:
+    """Look at a function, once for all its calls."""
     try:
-        return "context" in inspect.signature(function).parameters
+        return Callee(function, inspect.signature(function))
     except (TypeError, ValueError):
-        return False
-
-
-def arguments_of(config: Mapping[str, Any], context: NodeContext | None) -> dict[str, Any]:
-    """What a function is called with."""
-    args = dict(config.get("args") or {})
-    return args if context is None else {**args, "context": context}
+        return Callee(function, None)

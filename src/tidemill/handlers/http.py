@@ -24,7 +24,7 @@ from tidemill.handlers.calling import (
     object_schema,
     url_flaws,
 )
-from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
 from tidemill.handlers.paging import LINK, PAGINATION_SCHEMA, Paging
 from tidemill.handlers.requests import IDEMPOTENCY_HEADER, call_of
 from tidemill.kernel.model import Flaw, NodeType
@@ -144,6 +144,7 @@ async def _all_pages(ask: Ask, context: NodeContext, first: Call, bytes_max: int
     following: Call | None = first
     bytes_max = min(bytes_max, first.bytes_max or bytes_max)
     pages = size = 0
+    seen = {first.url}
     while following is not None and pages < paging.max_pages and len(items) < paging.max_items:
         call = following
         answer, body = await ask(context, call)
@@ -153,6 +154,10 @@ async def _all_pages(ask: Ask, context: NodeContext, first: Call, bytes_max: int
         items += paging.items_of(body)
         context.progress(None, f"page {pages}")
         following = paging.following(call, answer, body)
+        if following is not None and following.url in seen:
+            message = f"page {pages} leads back to a page that was read before"
+            raise Fail("response_invalid", message, hint="check pagination.next: it must change from page to page")
+        seen |= {following.url} if following is not None else set()
     more = following is not None or len(items) > paging.max_items
     return {**_output(answer, items[: paging.max_items]), "pages": pages, "more": more}
 
@@ -174,7 +179,8 @@ def _parsed(answer: Answer, parse: str) -> Any:
     if kind == "text":
         charset = _CHARSET.search(parameters)
         return _text(answer.body, charset[1] if charset else "utf-8")
-    return Blob(answer.body, media_type)
+    # What a server calls it is its own affair, and no reason to lose the answer.
+    return Blob(answer.body, media_type if is_media_type(media_type) else "application/octet-stream")
 
 
 def _kind(media_type: str) -> str:

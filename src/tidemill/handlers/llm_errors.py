@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidemill.expressions.wording import shorten
 from tidemill.handlers.answers import retry_after_ms
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.raised import clipped
 
 if TYPE_CHECKING:
     from openai import APIError
@@ -68,7 +69,7 @@ def _said(body: Any, otherwise: str) -> tuple[str, str]:
 
 
 def _short(text: str) -> str:
-    return shorten(" ".join(text[:_WORDS_MAX].split()), _SAID_MAX) or "nothing more"
+    return shorten(" ".join(clipped(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
 
 
 def _fault(status: int, words: str) -> Fault:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
-from tidemill.handlers.functions import Function, arguments_of, imported, path_of, wants_context
+from tidemill.handlers.functions import Callee, Function, callee, imported, path_of
 from tidemill.handlers.generators import is_final, settled
 from tidemill.handlers.python_process import Limits, PythonProcesses
 from tidemill.handlers.threads import in_thread
@@ -61,14 +61,13 @@ PYTHON = NodeType(
 
 def python_handler(functions: Mapping[str, Function], processes: PythonProcesses | None = None) -> Handler:
     """The node type over a set of registered functions; other names are import paths `module:function`."""
-    found: dict[str, tuple[Function, bool]] = {}
+    found: dict[str, Callee] = {}
     pool = processes or PythonProcesses()
 
-    def resolve(name: str) -> tuple[Function, bool]:
+    def resolve(name: str) -> Callee:
         known = found.get(name)
         if known is None:
-            function = functions.get(name) or imported(name)
-            known = found[name] = (function, wants_context(function))
+            known = found[name] = callee(functions.get(name) or imported(name))
         return known
 
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
@@ -78,11 +77,12 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
             registered = functions.get(name)
             path = name if registered is None else path_of(name, registered)
             return pool.call(path, context, msgspec.convert(config.get("limits") or {}, Limits))
-        function, wants = resolve(name)
+        target = resolve(name)
+        function = target.function
         if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            result = function(**arguments_of(config, context if wants else None))
+            result = function(**target.arguments(config, context))
             return ended(result) if is_final(result) else settled(result, context)
         label = str(getattr(function, "__name__", "call"))
-        return in_thread(label, lambda given: function(**arguments_of(config, given if wants else None)), context)
+        return in_thread(label, lambda given: function(**target.arguments(config, given)), context)
 
     return Handler(PYTHON, call, close=pool.close)

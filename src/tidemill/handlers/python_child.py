@@ -26,7 +26,7 @@ from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.expressions.offspring import framed, resident_mb
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Pause, Return, Skip, ended
 from tidemill.handlers.forks import end_copy
-from tidemill.handlers.functions import arguments_of, imported, wants_context
+from tidemill.handlers.functions import callee, imported
 from tidemill.handlers.generators import drained, settled
 from tidemill.handlers.python_blobs import SentBlob, taken_out
 from tidemill.handlers.python_frames import (
@@ -44,6 +44,7 @@ from tidemill.handlers.python_frames import (
     threw,
 )
 from tidemill.handlers.python_line import FOLDED, Connection, Interruption, Line, LineLog, Printed, context_of
+from tidemill.security.secrets import SecretMissing
 
 SPENT_MB = 256
 """A process that has grown by more than this since its first call is replaced."""
@@ -106,7 +107,7 @@ def _called(call: Call, line: Line, interruption: Interruption) -> Answer:
     context = context_of(call, config, Connection(line))
     try:
         function = imported(call.function)
-        arguments = arguments_of(config, context if wants_context(function) else None)
+        arguments = callee(function).arguments(config, context)
         with interruption.felt():
             result: Any = function(**arguments)
             if inspect.isgenerator(result):
@@ -116,6 +117,8 @@ def _called(call: Call, line: Line, interruption: Interruption) -> Answer:
         return _done(ended(result))
     except Fail as fail:
         return failed_of(fail)
+    except SecretMissing as missing:
+        return Failed(code="secret_missing", message=missing.message, hint=missing.hint)
 
 
 async def _in_loop(result: Any, interruption: Interruption) -> Ended:

@@ -32,7 +32,10 @@ from tidemill.handlers.python_frames import (
     order_of,
     packed,
 )
+from tidemill.handlers.raised import clipped
 from tidemill.handlers.threads import Given
+from tidemill.observe.overhearing import Decoded
+from tidemill.security.secrets import SecretMissing
 
 TEXT_MAX = 65_536
 """So much of what is printed is sent at a time."""
@@ -286,7 +289,7 @@ class LineSecrets(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         value = self._line.ask("secret", name)
         if value is None:
-            raise KeyError(name)
+            raise SecretMissing(name)
         return value.decode()
 
     def __iter__(self) -> Iterator[str]:
@@ -327,6 +330,7 @@ class Printed(io.TextIOBase):
         self._lock = threading.RLock()
         self._text: list[str] = []
         self._size = 0
+        self.buffer = Decoded(self)
 
     def write(self, text: str) -> int:
         with self._lock:
@@ -363,7 +367,6 @@ class LineLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record).encode("utf-8", "replace").decode()
-            self._line.log(Logged(record.name, record.levelno, text[:TEXT_MAX]))
+            self._line.log(Logged(record.name, record.levelno, clipped(self.format(record), TEXT_MAX)))
         except Exception:
             self.handleError(record)

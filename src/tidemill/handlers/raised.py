@@ -44,11 +44,20 @@ def described(error: BaseException) -> Raised:
 
 
 def clipped(said: object, limit: int = MESSAGE_MAX) -> str:
-    """Whatever somebody said as text that can be stored: lone surrogates as question marks, and not too long."""
+    """Whatever somebody said as text that can be stored: lone surrogates as question marks, and not too long.
+
+    An ellipsis marks the cut: a mask looks there for what is left of a secret.
+    """
     # A subclass of str may lie about itself, so it is asked for its characters only.
     text = str.__str__(str(said))[: limit + 1]
     clean = text.encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def ending(said: str, limit: int) -> str:
+    """The end of a text, for which the same holds."""
+    clean = said[-limit - 1 :].encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= limit else "…" + clean[1 - limit :]
 
 
 def text_of(error: BaseException) -> str:
@@ -60,20 +69,35 @@ def text_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> tuple[str, ...]:
-    """What led to an exception, the nearest first."""
-    found: list[str] = []
-    cause = error.__cause__ or error.__context__
-    while cause is not None and len(found) < CAUSES_MAX:
+    """What is behind an exception, the nearest first: its notes, those it groups, what led to it; each once."""
+    found, seen, sought = _notes(error), {id(error)}, _behind(error)
+    while sought and len(found) < CAUSES_MAX:
+        cause = sought.pop(0)
+        if id(cause) in seen:
+            continue
+        seen.add(id(cause))
         if isinstance(cause, Raised):
             found += [clipped(f"{cause.kind}: {cause.message}", CAUSE_MAX), *cause.causes]
-            break
-        found.append(clipped(f"{type(cause).__name__}: {text_of(cause)}", CAUSE_MAX))
-        cause = cause.__cause__ or cause.__context__
+            continue
+        found += [clipped(f"{type(cause).__name__}: {text_of(cause)}", CAUSE_MAX), *_notes(cause)]
+        sought = _behind(cause) + sought
     return tuple(found[:CAUSES_MAX])
+
+
+def _behind(error: BaseException) -> list[BaseException]:
+    grouped = error.exceptions[:CAUSES_MAX] if isinstance(error, BaseExceptionGroup) else ()
+    cause = error.__cause__ or error.__context__
+    return [*grouped, *([] if cause is None else [cause])]
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = getattr(error, "__notes__", ())
+    listed = notes[:CAUSES_MAX] if isinstance(notes, list) else ()
+    return [clipped(f"note: {note}", CAUSE_MAX) for note in listed if isinstance(note, str)]
 
 
 def _traceback(error: BaseException) -> str:
     try:
-        return clipped("".join(traceback.format_exception(error))[-TRACEBACK_MAX:], TRACEBACK_MAX)
+        return ending("".join(traceback.format_exception(error)), TRACEBACK_MAX)
     except BaseException:
         return ""

@@ -22,6 +22,7 @@ import msgspec
 
 from tidemill.expressions.templates import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.raised import clipped, ending
 from tidemill.handlers.shell_process import Command, Said, run
 from tidemill.handlers.shell_process import Ended as Finished
 from tidemill.kernel.model import Capabilities, Flaw, Json, NodeType
@@ -160,7 +161,7 @@ def _program(name: str, cwd: str, path: str) -> str:
     found = None if "\0" in sought else shutil.which(sought, path=path)
     if found is None:
         hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
-        raise Fail("command_not_found", f"there is no command {name[:QUOTED_MAX]!r}", hint=hint)
+        raise Fail("command_not_found", f"there is no command {clipped(name, QUOTED_MAX)!r}", hint=hint)
     return os.path.abspath(found)
 
 
@@ -186,7 +187,8 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
 
 def _there(cwd: str) -> str:
     if not os.path.isabs(cwd) or not os.path.isdir(cwd):
-        raise Fail("folder_missing", f"/cwd: there is no folder {cwd[:QUOTED_MAX]!r}", hint="write the whole path")
+        message = f"/cwd: there is no folder {clipped(cwd, QUOTED_MAX)!r}"
+        raise Fail("folder_missing", message, hint="write the whole path")
     return cwd
 
 
@@ -216,7 +218,7 @@ def _check_status(finished: Finished, config: Mapping[str, Any], attempt: int) -
 def _last_words(finished: Finished) -> str:
     """The end of what the command said, errors first, to stand behind a message."""
     said = finished.stderr.text().strip() or finished.stdout.text().strip()
-    return f": {said[-QUOTED_MAX:]}" if said else ""
+    return f": {ending(said, QUOTED_MAX)}" if said else ""
 
 
 def _signal_name(number: int) -> str:

@@ -61,12 +61,12 @@ class Said(msgspec.Struct, frozen=True):
     cut: bool
 
     def text(self) -> str:
-        """As text; half a character at the cut is left out."""
+        """As text. A mark stands for what was cut off, together with half a character there."""
         data = self.data
         if self.cut:
             lead = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
             data = data[lead:]
-        return data.decode("utf-8", "replace")
+        return ("…" if self.cut else "") + data.decode("utf-8", "replace")
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

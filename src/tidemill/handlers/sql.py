@@ -16,13 +16,14 @@ from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.sql_databases import SQL_HINT, Database, Parameters
-from tidemill.handlers.sql_text import is_several
+from tidemill.handlers.sql_text import is_nothing, is_several
 from tidemill.kernel.model import Flaw, Json, NodeType
 from tidemill.stores.contract import Rehearsing, Statement
 
 STORE = "store"
 """The name of the run's own store."""
 EFFECT_KEY = "effect_key"
+NOTHING = "there is no statement, only a comment or nothing"
 
 
 def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None, *, has_own: bool = True) -> Handler:
@@ -35,6 +36,8 @@ def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None
         config: dict[str, Any] = context.config
         name, text = config.get("database", STORE), config["statement"]
         parameters = _parameters(config, context)
+        if is_nothing(text, databases[name].dialect if name in databases else "sqlite"):
+            raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
             return await _rehearsed(own, Statement(text=text, parameters=msgspec.json.encode(parameters)))
         database = databases.get(name)
@@ -54,8 +57,12 @@ def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None
             yield Flaw("/database", "this store takes no statements", "name a database, or use a store with SQL")
         elif name != STORE and name not in databases:
             yield Flaw("/database", f'there is no database "{name}"', _hint(databases))
-        elif not is_template(text) and is_several(text, databases[name].dialect if name in databases else "sqlite"):
-            yield Flaw("/statement", "there is more than one statement", "give each of them a node of its own")
+        elif not is_template(text):
+            dialect = databases[name].dialect if name in databases else "sqlite"
+            if is_several(text, dialect):
+                yield Flaw("/statement", "there is more than one statement", "give each of them a node of its own")
+            if is_nothing(text, dialect):
+                yield Flaw("/statement", NOTHING, "write one statement")
 
     return Handler(msgspec.structs.replace(SQL, check=flaws), call, close=close)
 

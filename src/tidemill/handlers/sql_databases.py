@@ -19,6 +19,7 @@ from tidemill.handlers.sql_text import Dialect
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 SQL_HINT = "try the statement by hand with the same parameters"
+MISSING_HINT = "add it to parameters"
 
 Parameters = list[Any] | dict[str, Any]
 

@@ -25,8 +25,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql_databases import SQL_HINT, Gathered, Parameters, bound
-from tidemill.handlers.sql_text import Dialect, with_placeholders
+from tidemill.handlers.sql_databases import MISSING_HINT, SQL_HINT, Gathered, Parameters, bound
+from tidemill.handlers.sql_text import Dialect, is_copy, with_placeholders
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -70,10 +70,12 @@ class PostgresDatabase:
 
     async def run(self, text: str, parameters: Parameters) -> Any:
         """Do a statement."""
+        if is_copy(text):
+            raise Fail("sql_failed", "COPY is not supported", hint="write INSERT or SELECT")
         try:
             text = with_placeholders(text, parameters)
         except KeyError as error:
-            raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing") from None
+            raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
         pool = await self._opened()
         try:
             async with pool.connection() as connection, connection.transaction():

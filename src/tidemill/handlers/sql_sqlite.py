@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from tidemill.handlers.contract import Cancelled, Fail
-from tidemill.handlers.sql_databases import SQL_HINT, Gathered, Parameters, bound
+from tidemill.handlers.sql_databases import MISSING_HINT, SQL_HINT, Gathered, Parameters, bound
 from tidemill.handlers.sql_text import Dialect
 
 BUSY_MS = 5_000
@@ -77,7 +77,7 @@ def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> A
     except apsw.ExecTraceAbort:
         raise Fail("sql_failed", "there is more than one statement") from None
     except KeyError as error:
-        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing") from None
+        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
     except (OverflowError, TypeError, ValueError) as error:
         raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
     return gathered.answer(connection.total_changes() - before)

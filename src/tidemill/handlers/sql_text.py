@@ -27,6 +27,7 @@ _TOKENS: Mapping[Dialect, re.Pattern[str]] = {
     ),
 }
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
+_COPY = re.compile(r"(?>\s|;|--[^\n]*\n|(?>/\*.*?\*/))*+COPY\b", re.IGNORECASE | re.DOTALL)
 _COMPOUND = re.compile(
     r"(?>\s|--[^\n]*\n|(?>/\*.*?\*/))*+CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMP|TEMPORARY|CONSTRAINT)\s+)?"
     r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b",
@@ -53,6 +54,21 @@ def is_several(text: str, dialect: Dialect) -> bool:
         ended = ended or token.kind == "end"
         place = token.stop
     return ended and bool(text[place:].strip())
+
+
+def is_nothing(text: str, dialect: Dialect) -> bool:
+    """Tell whether there is no statement at all, only comments and the ends of statements."""
+    place = 0
+    for token in _tokens(text, dialect):
+        if token.kind not in ("comment", "nested", "end") or text[place : token.start].strip():
+            return False
+        place = token.stop
+    return not text[place:].strip()
+
+
+def is_copy(text: str) -> bool:
+    """Tell whether a statement is PostgreSQL's COPY, which has a conversation of its own with its client."""
+    return _COPY.match(text) is not None
 
 
 def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:

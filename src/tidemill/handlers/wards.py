@@ -2,7 +2,7 @@
 
 `warden.py` is the process in between. The worker and it have a socket: the worker says what to run and which signals
 to send, the warden says at last how it ended. When the worker's side is closed, however that comes, the warden kills
-all.
+all. When the warden is killed, the worker does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from contextlib import suppress
 import msgspec
 
 from tidemill.handlers import warden
+from tidemill.handlers.strays import end_strays
 
 WARDEN = os.path.abspath(warden.__file__)
 STREAMS = {1: "stdout", 2: "stderr"}
@@ -104,6 +106,7 @@ class Ward:
         self._gone, self.silent = asyncio.Event(), asyncio.Event()
         self._last_words = bytearray()
         self._pipes: dict[int, str] = {}
+        self._mark = secrets.token_hex(16)
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         outputs = [self._pipe(name) for name in STREAMS.values()]
@@ -114,6 +117,7 @@ class Ward:
                 stdout=outputs[0],
                 stderr=outputs[1],
                 cwd=cwd,
+                env={**os.environ, warden.MARK: self._mark},
                 pass_fds=(theirs.fileno(), *order.fds),
                 start_new_session=True,
             )
@@ -181,6 +185,9 @@ class Ward:
             self._warden.kill()
         # It has closed the socket by ending, so this is a matter of microseconds.
         self._warden.wait()
+        if not self._last_words:
+            # It was killed itself, so it has killed nobody.
+            await asyncio.to_thread(end_strays, warden.MARK, self._mark)
         self._let_go()
 
     def listen(self) -> None:

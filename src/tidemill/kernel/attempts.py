@@ -137,7 +137,7 @@ def _one_lost(pen: Pen, node: Node, index: int, act: Activation, facts: Facts) -
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
         fail_for_good(pen, node, index, Error("worker_killer", message), facts, attempt=attempt)
     else:
-        error = Error(WORKER_LOST, "the worker's lease expired", retryable=True)
+        error = Error(WORKER_LOST, "the worker was lost", retryable=True)
         try_again(pen, node, index, attempt, error, pen.now, facts, lost=True)
 
 

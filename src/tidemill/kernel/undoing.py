@@ -214,7 +214,7 @@ def take_undo_lost(pen: Pen, command: UndoLost) -> None:
                 visit=undo.visit,
                 index=undo.index,
                 attempt=undo.attempt + 1,
-                error=Error("worker_lost", "the worker's lease expired", retryable=True),
+                error=Error("worker_lost", "the worker was lost", retryable=True),
                 retry_at_ms=pen.now,
                 lost=True,
             )

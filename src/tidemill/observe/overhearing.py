@@ -7,6 +7,7 @@ well as where it would have gone anyway; whoever listens may change it on its wa
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import sys
@@ -21,6 +22,31 @@ Ear = Callable[[str, str], str]
 Through = Callable[[TextIO], TextIO]
 
 EAR: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
+
+
+class Decoded(io.BufferedIOBase):
+    """The side of a text stream that takes bytes: they go the way of all text."""
+
+    def __init__(self, stream: io.TextIOBase) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: Any) -> int:
+        raw = bytes(data)
+        self._stream.write(self._decoder.decode(raw))
+        return len(raw)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Stay open, as the stream does."""
 
 
 _EMIT = logging.StreamHandler.emit.__code__
@@ -57,6 +83,11 @@ class _Tee(io.TextIOBase):
 
     def flush(self) -> None:
         self.behind.flush()
+
+    @property
+    def buffer(self) -> Any:
+        """Takes bytes, which are heard as text; where nobody listens, they stay what they are."""
+        return self.behind.buffer if EAR.get() is None else Decoded(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Iterator
 
+from tidemill.expressions.wording import shorten
 from tidemill.security.egress import CallFailed, Limits
 
 PIECE_BYTES = 65_536
@@ -36,7 +37,7 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
 
 def too_large(bytes_max: int) -> CallFailed:
     """The body is longer than it may be."""
-    hint = "ask for less, e.g. page by page, or raise max_bytes"
+    hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
 
 
@@ -82,4 +83,4 @@ def _unpacker(encoding: str) -> Plain | Gzip:
         return Plain()
     if plain in GZIP:
         return Gzip()
-    raise CallFailed("response_invalid", f"the answer is encoded as {plain[:40]!r}, which nobody asked for")
+    raise CallFailed("response_invalid", f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for")

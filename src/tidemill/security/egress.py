@@ -87,12 +87,12 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The allow-list, read."""
         return tuple(read_entry(text) for text in self.allow)
 
-    def check_origin(self, scheme: str, host: str) -> None:
+    def check_origin(self, scheme: str, host: str, port: int | None = None) -> None:
         """Refuse a host that must not be called, whatever it resolves to."""
         if scheme not in SCHEMES:
             message = f"only http and https are called, not {scheme}:" if scheme else "the URL names no scheme"
             raise CallFailed("egress_refused", message, hint="begin with https://")
-        self.check_host(host, SCHEMES[scheme])
+        self.check_host(host, port or SCHEMES[scheme])
 
     def check_host(self, host: str, port: int) -> None:
         """The same for a host that is called in another way than over HTTP; a refusal names the port to open."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tidemill.expressions.wording import shorten
 from tidemill.security.bodies import too_large
 from tidemill.security.egress import TOO_SLOW, CallFailed, Egress, shown
 
@@ -203,7 +204,8 @@ def _first(call: Call) -> _Hop:
     for name, value in (*call.headers.items(), *call.credentials.items()):
         small = name.lower()
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise CallFailed("request_invalid", f"the header {name[:80]!r} cannot be sent: a character is not allowed")
+            message = f"the header {shorten(name, 80)!r} cannot be sent: a character is not allowed"
+            raise CallFailed("request_invalid", message)
         if small in OWN:
             raise CallFailed("request_invalid", f"the header {small} belongs to the connection and cannot be set")
         headers[small] = value

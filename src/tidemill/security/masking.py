@@ -3,6 +3,9 @@
 A value is looked for as it is and in the forms that software likes to give it: line by line, escaped as JSON or Python,
 in a URL, in hex, and in base64, alone or within something longer. What a handler encrypts, compresses, splits or spells
 backwards is beyond this.
+
+Messages are cut in many places, some of them in other processes, before anybody who knows the values sees them. So
+whoever cuts a text marks the place with an ellipsis, and what a cut has left of a value beside the mark is hidden too.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import base64
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote, urljoin, urlsplit
 
 from tidemill.security.secrets import MASKED, VALUE_MIN
 
@@ -21,6 +26,9 @@ PIECE_MIN = 8
 """Shorter lines of a value, and encodings, are not looked for by themselves."""
 WINDOW_BYTES = 262_144
 """How much of a file is looked through at once."""
+CUT = "…"
+"""Stands where a text was cut."""
+_CUT_BYTES = CUT.encode()
 
 
 class Mask:
@@ -37,14 +45,40 @@ class Mask:
 
     def text(self, text: str) -> str:
         """Mask a text."""
+        if CUT in text and self._forms:
+            text = self._beside_cuts(text)
         for form in self._forms:
             if form in text:
                 text = text.replace(form, MASKED)
         return text
 
     def is_in(self, text: bytes) -> bool:
-        """Whether a JSON text, or a file, holds any of the values."""
-        return any(form in text for form in self._encoded)
+        """Whether a JSON text holds any of the values, or may hold what a cut has left of one."""
+        return any(form in text for form in self._encoded) or (bool(self._forms) and _CUT_BYTES in text)
+
+    def begun(self, text: str, least: int = 1) -> int:
+        """How many characters at the end of a text may be the beginning of a value."""
+        return max((_overlap(text, form, least) for form in self._forms), default=0)
+
+    def _beside_cuts(self, text: str) -> str:
+        """Hide the beginning of a value before each cut, and the end of one behind it."""
+        first, *others = text.split(CUT)
+        left = [first]
+        for part in others:
+            left[-1] = self._without_beginning(left[-1])
+            left.append(self._without_end(part))
+        return CUT.join(left)
+
+    def _without_beginning(self, text: str) -> str:
+        # Some leave a space before the mark; half a character may stand there too.
+        plain = text.removesuffix(" ").rstrip("\ufffd")
+        size = self.begun(plain, VALUE_MIN)
+        return f"{plain[: len(plain) - size]}{MASKED}{text[len(plain) :]}" if size else text
+
+    def _without_end(self, text: str) -> str:
+        plain = text.removeprefix(" ").lstrip("\ufffd")
+        size = max((_overlap(plain[len(form) - 1 :: -1], form[::-1], VALUE_MIN) for form in self._forms), default=0)
+        return f"{text[: len(text) - len(plain)]}{MASKED}{plain[size:]}" if size else text
 
     def content(self, data: bytes) -> bytes:
         """Mask what a file holds: a star for each byte, so that everything else stays where it was."""
@@ -78,12 +112,24 @@ class Mask:
             case str():
                 return self.text(value)
             case dict():
-                return {self.text(key): self.value(each) for key, each in value.items()}
+                return self._members(value)
             case list() | tuple():
                 return [self.value(each) for each in value]
             case int() | float() if not isinstance(value, bool):
                 return MASKED if self.text(str(value)) != str(value) else value
         return value
+
+    def _members(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The members of an object; keys that look alike when they are masked are numbered, and none is lost."""
+        left: dict[str, Any] = {}
+        numbers: Counter[str] = Counter()
+        for key, each in value.items():
+            name = plain = self.text(key)
+            while name != key and (name in left or name in value):
+                numbers[plain] += 1
+                name = f"{plain} ({numbers[plain] + 1})"
+            left[name] = self.value(each)
+        return left
 
 
 NO_MASK = Mask()
@@ -95,6 +141,7 @@ def _forms(value: str) -> Iterable[str]:
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)
     yield from _in_urls(raw)
+    yield from _parts(value)
     yield from (form for form in (html.escape(value), *_written_twice(value)) if len(form) >= VALUE_MIN)
     yield from (line for line in value.splitlines() if len(line) >= PIECE_MIN)
     yield from (form for form in (raw.hex(), raw.hex().upper(), *_in_base64(raw)) if len(form) >= PIECE_MIN)
@@ -107,9 +154,24 @@ URL_SAFE = "!$&'()*+,/:;=?@[]~"
 def _in_urls(raw: bytes) -> Iterable[str]:
     """The value with percent signs: all of it, what must be, and with small letters."""
     forms = {quote(raw, safe=safe) for safe in ("", "/", URL_SAFE, URL_SAFE + "%", "~", "/:@")} | {quote_plus(raw)}
-    for form in forms:
+    for form in (*forms, "".join(f"%{byte:02X}" for byte in raw)):
         yield form
         yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), form)
+
+
+def _parts(value: str) -> Iterable[str]:
+    """What is left of a value that is a URL, or part of one, when its query is shown by itself or its path tidied."""
+    pieces = [piece for piece in re.split(r"[?#]", value) if len(piece) >= PIECE_MIN]
+    yield from pieces
+    if "://" not in value:
+        return
+    with suppress(ValueError):
+        url = urlsplit(value)
+        path = quote(url.path, safe=URL_SAFE + "%")
+        tidy = urlsplit(urljoin(f"{url.scheme or 'http'}://host", path)).path
+        yield from (each for each in (url.path, path, tidy) if len(each) > VALUE_MIN)
+        yield from (f"{url.scheme}://{url.netloc}{each}" for each in (path, tidy) if len(each) > 1)
+        yield from (each for each in (url.password, unquote(url.password or "")) if each and len(each) >= VALUE_MIN)
 
 
 def _written_twice(value: str) -> Iterable[str]:
@@ -131,3 +193,16 @@ def _in_base64(raw: bytes) -> Iterable[str]:
     for form in forms:
         yield form
         yield form.replace("+", "-").replace("/", "_")
+
+
+def _overlap(text: str, form: str, least: int) -> int:
+    """The length of the longest end of a text with which a form begins, if it has so many characters at least."""
+    tail = text[-len(form) :]
+    sought = form[:VALUE_MIN]
+    at = tail.find(sought)
+    while at >= 0:
+        if form.startswith(tail[at:]):
+            return len(tail) - at
+        at = tail.find(sought, at + 1)
+    sizes = range(min(VALUE_MIN - 1, len(text)), least - 1, -1)
+    return next((size for size in sizes if text.endswith(form[:size])), 0)

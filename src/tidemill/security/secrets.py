@@ -25,6 +25,24 @@ class SecretUnusable(Unavailable):
     """There is a secret of that name, and it cannot be read or is no secret."""
 
 
+class SecretMissing(KeyError):
+    """There is no secret of that name."""
+
+    @property
+    def message(self) -> str:
+        """What is missing."""
+        return f'there is no secret "{self.args[0]}"'
+
+    @property
+    def hint(self) -> str:
+        """Where it is looked for."""
+        name = self.args[0]
+        return f"set {PREFIX}{name} for the workers, or put a file {name} into the folder TIDEMILL_SECRETS"
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class Secrets(Protocol):
     """A place where secrets are kept."""
 
@@ -92,7 +110,7 @@ class Disclosed(Mapping[str, str]):
         if known is None:
             known = self._secrets.get(name)
             if known is None:
-                raise KeyError(name)
+                raise SecretMissing(name)
             if not known:
                 raise SecretUnusable(f"the secret {name} is empty")
             if len(known.strip()) < VALUE_MIN:

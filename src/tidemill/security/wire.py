@@ -96,7 +96,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         """Answer with a body that is decompressed already, as far as it keeps within the limits."""
         url, limits = request.url, self._egress.limits
         host = url.raw_host.decode("ascii")
-        self._egress.check_origin(url.scheme, host)
+        self._egress.check_origin(url.scheme, host, url.port)
         request.headers["accept-encoding"] = "gzip"
         assert isinstance(request.stream, httpx2.AsyncByteStream)
         wanted = httpcore2.Request(

@@ -14,7 +14,7 @@ measured by the store's own clock, so that workers on different machines never c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -168,6 +168,8 @@ class StatementRefused(Value, frozen=True, kw_only=True):
     message: str
     changed: bool = False
     """It did work, with another answer: rehearse it again."""
+    equals: int = 0
+    """How many statements of the same commit are equal to it and came before it."""
 
 
 CommitResult = Committed | VersionConflict | LeasesLost | StatementRefused
@@ -178,6 +180,15 @@ class Rehearsing(Protocol):
 
     async def rehearse(self, statement: Statement) -> bytes:
         """Do a statement and undo it; answers what it said, as JSON. Raises `Rejected` when it fails."""
+        ...
+
+
+@runtime_checkable
+class Attended(Protocol):
+    """A store that knows at once when a process is gone."""
+
+    async def attendance(self) -> frozenset[str]:
+        """The processes that take jobs from it and are there, as `host/pid`."""
         ...
 
 
@@ -249,6 +260,8 @@ class JobView(Value, frozen=True, kw_only=True):
     token: int
     lease_expires_at_ms: int | None = None
     owner: str = ""
+    void: bool = False
+    """The holder is known to be gone: the lease does not count, whatever its time says."""
 
 
 class Backlog(Value, frozen=True, kw_only=True):

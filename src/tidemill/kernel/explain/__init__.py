@@ -40,6 +40,7 @@ __all__ = [
     "Bounds",
     "Cause",
     "Explanation",
+    "Failure",
     "JobFact",
     "Link",
     "Some",

@@ -9,6 +9,7 @@ from tidemill.kernel.activation import Activation
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import (
     BrokenItem,
+    Failure,
     Items,
     Lease,
     Missing,
@@ -68,7 +69,9 @@ class Help(NamedTuple):
     command: str = ""
 
 
-def start_worker(need: Need, queue: str, type_: str, elsewhere: Sequence[str] = ()) -> Help:
+def start_worker(
+    need: Need, queue: str, type_: str, elsewhere: Sequence[str] = (), lacking: Failure | None = None
+) -> Help:
     """Say why nobody works on a job; `elsewhere` are workers that know its type on other queues."""
     line = f"{WORK} --queues {queue}"
     match need:
@@ -82,12 +85,23 @@ def start_worker(need: Need, queue: str, type_: str, elsewhere: Sequence[str] = 
         case "no_type":
             words, unblock = f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}"
             return Help(words, unblock, f"{line} --app MODULE")
+        case "lacking":
+            return _what_all_lack(lacking or Failure(code="", message="they lack something"), queue)
         case "later":
             return Help("its job was put aside for a while", "it is taken up again by itself")
         case "lost":
             return Help(f"its worker was lost; it waits for another on queue {queue}", _FREE)
         case "busy":
             return Help(f"waits for a free worker on queue {queue}", _FREE)
+
+
+def _what_all_lack(lacking: Failure, queue: str) -> Help:
+    words, line = f"no worker has what it needs: {lacking.message}", f"{WORK} --queues {queue}"
+    if lacking.code == "function_unknown":
+        unblock = f"start a worker on queue {queue} that has it: --app names its module"
+        return Help(words, unblock, f"{line} --app MODULE")
+    hint = f": {lacking.hint}" if lacking.hint else ""
+    return Help(words, f"start a worker on queue {queue} that has it{hint}", line)
 
 
 def without_worker(scene: Scene, case: Case) -> Worker:
@@ -98,19 +112,22 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     need = scene.need(job, type_)
     workers, most = scene.workers or Workers(), scene.bounds.names
     elsewhere = workers.elsewhere(job.queue, type_)[:most] if need == "no_type" else ()
-    words, unblock, command = start_worker(need, job.queue, type_, elsewhere)
-    later = need == "later"
+    lacking = scene.lacking(job, type_) if need == "lacking" else None
+    words, unblock, command = start_worker(need, job.queue, type_, elsewhere, lacking)
+    # A job that somebody has put aside is not due yet, but it waits since it was put there.
+    later = job.ready_at_ms > scene.now
     common = place_of(case) | {
         "since_ms": case.act.since_ms or case.cell.since_ms if later else ready_since(case, job),
-        "until_ms": job.ready_at_ms if later else None,
+        "until_ms": job.ready_at_ms if need == "later" else None,
     }
     return Worker(
         queue=job.queue,
         type=type_,
         need=need,
         lost=job.owner if job.lease_expires_at_ms is not None else "",
-        alive=tuple(able.name for able in workers.each[:most]) if need in ("no_queue", "no_type") else (),
+        alive=tuple(able.name for able in workers.each[:most]) if need in ("no_queue", "no_type", "lacking") else (),
         able_elsewhere=elsewhere,
+        lacking=lacking,
         words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
         unblock=unblock,
         command=command,

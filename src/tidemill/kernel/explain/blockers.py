@@ -18,9 +18,9 @@ Kind = Literal[
     "pause", "outputs", "wait", "missing", "deadline", "rollback",
 ]  # fmt: skip
 
-Need = Literal["no_worker", "no_queue", "no_type", "later", "lost", "busy"]
-"""Why nobody works on a job: nobody is there, nobody serves its queue, nobody knows its type; it was put aside until
-later; whoever had it was lost; or nobody is free."""
+Need = Literal["no_worker", "no_queue", "no_type", "lacking", "later", "lost", "busy"]
+"""Why nobody works on a job: nobody is there, nobody serves its queue, nobody knows its type; all who do lack something
+that it needs; it was put aside until later; whoever had it was lost; or nobody is free."""
 
 
 class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):
@@ -151,6 +151,8 @@ class Worker(Blocker, frozen=True, kw_only=True, tag="worker"):
     """The first of the workers that are there and cannot take it."""
     able_elsewhere: tuple[str, ...] = ()
     """Workers that know the type and do not serve the queue."""
+    lacking: Failure | None = None
+    """What all of those lack who know the type and serve the queue."""
 
 
 class Lease(Blocker, frozen=True, kw_only=True, tag="lease"):

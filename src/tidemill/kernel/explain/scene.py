@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.explain.blockers import Need
+from tidemill.kernel.explain.blockers import Failure, Need
 from tidemill.kernel.jobs import SYSTEM_QUEUE
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
@@ -34,6 +34,8 @@ class Able(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     queues: frozenset[str] | None
     """None is every queue."""
     types: frozenset[str]
+    lacks: Mapping[str, Failure] = {}
+    """What it had to leave to others in this workflow, as `run/NODE` or `undo/NODE`, for want of something else."""
 
     def serves(self, queue: str) -> bool:
         """Whether it takes jobs of a queue; those that need no node type are everybody's."""
@@ -99,6 +101,7 @@ class Scene:
         self.idle = workers is not None and workers.queues is not None and not (workers.queues or workers.types)
         """Nobody is there at all."""
         self._types: dict[str, frozenset[str]] = {}
+        self._left = frozenset(work for able in (workers.each if workers else ()) for work in able.lacks)
 
     @property
     def full(self) -> bool:
@@ -110,6 +113,15 @@ class Scene:
         """Whether somebody has a lease on the job that has not run out."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
 
+    def lacking(self, job: JobFact, type_: str) -> Failure | None:
+        """What keeps all of those from a job who know its type and serve its queue."""
+        work = job.key.rsplit("/", 2)[0]
+        if not type_ or self.workers is None or work not in self._left:
+            return None
+        able = [each for each in self.workers.each if type_ in each.types and each.serves(job.queue)]
+        found = [each.lacks.get(work) for each in able]
+        return found[0] if found and all(found) else None
+
     def need(self, job: JobFact, type_: str = "") -> Need:
         """Why nobody works on a job that nobody holds; `type_` is what a worker has to know for it."""
         workers = self.workers
@@ -120,6 +132,8 @@ class Scene:
                 return "no_queue"
             if type_ and type_ not in self._types_on(workers, job.queue):
                 return "no_type"
+            if self.lacking(job, type_) is not None:
+                return "lacking"
         if job.ready_at_ms > self.now:
             return "later"
         return "lost" if job.lease_expires_at_ms is not None else "busy"

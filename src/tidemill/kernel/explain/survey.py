@@ -21,7 +21,7 @@ from tidemill.kernel.routing import owns_job
 from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import Cell
 
-STARVED = frozenset({"no_worker", "no_queue", "no_type"})
+STARVED = frozenset({"no_worker", "no_queue", "no_type", "lacking"})
 """Needs that do not pass by themselves: somebody has to start a worker."""
 
 _RANK = 1 << 32

@@ -139,4 +139,4 @@ def _state_of_step(
         return "retry", Help(f"which is tried again{code}", "it is tried again by itself")
     need = scene.need(job, type_)
     elsewhere = scene.workers.elsewhere(job.queue, type_) if scene.workers is not None else ()
-    return need, start_worker(need, job.queue, type_, elsewhere)
+    return need, start_worker(need, job.queue, type_, elsewhere, scene.lacking(job, type_))

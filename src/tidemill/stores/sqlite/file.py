@@ -185,7 +185,7 @@ class errors_of:  # noqa: N801 - it is used like a function.
             raise meaning(error, self._path) from error
 
 
-def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> TidemillError:
+def meaning(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) -> TidemillError:
     """Whose fault an error of SQLite is, and what now. A text that is none comes from a damaged page."""
     match error:
         case apsw.NotADBError() if not _begins_like_one(Path(path)):
@@ -206,7 +206,7 @@ def meaning(error: apsw.Error | UnicodeDecodeError, path: Path | str) -> Tidemil
         case apsw.CantOpenError():
             return rejected("store_unusable", f"{path} cannot be opened: {_line(error)}", hint=_why_not(Path(path)))
         case apsw.FullError():
-            return DiskFull(f"the disk of {path} is full; free some space: work goes on by itself, nothing is lost")
+            return DiskFull(f"the disk of {path} is full; free some space")
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is held by another process that does not let go")
         case apsw.IOError():

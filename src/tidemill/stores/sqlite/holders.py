@@ -8,6 +8,8 @@ locks, leases simply expire.
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
@@ -20,6 +22,11 @@ try:
     HAS_LOCKS = True
 except ImportError:  # pragma: no cover - Windows
     HAS_LOCKS = False
+
+
+def this_process() -> str:
+    """What the holders of this process are called."""
+    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 class Holders:
@@ -75,6 +82,10 @@ class Holders:
         finally:
             os.close(handle)
         return True
+
+    def present(self, holders: Iterable[tuple[int, str]]) -> frozenset[str]:
+        """The names of those that are not known to be gone."""
+        return frozenset(name for holder, name in holders if not self.is_dead(holder))
 
     def is_alive(self, holder: int) -> bool:
         """Whether another process is known to be behind a holder; where the system does not tell, it is not."""

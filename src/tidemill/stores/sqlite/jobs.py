@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -303,15 +303,17 @@ class Jobs:
 
     # Looking
 
-    def views(self, execute: Execute, stream: Stream, number: int) -> list[JobView]:
+    def views(self, execute: Execute, stream: Stream, number: int, is_dead: Callable[[int], bool]) -> list[JobView]:
         """Every job of a stream; a damaged one has no body."""
         found = execute(SQL["jobs_of"], (number,)).fetchall()
-        return [self._view(execute, stream, *row) for row in found]
+        gone = {holder for holder in {row[-1] for row in found if row[-1]} if is_dead(holder)}
+        return [self._view(execute, stream, gone, *row) for row in found]
 
     def _view(
         self,
         execute: Execute,
         stream: Stream,
+        gone: Collection[int],
         key: str,
         lane: int,
         sealed: bytes,
@@ -319,6 +321,7 @@ class Jobs:
         token: int,
         due_ms: int,
         owner: str,
+        holder: int,
     ) -> JobView:
         try:
             queue, _, caps, priority = self.called(execute, lane)
@@ -328,7 +331,7 @@ class Jobs:
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
         if not token:
             return JobView(job=job, token=0)
-        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner)
+        return JobView(job=job, token=token, lease_expires_at_ms=due_ms, owner=owner, void=holder in gone)
 
 
 def _named(queue: str, tenant: str, priority: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -18,7 +18,8 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
-from tidemill.stores.sqlite.writer import Transaction
+from tidemill.stores.sqlite.taking_turns import TakingTurns
+from tidemill.stores.sqlite.writer import Operation, Transaction
 
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
@@ -47,9 +48,16 @@ _REASONS = {
 }
 
 
-def refusal(message: str) -> Rejected:
+RESERVED = ("sqlite_", "pragma_", "tidemill_")
+"""How names begin that nobody may use: SQLite's own tables, which all tables share, and those that a later version of
+the store may make."""
+
+ALLOWED = "read and change rows of tables of your own, or make, change and drop such tables and their indexes"
+
+
+def refusal(message: str, hint: str = "") -> Rejected:
     """Say why a statement cannot be done."""
-    return rejected("statement_refused", message)
+    return rejected("statement_refused", message, hint=hint)
 
 
 def own_tables() -> frozenset[str]:
@@ -65,6 +73,16 @@ class Statements:
 
     def __init__(self) -> None:
         self._own = own_tables()
+        self._turns = TakingTurns()
+
+    async def rehearsed(self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]) -> bytes:
+        """Rehearse in a transaction of its own, when it is time for it."""
+        await self._turns.turn()
+        try:
+            return await write(lambda tx: self.rehearse(tx, statement))
+        except BaseException:
+            self._turns.decided()
+            raise
 
     def rehearse(self, tx: Transaction, statement: Statement) -> bytes:
         """Do it and undo it; answers what it said."""
@@ -85,18 +103,31 @@ class Statements:
             if not isinstance(result, Committed):
                 tx.execute("ROLLBACK TO performance")
             tx.execute("RELEASE performance")
+        self._take_note(commit.statements, result)
         return result
 
+    def _take_note(self, statements: Sequence[Statement], result: CommitResult) -> None:
+        """Let others rehearse after what is decided. What is refused for other reasons comes again."""
+        if isinstance(result, Committed):
+            self._turns.decided(len(statements))
+        elif isinstance(result, StatementRefused) and result.changed:
+            place = [number for number, each in enumerate(statements) if each == result.statement][result.equals]
+            self._turns.decided(len(statements) - place)
+            self._turns.overtaken()
+        elif isinstance(result, StatementRefused):
+            self._turns.decided()
+
     def _refused(self, tx: Transaction, statements: Sequence[Statement]) -> StatementRefused | None:
-        for statement in statements:
+        for place, statement in enumerate(statements):
+            equals = statements[:place].count(statement)
             try:
                 answer = self._perform(tx.connection, statement)
             except Rejected as found:
-                return StatementRefused(statement=statement, message=found.problems[0].message)
+                return StatementRefused(statement=statement, message=found.problems[0].message, equals=equals)
             if statement.answer and answer != statement.answer:
                 if self._is_fickle(tx, statement):
-                    return StatementRefused(statement=statement, message=FICKLE)
-                return StatementRefused(statement=statement, message=OTHERWISE, changed=True)
+                    return StatementRefused(statement=statement, message=FICKLE, equals=equals)
+                return StatementRefused(statement=statement, message=OTHERWISE, changed=True, equals=equals)
         return None
 
     def _is_fickle(self, tx: Transaction, statement: Statement) -> bool:
@@ -107,7 +138,7 @@ class Statements:
         except Rejected:
             return False
 
-    def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None) -> str:
+    def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None, text: str) -> str:
         """Why something is not allowed; empty when it is."""
         if operation in _HARMLESS:
             return "extensions cannot be loaded" if "load_extension" in names else ""
@@ -118,6 +149,13 @@ class Statements:
         for name in names:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
+        # SQLite keeps its own tables itself when others are made and dropped, and does not tell the new name of one
+        # that is renamed. So what counts is whether the statement says such a name.
+        shaped = operation in _SHAPING
+        for prefix in RESERVED:
+            named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
+            if named and re.search(rf"\b{prefix}", text, re.IGNORECASE):
+                return f"names that begin with {prefix} are not for statements"
         return ""
 
     def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
@@ -126,7 +164,7 @@ class Statements:
         done: list[tuple[str, ...]] = []
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
-            reason = self._against(operation, (first, second), schema)
+            reason = self._against(operation, (first, second), schema, statement.text)
             if reason:
                 reasons.append(reason)
             return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
@@ -147,19 +185,22 @@ class Statements:
             for row in cursor.execute(statement.text, parameters, can_cache=False):
                 rows.append(row)
                 if len(rows) > ROWS_MAX:
-                    raise refusal(f"it answers more than {ROWS_MAX} rows")
+                    raise refusal(f"it answers more than {ROWS_MAX} rows", "ask for less, with WHERE or LIMIT")
         except apsw.ExecTraceAbort:
-            raise refusal("there is more than one statement") from None
+            raise refusal("there is more than one statement", "give each of them a node of its own") from None
         except apsw.InterruptError:
-            raise refusal(f"it takes longer than {TIME_MAX_MS} ms, and everything else waits for it") from None
+            message = f"it takes longer than {TIME_MAX_MS} ms, and everything else waits for it"
+            raise refusal(message, "make it smaller, or use a database of the operator's") from None
         except apsw.AuthError:
-            raise refusal(reasons[0] if reasons else "it is not allowed") from None
+            raise refusal(reasons[0] if reasons else "it is not allowed", ALLOWED) from None
         except (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError, apsw.TooBigError) as error:
-            raise refusal(reasons[0] if reasons else str(error)) from error
+            raise refusal(reasons[0] if reasons else str(error), ALLOWED if reasons else "") from error
         except KeyError as error:
-            raise refusal(f"the parameter {error.args[0]!r} is missing") from None
+            name = error.args[0]
+            raise refusal(f"the parameter {name!r} is missing", f"add {name} to parameters") from None
         except (OverflowError, TypeError, ValueError) as error:
-            raise refusal(f"a parameter cannot be bound: {error}") from error
+            hint = "integers have 64 bits; give a larger one as a string"
+            raise refusal(f"a parameter cannot be bound: {error}", hint) from error
         finally:
             connection.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
             connection.authorizer = None

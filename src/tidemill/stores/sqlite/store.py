@@ -9,12 +9,11 @@ second while somebody waits; what this process writes rings its bells at once.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -41,7 +40,7 @@ from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.aside import Aside
 from tidemill.stores.sqlite.feeds import Feeds
 from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, connect, errors_of, located, one
-from tidemill.stores.sqlite.holders import Holders
+from tidemill.stores.sqlite.holders import Holders, this_process
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.lookout import Lookout
 from tidemill.stores.sqlite.relay import Ears, Mouth
@@ -161,7 +160,7 @@ class SqliteStore:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
     async def rehearse(self, statement: Statement) -> bytes:
-        return await self._write(lambda tx: self._streams.statements.rehearse(tx, statement), durable=False)
+        return await self._streams.statements.rehearsed(statement, partial(self._write, durable=False))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         return await self._write(lambda tx: self._jobs.renew(tx, numbered(tx, leases), lease_ms), durable=False)
@@ -213,8 +212,7 @@ class SqliteStore:
             # An operation may be done again, after a transaction that came to nothing.
             give_up()
             prepare(self.path)
-            name = f"{socket.gethostname()}/{os.getpid()}"
-            number = int(tx.execute(SQL["add_holder"], (name, tx.now_ms)).fetchall()[0][0])
+            number = int(tx.execute(SQL["add_holder"], (this_process(), tx.now_ms)).fetchall()[0][0])
             self._holders.enter(number)
             tried.append(number)
             return number
@@ -325,7 +323,11 @@ class SqliteStore:
     async def jobs(self, stream: Stream) -> list[JobView]:
         with self._view() as execute:
             found = one(execute(SQL["stream"], (stream.kind, stream.tenant, stream.key)))
-            return [] if found is None else self._jobs.views(execute, stream, found[0])
+            return [] if found is None else self._jobs.views(execute, stream, found[0], self._holders.is_dead)
+
+    async def attendance(self) -> frozenset[str]:
+        with self._view() as execute:
+            return self._holders.present(execute(SQL["holders"]).fetchall())
 
     async def backlog(self) -> list[Backlog]:
         with self._view() as execute:

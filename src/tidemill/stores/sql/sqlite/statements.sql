@@ -109,7 +109,8 @@ SELECT ready_at_ms FROM jobs WHERE stream = ? AND key = ? AND token = ?;
 -- name: void
 UPDATE jobs SET state = 1, due_ms = min(due_ms, ?) WHERE state = 2 AND holder = ?;
 -- name: jobs_of
-SELECT j.key, j.lane, j.body, j.ready_at_ms, j.token, j.due_ms, j.owner FROM jobs j WHERE j.stream = ? ORDER BY j.key;
+SELECT j.key, j.lane, j.body, j.ready_at_ms, j.token, j.due_ms, j.owner, j.holder FROM jobs j WHERE j.stream = ?
+    ORDER BY j.key;
 -- name: backlog
 SELECT l.tenant, l.queue,
        sum(CASE WHEN j.state = 2 AND j.due_ms > ?1 THEN 0 WHEN j.ready_at_ms > ?1 THEN 0 ELSE 1 END),

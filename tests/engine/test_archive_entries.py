@@ -1,0 +1,199 @@
+"""Entries of the archive: read back before a run leaves, told apart, and refused in plain words when damaged."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from tests.engine.kit import TENANT, Mill, simulated
+from tests.engine.upkeep import FAILS, LARGE, operator, pass_days, stored
+from tests.kernel.authoring import document, node
+from tidemill.blobs.archives import MemoryArchive
+from tidemill.blobs.contract import digest_of
+from tidemill.engine.archiving import (
+    Header,
+    blob_name,
+    decode_archived,
+    decode_header,
+    encode_archived,
+    header_of,
+    name_of,
+)
+from tidemill.errors import Rejected
+
+
+@simulated
+async def test_an_entry_of_another_content_is_kept_and_written_beside(mill: Mill) -> None:
+    """What has the place of a run is something damaged, then another run, which has left already."""
+    worker = await mill.process()
+    other = await worker.run(document(node("b"), name="other", retention={"days": 0}))
+    run = await worker.run(document(node("a")))
+    await worker.stop()
+    archive = MemoryArchive()
+    engine = operator(mill, archive=archive)
+    pass_days(mill, 2)
+    await engine.archive_sweep()
+    (valid,) = [archive._held[name] for name in await archive.names("runs/")]
+    header = header_of(TENANT, run.run_id, await mill.state(run.run_id))
+    taken = {name_of(header): valid[:40] + bytes([valid[40] ^ 1]) + valid[41:], name_of(header, 1): valid}
+    for name, body in taken.items():
+        assert await archive.put(name, body)
+    pass_days(mill, 40)
+    swept = await engine.archive_sweep()
+    assert (swept.retired, swept.left) == ((run.run_id,), ())
+    assert {name: archive._held[name] for name in taken} == taken
+    assert (await engine.archive_show(name_of(header, 2)))[0].run_id == run.run_id
+    await engine.archive_restore(name_of(header, 2))
+    assert await stored(mill) == {run.run_id}
+    assert (await engine.archive_show(name_of(header, 1)))[0].run_id == other.run_id
+
+
+class Forgetful(MemoryArchive):
+    """An archive that gives back something else than was put there."""
+
+    reads = 0
+
+    async def get(self, name: str) -> bytes | None:
+        self.reads += 1
+        body = await super().get(name)
+        return body and body[:-9]
+
+
+@simulated
+async def test_no_run_leaves_before_its_entry_was_read_back(mill: Mill) -> None:
+    worker = await mill.process()
+    runs = {(await worker.run(document(node("a")))).run_id for _ in range(2)}
+    await worker.stop()
+    pass_days(mill, 40)
+    archive = Forgetful()
+    swept = await operator(mill, archive=archive).archive_sweep()
+    assert archive.reads
+    assert (swept.retired, set(swept.failed)) == ((), runs)
+    assert "does not give back" in swept.left[0][1]
+    assert await stored(mill) == runs
+
+
+@simulated
+async def test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its_run(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a", config={"text": LARGE}), name="large"))
+    await worker.stop()
+    pass_days(mill, 40)
+    archive, digest = MemoryArchive(), digest_of(b'{"text":"' + LARGE.encode() + b'"}')
+    await archive.put(blob_name(TENANT, digest), b"something else")
+    engine = operator(mill, archive=archive)
+    assert (await engine.archive_sweep()).retired == (run.run_id,)
+    await mill.blobs.retire(TENANT, digest)
+    assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
+    await engine.archive_restore(run.run_id)
+    assert (await engine.verify_log()).findings == ()
+
+
+@simulated
+async def test_runs_of_one_key_are_told_apart(mill: Mill) -> None:
+    """Of the same month and length; then of the same month, and the newest is the shorter one."""
+    worker = await mill.process()
+    engine = operator(mill, archive=MemoryArchive())
+    for count, text in ((1, "first"), (1, "second"), (2, "third"), (1, "fourth")):
+        nodes = [node(f"n{each}", config=text) for each in range(count)]
+        reference = await worker.publish(document(*nodes, name="keyed", retention={"days": 0}))
+        await worker.engine.start(reference, key="daily")
+        assert (await worker.end("daily")).status == "COMPLETED"
+        pass_days(mill, 2)
+        assert (await engine.archive_sweep()).retired == ("daily",), text
+    await worker.stop()
+    newest, events = await engine.archive_show("daily")
+    assert "fourth" in str(events)
+    assert len(newest.others) == 3
+    texts = [str((await engine.archive_show(name))[1]) for name in newest.others]
+    assert [word in text for word, text in zip(("third", "second", "first"), texts, strict=True)] == [True] * 3
+    entries = [run.entry for run in (await engine.archive_list()).runs]
+    assert sorted(entries) == sorted((newest.entry, *newest.others))
+    back = await engine.archive_restore(newest.others[1])
+    assert (back.run_id, back.entry, await stored(mill)) == ("daily", newest.others[1], {"daily"})
+    for nowhere in (newest.entry.replace("daily.", "../keyed/daily."), newest.entry.replace("daily.", "weekly.")):
+        with pytest.raises(Rejected, match="is not archived"):
+            await engine.archive_show(nowhere)
+
+
+@simulated
+async def test_entries_without_the_moment_of_the_start_are_read(mill: Mill) -> None:
+    """So they were called once; the newest of them is the one with most events."""
+    worker = await mill.process()
+    run = await worker.run(document(node("a"), FAILS))
+    pass_days(mill, 40)
+    archive = MemoryArchive()
+    engine = operator(mill, archive=archive)
+    await engine.archive_sweep()
+    await engine.archive_restore(run.run_id)
+    await worker.engine.retry(run.run_id)
+    await worker.end(run.run_id)
+    await worker.stop()
+    pass_days(mill, 40)
+    await engine.archive_sweep()
+    old = MemoryArchive()
+    for listed in (await engine.archive_list()).runs:
+        body = await archive.get(listed.entry)
+        assert body
+        await old.put(listed.entry.replace(f".{listed.created_ms}.", "."), body)
+    engine = operator(mill, archive=old)
+    newest, _ = await engine.archive_show(run.run_id)
+    assert newest.seq == max(each.seq for each in (await engine.archive_list()).runs)
+    # What is older does not stand in for it, unless somebody names it.
+    old._held[newest.entry] = b""
+    with pytest.raises(Rejected, match=r"it is empty.*an older one can be read") as refused:
+        await engine.archive_restore(run.run_id)
+    assert newest.others[0] in refused.value.problems[0].hint
+    await engine.archive_restore(newest.others[0])
+
+
+@simulated
+async def test_a_damaged_entry_is_not_brought_back(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a")))
+    await worker.stop()
+    pass_days(mill, 40)
+    archive = MemoryArchive()
+    engine = operator(mill, archive=archive)
+    await engine.archive_sweep()
+    (name,) = await archive.names("runs/")
+    whole = archive._held[name]
+    text = gzip.decompress(whole)
+    await archive.put(name.replace(run.run_id, "other"), whole)
+    forged = text.replace(b"COMPLETED", b"FAILED", 1)
+    middle = len(whole) // 2
+    for damaged, why in (
+        (whole[:-20], "its end is missing"),
+        (b"", "it is empty"),
+        (gzip.compress(forged), "the checksum does not fit"),
+        (gzip.compress(b""), "it is not an archived run"),
+        (gzip.compress(b"{}"), "it is not an archived run"),
+        (gzip.compress(b"\xff\n[]\n"), "it is not an archived run"),
+        (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], "its bytes have changed"),
+        (b"x" + whole[1:], "its bytes have changed"),
+    ):
+        archive._held[name] = damaged
+        with pytest.raises(Rejected, match=f"cannot be read: .*{why}"):
+            await engine.archive_restore(run.run_id)
+        assert await stored(mill) == set()
+        page = await engine.archive_list()
+        if why != "the checksum does not fit":
+            assert ([run.entry for run in page.runs], page.damaged) == ([name.replace(run.run_id, "other")], (name,))
+
+
+def test_every_changed_byte_of_an_entry_is_a_refusal() -> None:
+    header = Header(
+        tenant=TENANT, run_id="r", workflow="w", version=1, digest="", status="", seq=0, created_ms=1, ended_ms=2
+    )
+    body = encode_archived(header, (), {})
+    assert decode_archived("e", body).header == header
+    changed = 0
+    for place in range(len(body)):
+        damaged = body[:place] + bytes([body[place] ^ 0x55]) + body[place + 1 :]
+        try:
+            # A few bytes of the frame (its date, its system) mean nothing.
+            assert decode_archived("e", damaged).header == decode_header("e", damaged) == header
+        except Rejected:
+            changed += 1
+    assert changed > len(body) - 10
