@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,7 @@ def test_the_node_types_of_a_module_need_no_list(inside: Inside, tmp_path: Path,
         "import tidemill\n\n@tidemill.node_type('greet')\nasync def greet(context):\n    return 'hello'\n"
     )
     assert inside("nodes", "show", "greet", "--app", app).code == 0
+
+
+def test_what_comes_with_tidemill_has_its_version(inside: Inside) -> None:
+    assert inside("nodes", "show", "http", "--json").json["version"] == version("tidemill")

@@ -443,3 +443,9 @@ def test_a_value_that_is_none_of_the_choices_is_told_all_of_them() -> None:
     assert methods.problems(7)[0].hint == ""
     many = compile_schema({"enum": list(range(20))})
     assert many.problems("x")[0].message.endswith("10, 11 or 8 more")
+
+
+def test_alternatives_are_told_in_words() -> None:
+    schema = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9]+s$"}, {"const": False}]}
+    (problem,) = compile_schema(schema).problems("x")
+    assert problem.message == "it is none of: a number, a string like ^[0-9]+s$, false"

@@ -347,7 +347,7 @@ async def test_a_page_that_must_not_be_called(http: Handler, served: Web, target
     assert failed.code in ("egress_refused", "response_invalid") and not failed.retryable
 
 
-@pytest.mark.parametrize("paging", [{"next": "$.url"}, {"next": "$.cursor", "parameter": "c"}])
+@pytest.mark.parametrize("paging", [{"next": "$.url"}, {"next": "$.cursor", "parameter": "c"}], ids=["url", "cursor"])
 async def test_a_page_that_leads_back_ends_it(http: Handler, served: Web, paging: Any) -> None:
     served.routes["/"] = json_reply({"url": served.url("/"), "cursor": "same"})
     failed = await failure(http, {"url": served.url("/"), "pagination": paging})

@@ -191,6 +191,7 @@ async def test_exceptions_pass_through(error: BaseException, isolation: str) -> 
 @pytest.mark.parametrize(
     ("isolation", "args", "hint"),
     [("inline", {"a": 1, "surprise": 1}, "known: a, b"), ("thread", {}, "known: a, b")],
+    ids=["strange", "missing"],
 )
 async def test_wrong_arguments_are_refused_before_the_call(isolation: str, args: Any, hint: str) -> None:
     with pytest.raises(Fail, match="args do not fit add") as failed:

@@ -251,7 +251,7 @@ def test_the_password_is_nowhere_in_what_a_run_leaves_behind(
         assert b"wrong-canary" not in file.read_bytes()
 
 
-@pytest.mark.parametrize("text", ["COPY t TO STDOUT", "-- in\n /* a */ copy t FROM STDIN"])
+@pytest.mark.parametrize("text", ["COPY t TO STDOUT", "-- in\n /* a */ copy t FROM STDIN"], ids=["out", "in"])
 async def test_copy_is_refused_quietly(database: PostgresDatabase, caplog: pytest.LogCaptureFixture, text: str) -> None:
     with pytest.raises(Fail, match="COPY is not supported"):
         await database.run(text, [])

@@ -273,6 +273,14 @@ CALLS: tuple[Guard, ...] = (
         test=IN_HTTP + "test_a_call_that_may_have_arrived_is_not_made_again_where_that_is_asked_for",
     ),
     Guard(
+        name="page-leads-back",
+        why="A server whose cursor stands still would be asked for the same page a hundred times.",
+        file="handlers/http.py",
+        snippet="if following is not None and following.url in seen:",
+        sabotage="if False:",
+        test=IN_HTTP + "test_a_page_that_leads_back_ends_it[cursor]",
+    ),
+    Guard(
         name="size-not-promised",
         why="A node would be promised more of an answer than it can ever get.",
         file="handlers/http.py",

@@ -19,6 +19,14 @@ COPIES = STRANGE + "test_a_copy_that_it_makes_of_the_worker_ends_where_it_comes_
 
 HOSTILE: tuple[Guard, ...] = (
     Guard(
+        name="arguments-fit",
+        why="Arguments that can never fit would be tried again and again, as if the function had failed.",
+        file="handlers/functions.py",
+        snippet="            self.signature.bind(**args)\n",
+        sabotage="            pass\n",
+        test="tests/handlers/test_python.py::test_wrong_arguments_are_refused_before_the_call[strange]",
+    ),
+    Guard(
         name="copy-ends-after-a-call",
         why="A handler that forks would leave two workers with the same sockets and files.",
         file="engine/stage.py",

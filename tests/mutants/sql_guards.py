@@ -41,7 +41,7 @@ STATEMENTS: tuple[Guard, ...] = (
         file=POSTGRES,
         snippet="if is_copy(text):",
         sabotage="if False:",
-        test=IN_POSTGRES + "test_copy_is_refused_quietly",
+        test=IN_POSTGRES + "test_copy_is_refused_quietly[out]",
     ),
     Guard(
         name="lost-race-is-no-attempt",

@@ -215,7 +215,6 @@ class Claim(Value, frozen=True, kw_only=True):
     """Take only jobs of the stream with this key and of those whose key begins with it and a dot; empty is no bound.
     For a process that serves one run and its children: such a claim may cost as much as there are jobs in line."""
 
-
     @property
     def most(self) -> int:
         """How many jobs to take now."""
