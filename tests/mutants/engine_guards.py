@@ -188,6 +188,14 @@ ENGINE: tuple[Guard, ...] = (
         test=GATHERING + "test_a_worker_that_is_alone_keeps_what_it_has_room_for",
     ),
     Guard(
+        name="end-of-a-promise-wakes",
+        why="After a lost race a worker would claim nothing until a job of its own ends, and it may have none.",
+        file=KEEPING,
+        snippet="            self._wake()\n",
+        sabotage="            pass\n",
+        test="tests/engine/test_keeping.py::test_whoever_found_no_room_is_woken_when_a_promise_ends",
+    ),
+    Guard(
         name="surplus-is-given-back",
         why="A worker would have more in hand than it may, when a commit keeps a job while another one is claimed.",
         file=WORKER,

@@ -18,8 +18,16 @@ HAND_OVERS_PER_CLAIM = 256
 class Keeping:
     """What one worker keeps."""
 
-    def __init__(self, concurrency: int, queues: frozenset[str], only: str, held: Callable[[], int]) -> None:
-        self._concurrency, self._queues, self._only, self._held = concurrency, queues, only, held
+    def __init__(
+        self,
+        concurrency: int,
+        held: Callable[[], int],
+        wake: Callable[[], None],
+        *,
+        queues: frozenset[str] = frozenset(),
+        only: str = "",
+    ) -> None:
+        self._concurrency, self._queues, self._only, self._held, self._wake = concurrency, queues, only, held, wake
         self.alone = False
         """No other worker is known to be alive."""
         self.stopped = False
@@ -32,6 +40,12 @@ class Keeping:
     def free(self) -> int:
         """Places for further jobs."""
         return self._concurrency - self._held() - self.promised
+
+    def promise(self, places: int) -> None:
+        """Set places aside for a commit, or free them; whoever claims may have found that there is no room."""
+        freed, self.promised = places < self.promised, places
+        if freed:
+            self._wake()
 
     def claim(self) -> None:
         """The queue is asked."""

@@ -285,7 +285,7 @@ class Turns:
 
     def _promise(self, places: int) -> None:
         if self.taker is not None:
-            self.taker.keeping.promised = places
+            self.taker.keeping.promise(places)
 
     def _snapshot(self, entry: Entry) -> Snapshot | None:
         """The state before this commit, when folding the tail has become dearer than storing it."""

@@ -105,7 +105,8 @@ class Worker:
         self.refusals = self._claiming.refusals
         self.draining = False
         self._hurried = False
-        self.keeping = Keeping(options.concurrency, self._queues, options.only, lambda: len(self._hands))
+        room = (options.concurrency, self._hands.__len__, self._claiming.wake)
+        self.keeping = Keeping(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
         self._thread: HeartThread | None = None

@@ -253,10 +253,9 @@ class SqliteStore:
             with self._bells_lock:
                 bell = self._bells.hang(topics)
             try:
-                leases = await self._taken(writer, request)
-                now = self._clock()
-                if leases or now >= until or request.most <= 0:
-                    return leases
+                leases, now = await self._taken(writer, request), self._clock()
+                if leases is None or leases or now >= until:
+                    return leases or []
                 with errors_of(self.path):
                     due = next_due_ms(self._read)
                 # A clock that was set back makes the moment look far away; nobody waits longer than they asked to.
@@ -268,7 +267,7 @@ class SqliteStore:
                     self._bells.take_down(bell, topics)
         return []
 
-    async def _taken(self, writer: Writer, request: Claim) -> list[Lease]:
+    async def _taken(self, writer: Writer, request: Claim) -> list[Lease] | None:
         """Claim, and give back at once what comes when nobody waits for it any more."""
         claim = writer.submit(lambda tx: self._take(tx, request), durable=False)
         if not claim.done():
@@ -279,15 +278,16 @@ class SqliteStore:
                 raise
         return claim.result()
 
-    def _unclaimed(self, claim: asyncio.Future[list[Lease]]) -> None:
-        if not claim.cancelled() and claim.exception() is None and claim.result() and self._writer is not None:
-            task = asyncio.ensure_future(self.release(claim.result()))
+    def _unclaimed(self, claim: asyncio.Future[list[Lease] | None]) -> None:
+        if not claim.cancelled() and claim.exception() is None and self._writer is not None:
+            task = asyncio.ensure_future(self.release(claim.result() or []))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    def _take(self, tx: Transaction, request: Claim) -> list[Lease]:
+    def _take(self, tx: Transaction, request: Claim) -> list[Lease] | None:
+        """None when there is no room just now: for what is in line already, nothing will ring again."""
         self._roll_call(tx)
-        return self._jobs.claim(tx, request)
+        return self._jobs.claim(tx, request) if request.most > 0 else None
 
     def _look_out(self) -> bool:
         """See whether another process has written."""
