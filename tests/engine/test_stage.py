@@ -132,6 +132,7 @@ async def test_finish_is_called_when_the_run_is_cancelled(mill: Mill) -> None:
     await mill.until(lambda: "call long" in kept.lines)
     await worker.engine.cancel(run_id)
     await mill.until(lambda: "finish long" in kept.lines)
+    assert kept.lines.count("finish long") == 1
 
 
 @simulated

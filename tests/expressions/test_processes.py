@@ -309,6 +309,7 @@ async def test_no_child_survives_its_parent(kind: str) -> None:
         started.wait()
     try:
         await until(lambda: not any(runs(pid) for pid in family), seconds=3)
+        assert len(family) == (2 if kind == "sandbox" else 1)
     finally:
         for pid in filter(runs, family):
             os.kill(pid, signal.SIGKILL)
@@ -323,6 +324,7 @@ async def test_a_child_ends_at_its_deadline_also_when_nobody_watches() -> None:
     os.kill(started.pid, signal.SIGSTOP)
     try:
         await until(lambda: not runs(child), seconds=4)
+        assert runs(started.pid), "the parent only stands still"
     finally:
         started.kill()
         started.wait()

@@ -149,6 +149,7 @@ def test_a_cancelled_run_ends_its_process_and_what_that_has_started(mill: tidemi
     until(lambda: ledger.exists() and ledger.read_text() != "", "it did not begin")
     mill.cancel(run, reason="enough")
     until(lambda: not alive(int(ledger.read_text())), "it lives", 15)
+    assert mill.show(run).status == "CANCELLED"
 
 
 def test_memory_is_bounded(mill: tidemill.Tidemill) -> None:
