@@ -289,6 +289,18 @@ async def test_a_long_chain_lets_others_through(mill: Mill) -> None:
     assert (await client.end(long)).status == "COMPLETED"
 
 
+@simulated
+async def test_a_chain_of_slow_nodes_lets_others_through_at_once(mill: Mill) -> None:
+    ledger = Ledger()
+    client = await mill.process("c", work=False, functions={"work": ledger.work})
+    slow = [call(f"n{at}", *([f"n{at - 1}"] if at else []), args={"seconds": 1}) for at in range(10)]
+    long, short = await client.start(document(*slow)), await client.start(chain("a"))
+    await mill.process("w", concurrency=1, functions={"work": ledger.work})
+    await client.end(short)
+    assert len(ledger.calls) <= 2, "its turn was after the first node that was there before it"
+    assert (await client.end(long)).status == "COMPLETED"
+
+
 # Attempts
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.engine.keeping import Keeping
+from tidemill.engine.keeping import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, Keeping
+from tidemill.kernel.jobs import Put, Task
 from tidemill.stores.contract import Stream
 
 RUN = Stream("acme", "run", "r")
+CLOCK = [0.0]
+NEXT = Put("run/a/1/-1", Task("run", "a", 1), "default")
 
 
 @pytest.fixture
@@ -17,7 +20,7 @@ def woken() -> list[str]:
 
 @pytest.fixture
 def keeping(woken: list[str]) -> Keeping:
-    return Keeping(4, lambda: 1, lambda: woken.append("claims"))
+    return Keeping(4, lambda: 1, lambda: woken.append("claims"), clock_ms=lambda: CLOCK[0])
 
 
 def test_only_a_worker_that_is_alone_has_room_for_more(keeping: Keeping) -> None:
@@ -40,3 +43,23 @@ def test_whoever_found_no_room_is_woken_when_a_promise_ends(keeping: Keeping, wo
     assert woken == ["claims"]
     keeping.promise(0)
     assert woken == ["claims"]
+
+
+def test_a_worker_with_a_free_place_keeps_what_follows_for_ever(keeping: Keeping) -> None:
+    """Its claim waits in the store, so whatever gets into the queue is taken at once and has to wait for nobody."""
+    CLOCK[0] += 10 * HAND_OVER_MS
+    keeping.took(10 * HAND_OVERS_PER_CLAIM)
+    assert keeping.wants(NEXT)
+
+
+def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: Keeping) -> None:
+    keeping.promise(3)
+    assert keeping.free == 0
+    keeping.claim()
+    assert keeping.wants(NEXT)
+    CLOCK[0] += HAND_OVER_MS
+    assert not keeping.wants(NEXT)
+    keeping.claim()
+    assert keeping.wants(NEXT)
+    keeping.took(HAND_OVERS_PER_CLAIM)
+    assert not keeping.wants(NEXT)

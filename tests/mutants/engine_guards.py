@@ -10,6 +10,7 @@ RUNS = "engine/runs.py"
 WORKER = "engine/worker.py"
 CLAIMING = "engine/claiming.py"
 KEEPING = "engine/keeping.py"
+KEEPING_TESTS = "tests/engine/test_keeping.py::"
 GATHERING = "tests/engine/test_turn_gathering.py::"
 ATTEMPT = "engine/attempt.py"
 CALLS = "engine/calls.py"
@@ -170,6 +171,22 @@ ENGINE: tuple[Guard, ...] = (
         snippet="self._handed_over < HAND_OVERS_PER_CLAIM",
         sabotage="self._handed_over >= 0",
         test=TESTS + "test_a_long_chain_lets_others_through",
+    ),
+    Guard(
+        name="hand-over-does-not-last",
+        why="A chain of slow nodes would keep its worker for minutes while others wait in the queue.",
+        file=KEEPING,
+        snippet="within = self._clock_ms() - self._asked_ms < HAND_OVER_MS",
+        sabotage="within = True",
+        test=TESTS + "test_a_chain_of_slow_nodes_lets_others_through_at_once",
+    ),
+    Guard(
+        name="free-places-hand-over",
+        why="A worker with nothing else to do would send each node of a chain through the queue.",
+        file=KEEPING,
+        snippet="self.free > 0 or self._asked_lately()",
+        sabotage="self._asked_lately()",
+        test=KEEPING_TESTS + "test_a_worker_with_a_free_place_keeps_what_follows_for_ever",
     ),
     Guard(
         name="hand-over-leaves-room-to-others",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -66,6 +66,19 @@ class StoreUnderTest:
     """How long a store needs until a task that waits in it has really begun to wait."""
     beside: Callable[[], Store] | None = None
     """The same store as another process would open it, where there can be one."""
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[Store]:
+        """The same store as another process has it; where there can be none, the store itself."""
+        if self.beside is None:
+            yield self.store
+            return
+        other = self.beside()
+        await other.open()
+        try:
+            yield other
+        finally:
+            await other.close()
 
     async def pass_short(self) -> None:
         await self.advance(SHORT_MS + 40)

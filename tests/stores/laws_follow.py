@@ -87,15 +87,12 @@ class FollowLaws:
         await sut.committed(expected=0, records=numbered(1, 1))
         reader = asyncio.create_task(sut.frames(4))
         await sut.settle()
-        other = sut.store if sut.beside is None else sut.beside()
-        await other.open()
-        await other.tell(OTHER, [b"not mine"])
-        await other.commit([Commit(stream=RUN, expected=1, records=numbered(2, 2))])
-        await other.tell(RUN, [b"token"])
-        await other.commit([Commit(stream=RUN, expected=2, records=numbered(3, 3))])
-        assert await reader == [*recorded(1, 2), Frame(version=0, body=b"token"), *recorded(3, 3)]
-        if other is not sut.store:
-            await other.close()
+        async with sut.another() as other:
+            await other.tell(OTHER, [b"not mine"])
+            await other.commit([Commit(stream=RUN, expected=1, records=numbered(2, 2))])
+            await other.tell(RUN, [b"token"])
+            await other.commit([Commit(stream=RUN, expected=2, records=numbered(3, 3))])
+            assert await reader == [*recorded(1, 2), Frame(version=0, body=b"token"), *recorded(3, 3)]
 
     async def test_a_live_frame_does_not_overtake_a_record(self, sut: StoreUnderTest) -> None:
         async with asyncio.timeout(20), sut.following() as follower:

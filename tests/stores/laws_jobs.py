@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.stores.kit import LONG_MS, OTHER, RUN, SHORT_MS, StoreUnderTest, ack, job, keys, row, run
-from tidemill.stores.contract import Backlog, Committed, JobView, Lease, LeasesLost, Snapshot, VersionConflict
+from tidemill.stores.contract import Backlog, Commit, Committed, JobView, Lease, LeasesLost, Snapshot, VersionConflict
 
 
 def at(place: str, lease: Lease) -> dict[str, Any]:
@@ -300,6 +300,22 @@ class JobLaws:
         await sut.committed(expected=0, records=(b"anew",))
         tail = await sut.tail()
         assert (tail.version, tail.records, tail.snapshot) == (1, (b"anew",), None)
+
+    async def test_a_stream_that_another_process_has_forgotten_can_begin_again(self, sut: StoreUnderTest) -> None:
+        await sut.committed(expected=0, records=(b"1", b"2"), rows=(row("r", 1, "old"),))
+        async with sut.another() as other:
+            await other.forget(RUN)
+        await sut.committed(expected=0, records=(b"anew",), rows=(row("r", 2, "new"),))
+        assert (await sut.tail()).records == (b"anew",)
+        assert (await sut.found("old"), await sut.found("new")) == ([], ["r"])
+
+    async def test_only_one_of_two_first_commits_counts(self, sut: StoreUnderTest) -> None:
+        async with sut.another() as other:
+            await other.commit([Commit(stream=RUN, expected=0, records=(b"1",), rows=(row("r", 1, "theirs"),))])
+        refused = await sut.commit(expected=0, records=(b"2",), jobs=(job(),), rows=(row("r", 2, "ours"),))
+        assert refused == VersionConflict(version=1)
+        assert (await sut.tail()).records == (b"1",)
+        assert (await sut.views(), await sut.found("theirs"), await sut.found("ours")) == ({}, ["r"], [])
 
     async def test_open_and_close_may_be_repeated_and_lose_nothing(self, sut: StoreUnderTest) -> None:
         await sut.committed(expected=0, records=(b"1",), jobs=(job(),), rows=(row("r"),))

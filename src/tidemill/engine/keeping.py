@@ -12,7 +12,9 @@ from tidemill.kernel.jobs import Put
 from tidemill.stores.contract import Stream, in_family
 
 HAND_OVERS_PER_CLAIM = 256
-"""After so many jobs kept for itself a worker asks the queue again, where priority and fairness are known."""
+HAND_OVER_MS = 100
+"""A worker whose places are all taken keeps so many jobs for itself, and for so long; then it asks the queue again,
+where priority and fairness are known. While it has a free place, nothing that it could take waits in the queue."""
 
 
 class Keeping:
@@ -23,11 +25,13 @@ class Keeping:
         concurrency: int,
         held: Callable[[], int],
         wake: Callable[[], None],
+        clock_ms: Callable[[], float],
         *,
         queues: frozenset[str] = frozenset(),
         only: str = "",
     ) -> None:
-        self._concurrency, self._queues, self._only, self._held, self._wake = concurrency, queues, only, held, wake
+        self._concurrency, self._queues, self._only = concurrency, queues, only
+        self._held, self._wake, self._clock_ms = held, wake, clock_ms
         self.alone = False
         """No other worker is known to be alive."""
         self.stopped = False
@@ -35,6 +39,7 @@ class Keeping:
         """Places for jobs that a commit under way keeps beyond those that it settles."""
         self._handed_over = 0
         """Jobs kept since the last claim."""
+        self._asked_ms = clock_ms()
 
     @property
     def free(self) -> int:
@@ -49,7 +54,7 @@ class Keeping:
 
     def claim(self) -> None:
         """The queue is asked."""
-        self._handed_over = 0
+        self._handed_over, self._asked_ms = 0, self._clock_ms()
 
     def took(self, jobs: int) -> None:
         """Jobs were kept."""
@@ -61,9 +66,13 @@ class Keeping:
             put.task.kind == "run"
             and not (put.ready_at_ms or put.caps)
             and (not self._queues or put.queue in self._queues)
-            and self._handed_over < HAND_OVERS_PER_CLAIM
             and not self.stopped
+            and (self.free > 0 or self._asked_lately())
         )
+
+    def _asked_lately(self) -> bool:
+        within = self._clock_ms() - self._asked_ms < HAND_OVER_MS
+        return within and self._handed_over < HAND_OVERS_PER_CLAIM
 
     def room(self, stream: Stream) -> int:
         """How many jobs of a run may be kept beyond those that the same commit settles."""

@@ -105,7 +105,7 @@ class Worker:
         self.refusals = self._claiming.refusals
         self.draining = False
         self._hurried = False
-        room = (options.concurrency, self._hands.__len__, self._claiming.wake)
+        room = (options.concurrency, self._hands.__len__, self._claiming.wake, ambient.monotonic_ms)
         self.keeping = Keeping(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
         self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)

@@ -21,7 +21,9 @@ from tidemill.errors import DiskFull, TidemillError, Unavailable, rejected
 APPLICATION_ID = 0x54494445
 """What marks a file as a store of Tidemill ("TIDE")."""
 MAGIC = b"SQLite format 3\0"
-CACHED_STATEMENTS = 128
+CACHED_STATEMENTS = 512
+"""As many as apsw allows. It keeps them in a ring that every execution moves on by one, so what is needed once in a
+transaction (its beginning and end, the counters) falls out in between when the ring is shorter than a transaction."""
 CACHE_KIB = 16_384
 BUSY_MS = 10_000
 PRESENCE_MS = 1_000.0

@@ -25,7 +25,7 @@ from tidemill.stores.statements import statements
 LOG = logging.getLogger(__name__)
 
 SQL = statements("sqlite")
-_ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["set_row"], SQL["set_body"]
+_ROW, _ADD_ROW, _SET_ROW, _SET_BODY = SQL["row"], SQL["add_row"], SQL["set_row"], SQL["set_body"]
 _HAS_TERM = SQL["has_term"]
 
 WALKED_AT_ONCE = 5_000
@@ -48,6 +48,19 @@ def number_of(tenant: str, kind: str, term: str | None) -> int:
     """What a term is kept as; None is the term that every row has."""
     named = _pack((tenant, kind, term))
     return int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True)
+
+
+def add_row(tx: Transaction, tenant: str, row: Row) -> None:
+    """Write a row that is most likely not there yet; if it is, it is replaced."""
+    if not row.deleted:
+        terms = _pack(row.terms)
+        body = seal(row.body, _place(tenant, row.kind, row.key, row.sort, terms))
+        tx.execute(_ADD_ROW, (tenant, row.kind, row.key, row.sort, terms, body))
+        if tx.connection.changes():
+            for place in _places(tenant, row.kind, row.key, row.sort, row.terms):
+                tx.places[place] = True
+            return
+    write_row(tx, tenant, row)
 
 
 def write_row(tx: Transaction, tenant: str, row: Row) -> None:

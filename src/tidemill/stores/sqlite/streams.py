@@ -25,7 +25,7 @@ from tidemill.stores.contract import (
 )
 from tidemill.stores.sqlite.file import one
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
-from tidemill.stores.sqlite.rows import write_row
+from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
 from tidemill.stores.sqlite.statement import Statements
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
@@ -42,6 +42,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
 Execute = Callable[..., Any]
+PutRow = Callable[[Transaction, str, Row], None]
 
 
 class Streams:
@@ -65,11 +66,13 @@ class Streams:
             if isinstance(result, Committed):
                 return result
             # The number may be that of a stream which another process has forgotten since: look it up.
+        elif (first := self._write_first(tx, commit)) is not None:
+            return first
         found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         if found is None:
             self.ids.pop(stream, None)
             tx.learned.pop(stream, None)
-            return self._write_first(tx, commit)
+            return self._write_first(tx, commit) or self._write_to_none(tx, commit)
         tx.learned[stream] = found[0]
         return self._write(tx, commit, found[0])
 
@@ -118,25 +121,38 @@ class Streams:
                 lost[key] = None
         return tuple(lost)
 
-    def _write_first(self, tx: Transaction, commit: Commit) -> CommitResult:
-        """A commit to a stream that has nothing yet. It gets a number when there is something to keep."""
+    def _write_first(self, tx: Transaction, commit: Commit) -> Committed | None:
+        """A commit that means to be a stream's first: most are, so it is tried before anybody looks. None if it is not."""
+        stream, records = commit.stream, commit.records
+        if commit.expected != 0 or not records or commit.acks or commit.holds:
+            return None
+        number, version = tx.next(STREAMS), len(records)
+        tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
+        if not tx.connection.changes():
+            return None
+        tx.learned[stream] = number
+        tx.records.append((number, version, seal(_pack(records), within(stream, version))))
+        tx.append(stream, 1, records)
+        return self._follow_up(tx, commit, number, version, put_row=add_row)
+
+    def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
+        """A commit to a stream that has nothing. It gets a number when there is something to keep."""
         if commit.acks or commit.holds:
             return LeasesLost(keys=tuple(dict.fromkeys(key for key, _ in commit.acks + commit.holds)))
         if commit.expected:
             return VersionConflict(version=0)
-        stream, version = commit.stream, len(commit.records)
-        if not (commit.records or commit.jobs or commit.snapshot):
+        stream = commit.stream
+        if not (commit.jobs or commit.snapshot):
             for row in commit.rows:
                 write_row(tx, stream.tenant, row)
             return Committed(version=0)
         number = tx.learned[stream] = tx.next(STREAMS)
-        tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
-        if commit.records:
-            tx.records.append((number, version, seal(_pack(commit.records), within(stream, version))))
-            tx.append(stream, 1, commit.records)
-        return self._follow_up(tx, commit, number, version)
+        tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, 0))
+        return self._follow_up(tx, commit, number, 0)
 
-    def _follow_up(self, tx: Transaction, commit: Commit, number: int, version: int) -> Committed:
+    def _follow_up(
+        self, tx: Transaction, commit: Commit, number: int, version: int, put_row: PutRow = write_row
+    ) -> Committed:
         """What a commit that is not refused changes besides the log."""
         snapshot = commit.snapshot
         if snapshot is not None:
@@ -147,7 +163,7 @@ class Streams:
             jobs.remove(tx, number, commit)
         kept = jobs.insert(tx, number, commit) if commit.jobs else ()
         for row in commit.rows:
-            write_row(tx, commit.stream.tenant, row)
+            put_row(tx, commit.stream.tenant, row)
         return Committed(version=version, kept=kept)
 
     def forget(self, tx: Transaction, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:

@@ -10,7 +10,7 @@ SELECT id, version FROM streams WHERE kind = ? AND tenant = ? AND key = ?;
 -- name: version
 SELECT version FROM streams WHERE id = ?;
 -- name: add_stream
-INSERT INTO streams (id, kind, tenant, key, version) VALUES (?, ?, ?, ?, ?);
+INSERT INTO streams (id, kind, tenant, key, version) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 -- name: advance
 UPDATE streams SET version = ? WHERE id = ? AND version = ?;
 -- name: advance_held
@@ -121,6 +121,8 @@ SELECT l.tenant, l.queue,
 
 -- name: row
 SELECT sort, terms FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
+-- name: add_row
+INSERT INTO rows (tenant, kind, key, sort, terms, body) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 -- name: set_row
 INSERT INTO rows (tenant, kind, key, sort, terms, body) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (tenant, kind, key) DO UPDATE SET sort = excluded.sort, terms = excluded.terms, body = excluded.body;
