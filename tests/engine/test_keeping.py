@@ -49,17 +49,17 @@ def test_a_worker_with_a_free_place_keeps_what_follows_for_ever(keeping: Keeping
     """Its claim waits in the store, so whatever gets into the queue is taken at once and has to wait for nobody."""
     CLOCK[0] += 10 * HAND_OVER_MS
     keeping.took(10 * HAND_OVERS_PER_CLAIM)
-    assert keeping.wants(NEXT)
+    assert keeping.chosen(RUN, [NEXT], 1)
 
 
 def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: Keeping) -> None:
     keeping.promise(3)
     assert keeping.free == 0
     keeping.claim()
-    assert keeping.wants(NEXT)
+    assert keeping.chosen(RUN, [NEXT], 1)
     CLOCK[0] += HAND_OVER_MS
-    assert not keeping.wants(NEXT)
+    assert not keeping.chosen(RUN, [NEXT], 1)
     keeping.claim()
-    assert keeping.wants(NEXT)
+    assert keeping.chosen(RUN, [NEXT], 1)
     keeping.took(HAND_OVERS_PER_CLAIM)
-    assert not keeping.wants(NEXT)
+    assert not keeping.chosen(RUN, [NEXT], 1)

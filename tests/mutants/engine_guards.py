@@ -160,8 +160,8 @@ ENGINE: tuple[Guard, ...] = (
         name="hand-over-not-while-draining",
         why="A worker that should stop would go on until its run has ended.",
         file=KEEPING,
-        snippet="            and not self.stopped\n",
-        sabotage="",
+        snippet="if self.stopped or not (",
+        sabotage="if not (",
         test=TESTS + "test_a_draining_worker_takes_nothing_over",
     ),
     Guard(

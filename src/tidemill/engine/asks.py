@@ -53,13 +53,13 @@ Refusal = VersionConflict | LeasesLost | StatementRefused
 
 def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
-    wanted: dict[tuple[type, str, int, int], bytes] = {}
-    for ask in asks:
-        command = ask.command
-        if (within := _within(command)) and isinstance(command, (Result, Undone)):
-            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = within
-    if not wanted:
+    bearing = [ask.command for ask in asks if _within(ask.command)]
+    if not bearing:
         return ()
+    wanted: dict[tuple[type, str, int, int], bytes] = {}
+    for command in bearing:
+        assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
+        wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = _within(command)
     ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
     taken = [(type(each), each.node, each.visit, each.index) for each in ended]
     return tuple([statement_of(wanted[place]) for place in taken if place in wanted])

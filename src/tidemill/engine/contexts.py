@@ -16,7 +16,6 @@ from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, Reader, Skip, Voice
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import Failed
-from tidemill.kernel.events import Payload
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State
@@ -55,7 +54,7 @@ def context_of(
 ) -> NodeContext:
     """What an attempt at an activation is given."""
     inputs = state.inputs
-    return NodeContext(
+    context = NodeContext(
         run_id=run_id,
         node=task.node,
         visit=task.visit,
@@ -64,15 +63,20 @@ def context_of(
         config=config,
         upstream=Upstream(workflow, state, node, fetched),
         deadline_ms=state.deadline_ms,
-        at_most_once=node.delivery == "at_most_once",
-        last_checkpoint=_decoded(act.checkpoint, fetched),
-        resumed=_decoded(act.resumed, fetched) if act.recall else None,
         checkpoint=checkpoint,
         read=read,
         given=lambda: decode_value(text_of(inputs, fetched)),
         voice=voice,
         secrets=secrets,
     )
+    # What few attempts have is filled in afterwards: every keyword of the call above costs, for all of them.
+    if node.delivery == "at_most_once":
+        context.at_most_once = True
+    if act.checkpoint is not None:
+        context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
+    if act.recall and act.resumed is not None:
+        context.resumed = decode_value(text_of(act.resumed, fetched))
+    return context
 
 
 def attempt_of(act: Activation) -> int:
@@ -107,7 +111,3 @@ def masked(failed: Failed, mask: Mask) -> Failed:
         traceback=mask.text(error.traceback),
     )
     return msgspec.structs.replace(failed, error=hidden)
-
-
-def _decoded(payload: Payload | None, fetched: Fetched) -> Any:
-    return None if payload is None else decode_value(text_of(payload, fetched))

@@ -6,7 +6,7 @@ worker is there who could take it sooner, and while there is room, so that no jo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidemill.kernel.jobs import Put
 from tidemill.stores.contract import Stream, in_family
@@ -60,14 +60,22 @@ class Keeping:
         """Jobs were kept."""
         self._handed_over += jobs
 
-    def wants(self, put: Put) -> bool:
-        """Whether to keep a job: only one that may run now, and only while others get their turn too."""
+    def chosen(self, stream: Stream, puts: Iterable[Put], settled: int) -> tuple[str, ...]:
+        """The keys of those jobs of a commit which are kept; `settled`: how many it takes off this worker's hands."""
+        room = self.room(stream)
+        if self.stopped or not (settled + room and (self.free > 0 or self._asked_lately())):
+            return ()
+        kept = [put.key for put in puts if self._may_keep(put)][: settled + room]
+        if len(kept) > settled:
+            self.promise(self.promised + len(kept) - settled)
+        return tuple(kept)
+
+    def _may_keep(self, put: Put) -> bool:
+        """Only one that may run now, and that this worker would claim."""
         return (
             put.task.kind == "run"
             and not (put.ready_at_ms or put.caps)
             and (not self._queues or put.queue in self._queues)
-            and not self.stopped
-            and (self.free > 0 or self._asked_lately())
         )
 
     def _asked_lately(self) -> bool:

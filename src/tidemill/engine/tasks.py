@@ -45,8 +45,10 @@ def may_run(task: Task, state: State) -> bool:
 
 def begun_elsewhere(node: Node, state: State, task: Task, lease: Lease) -> bool:
     """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
+    if node.delivery != "at_most_once":
+        return False
     act = peek_at(state.peek(task.node), task.index)
-    return node.delivery == "at_most_once" and act is not None and act.running and act.token != lease.token
+    return act is not None and act.running and act.token != lease.token
 
 
 def seen_by(entry: Entry | None, task: Task, lease: Lease) -> bool:

@@ -266,22 +266,13 @@ class Turns:
             drop=work.drop,
             withdraw=work.withdraw,
             jobs=tuple([_job(put, decision.after.seq) for put in work.put]),
-            keep=self._keeps(stream, work.put, len(acks)) if work.put else (),
+            keep=self.taker.keeping.chosen(stream, work.put, len(acks)) if work.put and self.taker else (),
             keep_lease_ms=self._lease_ms,
             keep_owner=self._owner,
             rows=self._rows(plan) if decision.events else (),
             statements=statements_of(asks, decision.events),
         )
         return plan
-
-    def _keeps(self, stream: Stream, puts: tuple[Put, ...], slots: int) -> tuple[str, ...]:
-        """Jobs to hand over: one for each lease that this commit settles, and what there is room for besides."""
-        if self.taker is None:
-            return ()
-        keeping = self.taker.keeping
-        kept = [put.key for put in puts if keeping.wants(put)][: slots + keeping.room(stream)]
-        self._promise(keeping.promised + max(0, len(kept) - slots))
-        return tuple(kept)
 
     def _promise(self, places: int) -> None:
         if self.taker is not None:

@@ -45,7 +45,7 @@ from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next
 from tidemill.stores.sqlite.lookout import Lookout
 from tidemill.stores.sqlite.relay import Ears, Mouth
 from tidemill.stores.sqlite.schema import migrate, newest_known
-from tidemill.stores.sqlite.streams import SQL, Streams, numbered, quiet_tail, streams_of, tail_of
+from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints, prepare
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
 
@@ -302,10 +302,8 @@ class SqliteStore:
         if self._writer is None:
             raise Unavailable("the store is closed")
         with errors_of(self.path):
-            looked = (quiet_tail(self._read, stream, version) for stream, version in after.items())
-            quiet = [tail for tail in looked if tail is not None]
-        if len(quiet) == len(after):
-            # Most who ask want to know whether there is something new, and mostly there is not.
+            quiet = self._streams.quiet(self._read, after, self._writer.changes())
+        if quiet is not None:
             return quiet
         with self._view() as execute:
             return [tail_of(execute, stream, version, snapshots) for stream, version in after.items()]

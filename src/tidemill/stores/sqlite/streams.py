@@ -6,7 +6,7 @@ The records of one commit are one row: they are written together and read togeth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -33,6 +33,9 @@ from tidemill.stores.statements import statements
 
 LOG = logging.getLogger(__name__)
 
+LOOKED_AT_MAX = 10_000
+"""Streams whose versions are remembered."""
+
 SQL = statements("sqlite")
 _STREAM, _VERSION, _ADD_STREAM = SQL["stream"], SQL["version"], SQL["add_stream"]
 _ADVANCE, _ADVANCE_HELD = SQL["advance"], SQL["advance_held"]
@@ -52,6 +55,31 @@ class Streams:
         self._jobs = jobs
         self.statements = Statements()
         self.ids: dict[Stream, int] = {}
+        self._looked_at: dict[Stream, int] = {}
+        """Versions that were read lately, good for as long as this process writes nothing to them, and others nothing
+        at all: a look at a counter is enough then."""
+        self._changes: int | None = None
+        """What that counter said."""
+
+    def quiet(self, execute: Execute, after: Mapping[Stream, int], changes: int | None) -> list[Tail] | None:
+        """The tails of streams that have nothing new; None when there is something to read.
+
+        Most who ask want to know whether there is something new, and mostly there is not. `changes` is the counter of
+        what other processes wrote, None when it cannot be asked.
+        """
+        if changes is None or changes != self._changes or len(self._looked_at) > LOOKED_AT_MAX:
+            self._looked_at, self._changes = {}, changes
+        tails: list[Tail] = []
+        for stream, version in after.items():
+            found = self._looked_at.get(stream)
+            if found is None:
+                found = _version_of(execute, stream)
+                if changes is not None and found is not None:
+                    self._looked_at[stream] = found
+            if found is None or found > version:
+                return None
+            tails.append(Tail(stream=stream, version=found, after=version, records=()))
+        return tails
 
     def apply(self, tx: Transaction, commit: Commit) -> CommitResult:
         """Refuse, or write, with the statements that come along."""
@@ -81,12 +109,11 @@ class Streams:
         if records and expected is not None:
             version = expected + len(records)
             if not self._advance(tx, commit, number, version):
-                lost = self._lost(tx, commit, number)
+                lost = self._lost(tx, commit.acks + commit.holds, number)
                 return LeasesLost(keys=lost) if lost else VersionConflict(version=self._version(tx, number) or 0)
-            tx.records.append((number, version, seal(_pack(records), within(commit.stream, version))))
-            tx.append(commit.stream, expected + 1, records)
+            self._append(tx, commit.stream, number, version, records)
         else:
-            lost = self._lost(tx, commit, number)
+            lost = self._lost(tx, commit.acks + commit.holds, number)
             if lost:
                 return LeasesLost(keys=lost)
             found = self._version(tx, number)
@@ -95,13 +122,20 @@ class Streams:
                 return VersionConflict(version=version)
         return self._follow_up(tx, commit, number, version)
 
+    def _append(self, tx: Transaction, stream: Stream, number: int, version: int, records: tuple[bytes, ...]) -> None:
+        self._looked_at.pop(stream, None)
+        tx.records.append((number, version, seal(_pack(records), within(stream, version))))
+        tx.append(stream, version - len(records) + 1, records)
+
     def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
         """Raise a stream's version, if it is the expected one and the leases are held; mostly there is one of these."""
-        place = (version, number, commit.expected)
-        if len(commit.acks) == 1 and not commit.holds and commit.acks[0][1]:
-            tx.execute(_ADVANCE_HELD, (*place, number, *commit.acks[0]))
-        elif self._lost(tx, commit, number):
+        place, leases = (version, number, commit.expected), commit.acks + commit.holds
+        # The statement itself looks at the first of them. A job that nobody holds has the token 0.
+        with_first = bool(leases) and leases[0][1] != 0
+        if self._lost(tx, leases[with_first:], number):
             return False
+        if with_first:
+            tx.execute(_ADVANCE_HELD, (*place, number, *leases[0]))
         else:
             tx.execute(_ADVANCE, place)
         return bool(tx.connection.changes())
@@ -110,19 +144,17 @@ class Streams:
         row = one(tx.execute(_VERSION, (number,)))
         return None if row is None else row[0]
 
-    def _lost(self, tx: Transaction, commit: Commit, number: int) -> tuple[str, ...]:
+    def _lost(self, tx: Transaction, leases: Sequence[tuple[str, int]], number: int) -> tuple[str, ...]:
         """Leases that are not held any more, each named once."""
-        if not commit.acks and not commit.holds:
-            return ()
         lost: dict[str, None] = {}
-        for key, token in commit.acks + commit.holds:
+        for key, token in leases:
             found = tx.execute(_TOKEN, (number, key)).fetchall()
             if not token or not found or found[0][0] != token:
                 lost[key] = None
         return tuple(lost)
 
     def _write_first(self, tx: Transaction, commit: Commit) -> Committed | None:
-        """A commit that means to be a stream's first: most are, so it is tried before anybody looks. None if it is not."""
+        """A commit that means to be a stream's first: that is tried before anybody looks. None if it is not."""
         stream, records = commit.stream, commit.records
         if commit.expected != 0 or not records or commit.acks or commit.holds:
             return None
@@ -131,8 +163,7 @@ class Streams:
         if not tx.connection.changes():
             return None
         tx.learned[stream] = number
-        tx.records.append((number, version, seal(_pack(records), within(stream, version))))
-        tx.append(stream, 1, records)
+        self._append(tx, stream, number, version, records)
         return self._follow_up(tx, commit, number, version, put_row=add_row)
 
     def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
@@ -177,6 +208,7 @@ class Streams:
             for name in ("forget_records", "forget_snapshot", "forget_jobs", "forget_stream"):
                 tx.execute(SQL[name], (number,))
         self.ids.pop(stream, None)
+        self._looked_at.pop(stream, None)
         tx.learned.pop(stream, None)
         tx.rings.add(CAPS)
         for row in rows:
@@ -184,16 +216,14 @@ class Streams:
         return True
 
 
-def quiet_tail(execute: Execute, stream: Stream, after: int) -> Tail | None:
-    """The tail of a stream that has nothing new, by a single look; None when there is something to read."""
+def _version_of(execute: Execute, stream: Stream) -> int | None:
+    """A stream's version, by a single look; None when it cannot be read like that."""
     try:
         found = execute(_STREAM, (stream.kind, stream.tenant, stream.key)).fetchall()
     except apsw.CorruptError:
         return None
     version = found[0][1] if found else 0
-    if not isinstance(version, int) or version > after:
-        return None
-    return Tail(stream=stream, version=version, after=after, records=())
+    return version if isinstance(version, int) else None
 
 
 def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Tail:

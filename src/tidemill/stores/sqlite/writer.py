@@ -30,6 +30,7 @@ from tidemill.stores.statements import statements
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
 _ADD_TERM, _REMOVE_TERM = SQL["add_term"], SQL["remove_term"]
+_CHANGES = "PRAGMA data_version"
 
 STREAMS, PLACES, TOKENS = range(3)
 """The counters, in the order of their columns."""
@@ -192,19 +193,25 @@ class Writer:
         self._connection.close()
 
     def others_wrote(self) -> bool:
-        """Whether another connection has changed the file since this was last asked.
+        """Whether another connection has changed the file since this was last asked; while it is at work, nobody knows.
 
-        SQLite counts what others did for each connection, and here is the one by which this process writes. While it
-        is at work it cannot be asked.
+        SQLite counts what others did for each connection, and here is the one by which this process writes.
         """
-        if self._active or self._closed:
-            return False
         try:
-            ((changes,),) = self._execute("PRAGMA data_version").fetchall()
+            changes = self.changes()
         except apsw.Error:
             return True
+        if changes is None:
+            return False
         seen, self._seen = self._seen, changes
-        return bool(seen != changes)
+        return seen != changes
+
+    def changes(self) -> int | None:
+        """A number that differs once another connection has changed the file; None while this one is at work."""
+        if self._active or self._closed:
+            return None
+        found: int = self._execute(_CHANGES).fetchall()[0][0]
+        return found
 
     def _start(self, waited_ms: float = 0.0) -> None:
         # Whoever has gone away meanwhile wants nothing any more: a claim for nobody would lock jobs up.
