@@ -21,7 +21,7 @@ from tidemill.errors import DiskFull, TidemillError, Unavailable, rejected
 APPLICATION_ID = 0x54494445
 """What marks a file as a store of Tidemill ("TIDE")."""
 MAGIC = b"SQLite format 3\0"
-CACHED_STATEMENTS = 512
+CACHED_STATEMENTS = 128
 """As many as apsw allows. It keeps them in a ring that every execution moves on by one, so what is needed once in a
 transaction (its beginning and end, the counters) falls out in between when the ring is shorter than a transaction."""
 CACHE_KIB = 16_384
