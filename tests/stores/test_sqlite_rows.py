@@ -47,6 +47,7 @@ async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.
 
 async def test_terms_that_share_a_number_do_not_share_rows(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "number_of", lambda tenant, kind, term: 7)
+    monkeypatch.setattr(rows, "numbers_of", rows.numbers_of.__wrapped__)
     written = (row("a", 1, "red"), row("b", 2, "blue"))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
     assert [found.key for found in (await store.find("acme", "run", ["red"])).rows] == ["a"]

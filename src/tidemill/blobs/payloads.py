@@ -36,7 +36,7 @@ def encode_value(value: Any) -> bytes:
         raise NotJson(f"the value is not JSON: {error}") from None
     if b"null" in text:
         _refuse_nan(value, "", 0)
-    if text.count(b"[") + text.count(b"{") > DEPTH_MAX:
+    if len(text) > DEPTH_MAX and text.count(b"[") + text.count(b"{") > DEPTH_MAX:
         _refuse_deep(value)
     return text
 

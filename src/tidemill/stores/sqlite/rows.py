@@ -8,7 +8,7 @@ has is read from the row itself, so two terms that shared a number could cost ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -50,56 +50,56 @@ def number_of(tenant: str, kind: str, term: str | None) -> int:
     return int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True)
 
 
+@lru_cache(maxsize=8_192)
+def numbers_of(tenant: str, kind: str, packed: bytes) -> tuple[int, ...]:
+    """Along which terms a row stands that has these; what is left of a damaged one is passed over by whoever looks."""
+    try:
+        terms = _terms(packed)
+    except (TypeError, ValueError):
+        return ()
+    return tuple(dict.fromkeys(number_of(tenant, kind, term) for term in (None, *terms)))
+
+
 def add_row(tx: Transaction, tenant: str, row: Row) -> None:
     """Write a row that is most likely not there yet; if it is, it is replaced."""
     if not row.deleted:
-        terms = _pack(row.terms)
-        body = seal(row.body, _place(tenant, row.kind, row.key, row.sort, terms))
-        tx.execute(_ADD_ROW, (tenant, row.kind, row.key, row.sort, terms, body))
+        kind, key, sort, terms = row.kind, row.key, row.sort, _pack(row.terms)
+        body = seal(row.body, _place(tenant, kind, key, sort, terms))
+        tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, body))
         if tx.connection.changes():
-            for place in _places(tenant, row.kind, row.key, row.sort, row.terms):
-                tx.places[place] = True
+            for number in numbers_of(tenant, kind, terms):
+                tx.places[number, sort, key] = True
             return
     write_row(tx, tenant, row)
 
 
 def write_row(tx: Transaction, tenant: str, row: Row) -> None:
     """Replace or remove a row, touching only the terms along which it moves."""
-    execute = tx.execute
-    old = one(execute(_ROW, (tenant, row.kind, row.key)))
+    kind, key, sort = row.kind, row.key, row.sort
+    old = one(tx.execute(_ROW, (tenant, kind, key)))
     terms = b"" if row.deleted else _pack(row.terms)
-    if old is not None and not row.deleted and old[0] == row.sort and old[1] == terms:
-        body = seal(row.body, _place(tenant, row.kind, row.key, row.sort, terms))
-        execute(_SET_BODY, (body, tenant, row.kind, row.key))
+    body = seal(row.body, _place(tenant, kind, key, sort, terms))
+    sort_before, terms_before = old or (None, b"")
+    if old is not None and not row.deleted and sort_before == sort and terms_before == terms:
+        tx.execute(_SET_BODY, (body, tenant, kind, key))
         return
-    before = set() if old is None else _places_before(tenant, row.kind, row.key, *old)
-    after = set() if row.deleted else _places(tenant, row.kind, row.key, row.sort, row.terms)
-    for place in before - after:
-        tx.places[place] = False
-    for place in after - before:
-        tx.places[place] = True
+    before = () if old is None else numbers_of(tenant, kind, terms_before)
+    after = () if row.deleted else numbers_of(tenant, kind, terms)
+    for number in before:
+        if sort_before != sort or number not in after:
+            tx.places[number, sort_before, key] = False
+    for number in after:
+        if sort_before != sort or number not in before:
+            tx.places[number, sort, key] = True
     if row.deleted:
-        execute(SQL["remove_row"], (tenant, row.kind, row.key))
+        tx.execute(SQL["remove_row"], (tenant, kind, key))
     else:
-        body = seal(row.body, _place(tenant, row.kind, row.key, row.sort, terms))
-        execute(_SET_ROW, (tenant, row.kind, row.key, row.sort, terms, body))
+        tx.execute(_SET_ROW, (tenant, kind, key, sort, terms, body))
 
 
 def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
     """What a row's checksum covers beside its body."""
     return f"{tenant}\0{kind}\0{key}\0{sort}\0".encode() + terms
-
-
-def _places_before(tenant: str, kind: str, key: str, sort: int, packed: bytes) -> set[tuple[int, int, str]]:
-    """Where a row stood; what is left of a damaged one is passed over by whoever looks for it."""
-    try:
-        return _places(tenant, kind, key, sort, _terms(packed))
-    except (TypeError, ValueError):
-        return set()
-
-
-def _places(tenant: str, kind: str, key: str, sort: int, terms: Iterable[str]) -> set[tuple[int, int, str]]:
-    return {(number_of(tenant, kind, term), sort, key) for term in (None, *terms)}
 
 
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
