@@ -188,11 +188,10 @@ def timeless(state: State) -> bytes:
     state.started_ms = state.ended_ms = None
     state.letters = {key: msgspec.structs.replace(letter, at_ms=0) for key, letter in state.letters.items()}
     for cell in state.cells.values():
-        items = cell.map
-        activations: list[Activation] = [
-            cell,
-            *([items.edit(index) for index in items.at] if items is not None else []),
-        ]
+        activations: list[Activation] = [cell]
+        if cell.map is not None:
+            cell.map.at = {index: cell.map.edit(index) for index, _ in list(cell.map.known())}
+            activations += cell.map.at.values()  # type: ignore[arg-type]
         for activation in activations:
             activation.since_ms = 0
             if activation.wait is not None:

@@ -235,7 +235,7 @@ def run_forked(state: State, event: RunForked) -> None:
         if cell.map is not None:
             items = cell.map
             items.at = {index: item.__copy__() for index, item in items.known()}  # type: ignore[attr-defined]
-            for index in items.at:
+            for index in list(items.at):
                 _detach(state, cell, items.edit(index))
                 items.settle(index)
 

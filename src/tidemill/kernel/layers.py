@@ -12,11 +12,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Layer(dict[K, V]):
-    """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used.
+GONE: Any = object()
+"""What a layer has in the place of an entry that was taken out."""
 
-    Nothing can be deleted: what is gone is written as a false value.
-    """
+
+class Layer(dict[K, V]):
+    """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used."""
 
     __slots__ = ("behind",)
 
@@ -26,17 +27,31 @@ class Layer(dict[K, V]):
     def get(self, key: K, default: Any = None) -> Any:
         """The own value, else the base's."""
         own = dict.get(self, key)
-        return own if own is not None else self.behind.get(key, default)
+        if own is None:
+            return self.behind.get(key, default)
+        return default if own is GONE else own
+
+
+def take_out(mapping: dict[K, V], key: K) -> None:
+    """Remove an entry, also one that is behind a layer."""
+    if type(mapping) is Layer:
+        mapping[key] = GONE
+    else:
+        mapping.pop(key, None)
 
 
 def everything(mapping: dict[K, V]) -> dict[K, V]:
     """All entries of a dict, those behind a layer included."""
-    return {**mapping.behind, **mapping} if type(mapping) is Layer else mapping
+    return _with(mapping, dict(mapping.behind)) if type(mapping) is Layer else mapping
 
 
 def merged(layer: dict[K, V]) -> dict[K, V]:
     """A layer's changes written into what is behind it."""
-    if type(layer) is not Layer:
-        return layer
-    layer.behind.update(layer)
-    return layer.behind
+    return _with(layer, layer.behind) if type(layer) is Layer else layer
+
+
+def _with(layer: dict[K, V], base: dict[K, V]) -> dict[K, V]:
+    base.update(layer)
+    for key in [key for key, value in layer.items() if value is GONE]:
+        del base[key]
+    return base

@@ -24,7 +24,7 @@ MAGIC = b"SQLite format 3\0"
 CACHED_STATEMENTS = 128
 """As many as apsw allows. It keeps them in a ring that every execution moves on by one, so what is needed once in a
 transaction (its beginning and end, the counters) falls out in between when the ring is shorter than a transaction."""
-CACHE_KIB = 16_384
+CACHE_KIB = 8_192
 BUSY_MS = 10_000
 PRESENCE_MS = 1_000.0
 """How often a writer looks whether its file is still there."""

@@ -33,7 +33,7 @@ from tidemill.stores.statements import statements
 
 LOG = logging.getLogger(__name__)
 
-LOOKED_AT_MAX = 10_000
+LOOKED_AT_MAX = 1_000
 """Streams whose versions are remembered."""
 
 SQL = statements("sqlite")

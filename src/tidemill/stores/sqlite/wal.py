@@ -11,11 +11,11 @@ import apsw
 
 from tidemill.stores.sqlite.file import connect
 
-PAGES_DUE = 2_000
+PAGES_DUE = 3_500
 """Pages in the log (of 4 KiB) from which on it is moved; SQLite begins it anew when all of it is."""
 PAGES_PRESSING = 16_000
 """Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
-PREPARED_BYTES = 3_000 * (4_096 + 24)
+PREPARED_BYTES = 4_000 * (4_096 + 24)
 """How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
 PREPARED_AT_ONCE = 32 * 1024
 """How much of it is written by one call. Linux keeps what came by one call in large pieces, and looks at a whole piece
