@@ -50,7 +50,7 @@ def number_of(tenant: str, kind: str, term: str | None) -> int:
     return int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True)
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=512)
 def numbers_of(tenant: str, kind: str, packed: bytes) -> tuple[int, ...]:
     """Along which terms a row stands that has these; what is left of a damaged one is passed over by whoever looks."""
     try:
