@@ -340,7 +340,7 @@ class Attempt:
         return self._result(self._done(await self._store(text), len(text)), route)
 
     def _done(self, output: Payload, size: int) -> Done:
-        return Done(output=output, size=size, within=self._within)
+        return Done(output, size, self._within)
 
     def _keep(self, text: bytes, then: Callable[[Payload], Result]) -> Coming:
         """Go on with a text as the log keeps it."""

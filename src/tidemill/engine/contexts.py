@@ -55,14 +55,14 @@ def context_of(
     """What an attempt at an activation is given."""
     inputs = state.inputs
     context = NodeContext(
-        run_id=run_id,
-        node=task.node,
-        visit=task.visit,
-        index=task.index,
-        attempt=attempt_of(act),
-        config=config,
-        upstream=Upstream(workflow, state, node, fetched),
-        deadline_ms=state.deadline_ms,
+        run_id,
+        task.node,
+        task.visit,
+        task.index,
+        attempt_of(act),
+        config,
+        Upstream(workflow, state, node, fetched),
+        state.deadline_ms,
         checkpoint=checkpoint,
         read=read,
         given=lambda: decode_value(text_of(inputs, fetched)),

@@ -256,21 +256,24 @@ class Turns:
             # Nothing follows, as far as this process knows. It is only true if nobody else has moved the run on.
             plan.commit = Commit(stream=stream, expected=state.seq) if asks else None
             return plan
+        records, snapshot = encode_events(decision.events), self._snapshot(entry)
+        jobs = tuple([_job(put, decision.after.seq) for put in work.put])
+        keep = self.taker.keeping.chosen(stream, work.put, len(acks)) if jobs and self.taker else ()
         plan.commit = Commit(
-            stream=stream,
-            expected=state.seq,
-            records=encode_events(decision.events),
-            snapshot=self._snapshot(entry),
-            acks=acks,
-            holds=holds,
-            drop=work.drop,
-            withdraw=work.withdraw,
-            jobs=tuple([_job(put, decision.after.seq) for put in work.put]),
-            keep=self.taker.keeping.chosen(stream, work.put, len(acks)) if work.put and self.taker else (),
-            keep_lease_ms=self._lease_ms,
-            keep_owner=self._owner,
-            rows=self._rows(plan) if decision.events else (),
-            statements=statements_of(asks, decision.events),
+            stream,
+            state.seq,
+            records,
+            snapshot,
+            acks,
+            holds,
+            work.drop,
+            work.withdraw,
+            jobs,
+            keep,
+            self._lease_ms,
+            self._owner,
+            self._rows(plan) if records else (),
+            statements_of(asks, decision.events),
         )
         return plan
 
@@ -335,11 +338,5 @@ class Turns:
 
 def _job(put: Put, seq: int) -> Job:
     task = put.task
-    return Job(
-        key=put.key,
-        queue=put.queue,
-        body=_encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt)),
-        ready_at_ms=put.ready_at_ms,
-        priority=put.priority,
-        caps=put.caps,
-    )
+    body = _encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt))
+    return Job(put.key, put.queue, body, put.ready_at_ms, put.priority, put.caps)

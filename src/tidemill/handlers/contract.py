@@ -186,7 +186,7 @@ class Mute:
         return []
 
 
-class NodeContext(msgspec.Struct, kw_only=True):
+class NodeContext(msgspec.Struct):
     """What one attempt is given."""
 
     run_id: str

@@ -48,14 +48,9 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
     called = result.called and phase == "call"
     if called:
         begin(pen, result, result.worker)
-    facts = Facts(
-        token=result.token,
-        worker=result.worker,
-        duration_ms=result.duration_ms,
-        waited_ms=result.waited_ms,
-        cause=pen.state.seq if called else 0,
-        reads=result.outcome.reads if isinstance(result.outcome, Failed) else (),
-    )
+    cause = pen.state.seq if called else 0
+    reads = result.outcome.reads if isinstance(result.outcome, Failed) else ()
+    facts = Facts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
     match result.outcome:
         case Done() as done:
             _done(pen, node, result, done, facts)

@@ -82,7 +82,7 @@ class ToActivation(Command, frozen=True, kw_only=True):
     """Of an attempt that has asked `when`: why it lets the visit happen."""
 
 
-class Done(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Done(msgspec.Struct, frozen=True, gc=False):
     """The handler returned a value."""
 
     output: Payload

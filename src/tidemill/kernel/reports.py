@@ -11,7 +11,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.pen import Pen
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Facts(msgspec.Struct, frozen=True, gc=False):
     """What the event of an ended attempt repeats from the command that reported it."""
 
     token: int = 0

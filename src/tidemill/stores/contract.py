@@ -28,10 +28,13 @@ class Stream(NamedTuple):
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Base of the frozen, keyword-only values below."""
+    """Base of the frozen values below.
+
+    Those that are made for every step of a run can be made by position: a keyword costs several times as much.
+    """
 
 
-class Job(Value, frozen=True, kw_only=True):
+class Job(Value, frozen=True):
     """A unit of work of a stream. `key` is unique within the stream; inserting an existing key does nothing."""
 
     key: str
@@ -47,7 +50,7 @@ class Job(Value, frozen=True, kw_only=True):
     tenants and queues: the cap of a tenant names the tenant."""
 
 
-class Lease(Value, frozen=True, kw_only=True):
+class Lease(Value, frozen=True):
     """A job in somebody's hands."""
 
     stream: Stream
@@ -97,7 +100,7 @@ class Statement(Value, frozen=True, kw_only=True):
     """What `rehearse` said; if it comes out otherwise, nothing is written."""
 
 
-class Commit(Value, frozen=True, kw_only=True):
+class Commit(Value, frozen=True):
     """One all-or-nothing change to one stream. Checked and applied in this order:
 
     leases (`acks`, `holds`) → `expected` version → acks and drops and withdrawals remove jobs → `jobs` are

@@ -372,13 +372,4 @@ def _by_token(lease: Lease) -> int:
 
 
 def _lease(stream: Stream, job: Job, token: int, until: int, ready_at_ms: int) -> Lease:
-    return Lease(
-        stream=stream,
-        key=job.key,
-        token=token,
-        body=job.body,
-        queue=job.queue,
-        priority=job.priority,
-        expires_at_ms=until,
-        ready_at_ms=ready_at_ms,
-    )
+    return Lease(stream, job.key, token, job.body, job.queue, job.priority, until, 0, ready_at_ms)
