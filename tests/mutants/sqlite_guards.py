@@ -11,6 +11,46 @@ RELAY = ALONE + "test_sqlite_relay.py::"
 
 SQLITE: tuple[Guard, ...] = (
     Guard(
+        name="sqlite-own-news-are-seen",
+        why="Whoever looks for news of a run would not see what this very process has written.",
+        file=PLACE + "streams.py",
+        snippet="        self._looked_at.pop(stream, None)\n        tx.records.append",
+        sabotage="        tx.records.append",
+        test=ALONE + "test_sqlite_views.py::test_news_of_a_stream_that_was_quiet_is_seen_at_once",
+    ),
+    Guard(
+        name="sqlite-news-of-others-are-seen",
+        why="Whoever looks for news of a run would not see what another process has written.",
+        file=PLACE + "streams.py",
+        snippet="if changes is None or changes != self._changes or",
+        sabotage="if changes is None or",
+        test=ALONE + "test_sqlite_views.py::test_news_of_a_stream_that_was_quiet_is_seen_at_once",
+    ),
+    Guard(
+        name="sqlite-forgotten-is-not-remembered",
+        why="A run that was retired would still seem to be there.",
+        file=PLACE + "streams.py",
+        snippet="        self._looked_at.pop(stream, None)\n        tx.learned.pop",
+        sabotage="        tx.learned.pop",
+        test=ALONE + "test_sqlite_views.py::test_news_of_a_stream_that_was_quiet_is_seen_at_once",
+    ),
+    Guard(
+        name="sqlite-first-commits-collide",
+        why="Of two processes that start a run under the same key, both would be told that theirs has begun.",
+        file=PLACE + "streams.py",
+        snippet="        if not tx.connection.changes():\n            return None\n",
+        sabotage="",
+        test=ALONE + "test_sqlite.py::TestSqliteStore::test_only_one_of_two_first_commits_counts",
+    ),
+    Guard(
+        name="sqlite-nobody-holds-token-0",
+        why="A job that nobody holds could be settled by whoever has no lease.",
+        file=PLACE + "streams.py",
+        snippet="with_first = bool(leases) and leases[0][1] != 0",
+        sabotage="with_first = bool(leases)",
+        test=ALONE + "test_sqlite.py::TestSqliteStore::test_no_token_fits_a_job_that_nobody_holds",
+    ),
+    Guard(
         name="sqlite-sync-before-answer",
         why="A power cut would take away what was acknowledged.",
         file=PLACE + "writer.py",

@@ -66,3 +66,54 @@ async def test_a_stream_that_another_process_changes_meanwhile_is_not_damaged(
     (later,) = await store.load({RUN: 0}, snapshots=False)
     assert (later.damage, later.version) == ("", {MORE: 4, SHORTER: 3, None: 0}[commit])
     await store.close()
+
+
+async def test_news_of_a_stream_that_was_quiet_is_seen_at_once(tmp_path: Path) -> None:
+    """While nobody writes, its version is known by heart; whoever writes to it, here or elsewhere, ends that."""
+    path = tmp_path / "tidemill.db"
+    store, other = SqliteStore(path), SqliteStore(path)
+    await store.open()
+    await other.open()
+    await store.commit([Commit(stream=RUN, expected=0, records=(b"1",))])
+    looks = counted(store)
+
+    async def version(known: int) -> int:
+        """What is seen by whoever knows so much, asked three times."""
+        seen = {(await store.load({RUN: known}))[0].version for _ in range(3)}
+        assert len(seen) == 1
+        return seen.pop()
+
+    assert await version(1) == 1
+    assert looks() == 1, "the file was asked once, not three times"
+    await store.commit([Commit(stream=RUN, expected=1, records=(b"2",))])
+    assert await version(1) == 2
+    assert await version(2) == 2
+    await other.commit([Commit(stream=RUN, expected=2, records=(b"3",))])
+    assert await version(2) == 3
+    assert await version(3) == 3
+    await store.forget(RUN)
+    assert await version(3) == 0
+    await other.commit([Commit(stream=RUN, expected=0, records=(b"anew",))])
+    assert await version(0) == 1
+    await other.forget(RUN)
+    assert await version(1) == 0
+    await other.close()
+    await store.close()
+
+
+def counted(store: SqliteStore) -> Callable[[], int]:
+    """How often a stream has been looked for in the file, since this was last asked."""
+    read, looks = store._read, list[str]()
+
+    def watched(statement: str, *values: Any) -> Any:
+        looks.extend([statement] if "FROM streams" in statement else [])
+        return read(statement, *values)
+
+    store._read = watched  # type: ignore[assignment]
+
+    def told() -> int:
+        count = len(looks)
+        looks.clear()
+        return count
+
+    return told
