@@ -132,3 +132,11 @@ def test_a_draft_fills_a_shelf_in_front_of_the_state_it_was_drawn_from() -> None
     at_once = many(SHELF)
     complete(at_once, *range(SHELF))
     assert merged(drawn.at) == at_once.at
+
+
+def test_an_item_that_was_just_put_on_a_shelf_can_be_written() -> None:
+    drawn = msgspec.structs.replace(many(SHELF), at=Layer({}))
+    complete(drawn, *range(SHELF))
+    drawn.edit(0).discarded = 1
+    assert drawn.get(0) == msgspec.structs.replace(done(0), discarded=1)
+    assert drawn.get(1) == done(1)

@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from tidemill.errors import Rejected
+from tidemill.stores.contract import Commit, Snapshot, Stream
 from tidemill.stores.migrate import Migration, migrations, pending
 from tidemill.stores.sqlite.file import connect
 from tidemill.stores.sqlite.schema import look, migrate, newest_known, steps
@@ -131,3 +132,19 @@ def test_every_statement_is_one_that_the_schema_knows(tmp_path: Path) -> None:
         except apsw.Error as error:
             raise AssertionError(f"{name}: {error}") from error
     connection.close()
+
+
+async def test_snapshots_in_an_earlier_form_are_dropped(tmp_path: Path) -> None:
+    """A reader of this version would take them for another form; the records say the same."""
+    path, stream = tmp_path / "a.db", Stream("acme", "run", "r")
+    store = SqliteStore(path)
+    await store.open()
+    await store.commit([Commit(stream=stream, expected=0, records=(b"1",), snapshot=Snapshot(version=1, body=b"old"))])
+    await store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA user_version = 2; DELETE FROM migrations WHERE number > 2")
+    connection.close()
+    await store.open()
+    (tail,) = await store.load({stream: 0})
+    assert (tail.version, tail.records, tail.snapshot) == (1, (b"1",), None)
+    await store.close()

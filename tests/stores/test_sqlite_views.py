@@ -101,6 +101,20 @@ async def test_news_of_a_stream_that_was_quiet_is_seen_at_once(tmp_path: Path) -
     await store.close()
 
 
+async def test_a_store_that_is_opened_again_has_forgotten_what_it_knew(tmp_path: Path) -> None:
+    """SQLite counts what others write for each connection, from the same number on."""
+    path = tmp_path / "tidemill.db"
+    store = SqliteStore(path)
+    await store.open()
+    await store.commit([Commit(stream=RUN, expected=0, records=(b"1",))])
+    await store.load({RUN: 1})
+    await store.close()
+    await elsewhere(path, Commit(stream=RUN, expected=1, records=(b"2",)))
+    await store.open()
+    assert (await store.load({RUN: 1}))[0].records == (b"2",)
+    await store.close()
+
+
 def counted(store: SqliteStore) -> Callable[[], int]:
     """How often a stream has been looked for in the file, since this was last asked."""
     read, looks = store._read, list[str]()

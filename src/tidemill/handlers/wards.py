@@ -27,6 +27,8 @@ WARDEN = os.path.abspath(warden.__file__)
 STREAMS = {1: "stdout", 2: "stderr"}
 PIECE_BYTES = 65_536
 """So much is read at a time, and a line that is longer is heard in pieces."""
+TURNS = 3
+"""Turns of the loop that output lies at least: what was sent before it is read in the first and heard in the second."""
 PIECES_MAX = 4
 """So many are heard before others have their turn."""
 ENDING_MS = 8_000
@@ -207,10 +209,13 @@ class Ward:
             self._heard(fd)
             return
         self._loop.remove_reader(fd)
-        self._loop.call_later(self._wait_ms / 1_000, self._heard_late, fd)
+        self._loop.call_later(self._wait_ms / 1_000, self._heard_late, fd, TURNS)
 
-    def _heard_late(self, fd: int) -> None:
-        if fd in self._pipes:
+    def _heard_late(self, fd: int, turns: int) -> None:
+        """A loop that is short of time may have had no turn in the meantime, so turns are counted too."""
+        if turns:
+            self._loop.call_soon(self._heard_late, fd, turns - 1)
+        elif fd in self._pipes:
             self._loop.add_reader(fd, self._audible, fd)
             self._heard(fd)
 

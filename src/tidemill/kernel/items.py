@@ -76,7 +76,7 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
     def edit(self, index: int) -> Activation:
         """Give an item to write; the map must be the caller's own."""
         own: Activation | bytes | None = dict.get(self.at, index)
-        if own is None or isinstance(own, bytes):
+        if not isinstance(own, Activation):
             own = (self.get(index) or QUEUED_ITEM).__copy__()  # type: ignore[attr-defined]
             self.at[index] = own
         return own  # type: ignore[return-value]

@@ -302,7 +302,11 @@ _DECODER = msgspec.msgpack.Decoder(State)
 
 
 def encode_state(state: State) -> bytes:
-    """A snapshot: folding it equals folding the log from the start."""
+    """A snapshot: folding it equals folding the log from the start.
+
+    Its form has no number of its own. Where it changes, a migration of the stores drops those that are there, and keeps
+    processes of earlier versions away; a test notices.
+    """
     return _ENCODER.encode(state)
 
 

@@ -136,7 +136,7 @@ class SqliteStore:
         await self._checkpoints.close()
         self._reader.close()
         self._aside.close()
-        self._streams.ids.clear()
+        self._streams.forget_all()
 
     def now_ms(self) -> int:
         return self._clock()

@@ -61,6 +61,10 @@ class Streams:
         self._changes: int | None = None
         """What that counter said."""
 
+    def forget_all(self) -> None:
+        """Know nothing any more: the store is closed, and what others do from now on is counted anew."""
+        self.ids, self._looked_at, self._changes = {}, {}, None
+
     def quiet(self, execute: Execute, after: Mapping[Stream, int], changes: int | None) -> list[Tail] | None:
         """The tails of streams that have nothing new; None when there is something to read.
 
