@@ -229,6 +229,9 @@ class Ward:
                 self._close(fd)
                 return
             self._hear(self._pipes[fd], data)
+            if len(data) < PIECE_BYTES and self._wait_ms:
+                # The pipe was empty: what has come meanwhile may be younger than something that was sent.
+                return
 
     def _told(self) -> None:
         """The warden reports, or is gone."""
