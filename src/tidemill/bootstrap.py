@@ -46,7 +46,10 @@ from tidemill.settings import database_variables, egress_here, mail_server_here,
 if TYPE_CHECKING:
     from tidemill.blobs.archives import Archive
     from tidemill.blobs.contract import Blobs
+    from tidemill.blobs.directory import DirectoryBlobs
+    from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
+    from tidemill.engine.lodging import Lodging
     from tidemill.expressions.processes import Processes
     from tidemill.stores.contract import Store
     from tidemill.stores.migrate import Step
@@ -167,6 +170,8 @@ class Shelf(NamedTuple):
 
     store: Store
     blobs: Blobs
+    lodging: Lodging | None = None
+    """Which of them belong together, where they could be mixed up."""
 
 
 _NAMED: dict[str, Shelf] = {}
@@ -238,15 +243,18 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
     if options:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
+    from tidemill.ambient import RealAmbient
     from tidemill.blobs.database import DatabaseBlobs
+    from tidemill.engine.lodging import Lodging
     from tidemill.stores.sqlite.file import connect, meaning
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
-    return Shelf(store, DatabaseBlobs(store.path, connect, meaning) if blobs is None else blobs_at(blobs))
+    inside, outside = DatabaseBlobs(store.path, connect, meaning), blobs_at(blobs) if blobs is not None else None
+    return Shelf(store, outside or inside, Lodging(store, store.path, inside, outside, RealAmbient()))
 
 
-def blobs_at(url: str) -> Blobs:
+def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:
     """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.places import place_of
@@ -276,8 +284,12 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
     from tidemill.blobs.places import place_of
     from tidemill.blobs.s3 import open_bucket
 
-    place = place_of(location) if "://" in location else Path(location)
-    return DirectoryArchive(place) if isinstance(place, Path) else S3Archive(open_bucket(place))
+    try:
+        place = place_of(location) if "://" in location else Path(location)
+    except Rejected as refusal:
+        hint = f"{refusal.problems[0].hint}; a folder may be written as it is"
+        raise rejected("archive_unknown", f"{location!r} is no place for an archive", hint=hint) from None
+    return DirectoryArchive(place, named=True) if isinstance(place, Path) else S3Archive(open_bucket(place))
 
 
 def _file_of(url: str) -> Path:
@@ -345,6 +357,8 @@ def engine_at(
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
+        # Whoever is taken for dead has lost its work, and not before.
+        lease_ms=dead_after_ms,
         host=host,
         pid=pid,
         version=version("tidemill") if work else "",
@@ -361,6 +375,7 @@ def engine_at(
         isolation=processes,
         secrets=secrets_here(),
         in_vain=types.in_vain,
+        lodging=shelf.lodging,
     )
 
 

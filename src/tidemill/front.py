@@ -23,6 +23,7 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.logs import LogLine
 from tidemill.engine.loops import EngineBroken, run_until
 from tidemill.engine.views import RunView
+from tidemill.errors import Rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.functions import Function, by_name
 from tidemill.kernel.document import format_of, read_document
@@ -55,8 +56,9 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
     own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
     nodes run at a time, of all queues unless `queues` names some, and of all runs unless `only` names one: then of
-    that one and its children. Runs that ended `retention_days` ago, or when their workflow says, go to the
-    `archive`: a folder, or `s3://bucket/prefix`. Close it, or use it in a `with`.
+    that one and its children, and whoever waits for it is told when the store gives out no more work. Runs that ended
+    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`. Close it,
+    or use it in a `with`.
     """
     engine = engine_at(
         url,
@@ -70,6 +72,8 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
         retention_days=retention_days,
     )
     front = Tidemill(engine)
+    if only and engine.worker is not None:
+        engine.worker.refusals.give_up = front._give_up
     try:
         front._wait(front._engine.open())
     except BaseException:
@@ -148,6 +152,7 @@ class Tidemill:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._broken = False
+        self._refusal: Rejected | None = None
         self._asked: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="tidemill-loop", daemon=True)
         self._thread.start()
@@ -250,7 +255,7 @@ class Tidemill:
         try:
             return future.result()
         except CancelledError:
-            raise EngineBroken from None
+            raise self._refusal or EngineBroken() from None
         except BaseException:
             future.cancel()
             raise
@@ -267,6 +272,13 @@ class Tidemill:
         """A task that waits for nothing was cancelled: whoever did that did it to the engine's own tasks too."""
         if not self._closed:
             self._broken = True
+            for future in tuple(self._asked):
+                future.cancel()
+
+    def _give_up(self, refusal: Rejected) -> None:
+        """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
+        if self._engine.worker is not None and not self._engine.worker.hands:
+            self._refusal = refusal
             for future in tuple(self._asked):
                 future.cancel()
 

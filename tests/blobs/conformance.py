@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, digest_of
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, Outside, digest_of
 from tidemill.errors import Unavailable
 
 TENANT = "acme"
@@ -61,7 +61,31 @@ def killed_after(lines: int, program: str, *arguments: str) -> list[str]:
 
 
 class BlobLaws:
-    """Every back end has a fixture `blobs` that gives an open and empty one."""
+    """Every back end has a fixture `blobs` that gives an open and empty one, and says how one is damaged."""
+
+    async def spoil(self, blobs: Any, digest: str, body: bytes) -> None:
+        """Put other bytes where those of a blob are, behind its back."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("retired", [False, True], ids=["active", "grace"])
+    @pytest.mark.parametrize("streamed", [False, True], ids=["bytes", "stream"])
+    @pytest.mark.parametrize("other", [b"", b"x" * 5], ids=["cut", "changed"])
+    async def test_putting_mends_what_is_damaged(
+        self, blobs: Blobs, other: bytes, streamed: bool, retired: bool
+    ) -> None:
+        digest = await blobs.put(TENANT, b"whole")
+        await self.spoil(blobs, digest, other)
+        with pytest.raises(Unavailable):
+            await blobs.get(TENANT, digest)
+        if retired:
+            await blobs.retire(TENANT, digest)
+        if streamed:
+            await blobs.put_stream(TENANT, in_chunks(b"whole"))
+        else:
+            await blobs.put(TENANT, b"whole")
+        assert await blobs.get(TENANT, digest) == b"whole"
+        info = await seen(blobs, digest)
+        assert (info.size, info.state) == (5, "active")
 
     @pytest.mark.parametrize("body", BODIES, ids=len)
     async def test_what_was_put_can_be_got(self, blobs: Blobs, body: bytes) -> None:
@@ -161,10 +185,11 @@ class BlobLaws:
     async def test_what_is_restored_is_active_from_now_on(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"back")
         await blobs.retire(TENANT, digest)
-        await blobs.restore(TENANT, digest)
-        assert [info.state for info in await everything(blobs)] == ["active"]
-        assert not await blobs.delete(TENANT, digest, before_ms=soon_ms())
+        assert await blobs.restore(TENANT, digest)
+        assert (await seen(blobs, digest)).state == "active"
+        await blobs.delete(TENANT, digest, before_ms=soon_ms())
         assert await blobs.get(TENANT, digest) == b"back"
+        assert [info.state for info in await everything(blobs)] == ["active"]
 
     @pytest.mark.parametrize("streamed", [False, True])
     async def test_putting_brings_a_blob_back_from_grace(self, blobs: Blobs, streamed: bool) -> None:
@@ -182,10 +207,10 @@ class BlobLaws:
     async def test_moving_what_is_not_there_does_nothing(self, blobs: Blobs) -> None:
         digest = digest_of(b"never put")
         await blobs.retire(TENANT, digest)
-        await blobs.restore(TENANT, digest)
+        assert not await blobs.restore(TENANT, digest)
         assert not await blobs.delete(TENANT, digest, before_ms=soon_ms())
         active = await blobs.put(TENANT, b"active")
-        await blobs.restore(TENANT, active)
+        assert not await blobs.restore(TENANT, active)
         await blobs.retire(TENANT, active)
         await blobs.retire(TENANT, active)
         assert [(info.digest, info.state) for info in await everything(blobs)] == [(active, "grace")]
@@ -261,3 +286,19 @@ class RenewalLaws:
         await self.age(blobs, digest, young_ms)
         await blobs.put(TENANT, b"often")
         assert (await seen(blobs, digest)).since_ms == young_ms
+
+
+class OutsideLaws:
+    """For places that are no part of a store."""
+
+    async def test_stores_leave_marks(self, blobs: Any) -> None:
+        place: Outside = blobs
+        assert await place.marks() == {}
+        await place.sign("one", "größe.db")
+        await place.sign("one", "größe.db")
+        await place.sign("two", "other.db")
+        assert await place.marks() == {"one": "größe.db", "two": "other.db"}
+        assert place.mark_path("two").endswith("/.stores/two")
+        assert await place.tenants() == ()
+        await blobs.put(TENANT, b"body")
+        assert await place.tenants() == (TENANT,)

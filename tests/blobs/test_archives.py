@@ -12,8 +12,9 @@ import pytest
 import pytest_asyncio
 
 from tidemill.blobs.archives import Archive, DirectoryArchive, MemoryArchive, S3Archive
+from tidemill.blobs.s3 import service_error
 from tidemill.bootstrap import archive_at
-from tidemill.errors import Unavailable
+from tidemill.errors import Unavailable, Unfit
 
 BUCKET = "archives"
 
@@ -72,6 +73,44 @@ async def test_what_is_there_is_never_replaced(archive: Archive) -> None:
     assert await archive.put("a/b", b"one")
     assert not await archive.put("a/b", b"two")
     assert await archive.get("a/b") == b"one"
+
+
+async def _pieces(*pieces: bytes | Exception) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        if isinstance(piece, Exception):
+            raise piece
+        yield piece
+
+
+async def test_a_body_may_come_and_go_bit_by_bit(archive: Archive) -> None:
+    body = os.urandom(3_000_000)
+    assert await archive.put_stream("a/b", _pieces(body[:7], body[7:2_000_000], body[2_000_000:]))
+    assert not await archive.put_stream("a/b", _pieces(b"two"))
+    chunks = await archive.stream("a/b")
+    assert chunks is not None
+    assert b"".join([chunk async for chunk in chunks]) == body == await archive.get("a/b")
+    assert await archive.stream("a/c") is None
+    assert await archive.stream("a") is None
+
+
+async def test_a_stream_that_breaks_off_is_not_stored(archive: Archive) -> None:
+    with pytest.raises(Unavailable, match="half way"):
+        await archive.put_stream("a/b", _pieces(b"half", Unavailable("half way")))
+    assert await archive.names() == []
+    assert await archive.put("a/b", b"whole")
+
+
+async def test_what_is_too_long_for_one_request_is_sent_in_parts(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.blobs.archives.AT_ONCE_BYTES_MAX", 1_000_000)
+    archive, body = bucket(s3), os.urandom(12_000_000)
+
+    async def at_once(name: str, body: bytes) -> bool:
+        raise AssertionError("it was sent at once")
+
+    monkeypatch.setattr(archive, "put", at_once)
+    assert await archive.put_stream("large", _pieces(body))
+    assert not await archive.put_stream("large", _pieces(b"two"))
+    assert await archive.get("large") == body
 
 
 async def test_names_come_in_order_and_in_pages(archive: Archive) -> None:
@@ -166,6 +205,44 @@ async def test_a_bucket_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     archive = archive_at("s3://nowhere/x?endpoint=http://127.0.0.1:9", "memory://")
     assert archive is not None
-    for ask in (archive.put("a", b""), archive.get("a"), archive.names()):
-        with pytest.raises(Unavailable, match="archive cannot be"):
+    for ask in (archive.put("a", b""), archive.put_stream("a", _pieces(b"")), archive.get("a"), archive.names()):
+        with pytest.raises(Unavailable, match=r"^the archive cannot be (read|written): nobody answers there; [^\n]*$"):
             await ask
+
+
+async def test_a_bucket_that_is_not_there_is_somebodys_mistake(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    archive = archive_at(f"s3://nobucket/x?endpoint={s3}", "memory://")
+    assert archive is not None
+    for ask in (archive.put("a", b""), archive.put_stream("a", _pieces(b"")), archive.get("a"), archive.names()):
+        with pytest.raises(Unfit, match=r"^the archive cannot be (read|written): there is no such bucket; [^\n]*$"):
+            await ask
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Generic S3 error: the credential provider\nwas not enabled",
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token: error sending request\nDebug",
+    ],
+)
+def test_that_there_are_no_credentials_is_told_in_one_line(said: str) -> None:
+    told = str(service_error("the archive cannot be read", OSError(said), "archive_unusable"))
+    assert told.startswith("the archive cannot be read: there are no credentials; set AWS_ACCESS_KEY_ID")
+    assert "\n" not in told
+
+
+async def test_a_folder_that_is_none_is_somebodys_mistake(tmp_path: Path) -> None:
+    """One that nobody named is empty until the first run leaves."""
+    (tmp_path / "file").write_text("x")
+    archive = DirectoryArchive(tmp_path / "file")
+    for ask in (archive.put("a", b""), archive.names()):
+        with pytest.raises(Unfit, match="cannot be"):
+            await ask
+    absent = tmp_path / "absent"
+    with pytest.raises(Unfit, match="No such file"):
+        await DirectoryArchive(absent, named=True).names()
+    assert await DirectoryArchive(absent).names() == []
+    assert await DirectoryArchive(absent, named=True).put("a", b"x")
+    assert await DirectoryArchive(absent, named=True).names() == ["a"]

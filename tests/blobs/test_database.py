@@ -46,6 +46,11 @@ class TestDatabaseBlobs(BlobLaws, RenewalLaws):
         look.execute("UPDATE blobs SET since_ms = ? WHERE digest = ?", (since_ms, digest))
         look.close()
 
+    async def spoil(self, blobs: DatabaseBlobs, digest: str, body: bytes) -> None:
+        look = connect(blobs._path)
+        look.execute("UPDATE blob_pieces SET body = ?", (body,))
+        look.close()
+
 
 @pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, in_chunks, killed_after
+from tests.blobs.conformance import TENANT, BlobLaws, OutsideLaws, RenewalLaws, everything, in_chunks, killed_after
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.errors import Unavailable
 
 
-class TestDirectoryBlobs(BlobLaws, RenewalLaws):
+class TestDirectoryBlobs(BlobLaws, RenewalLaws, OutsideLaws):
     @pytest.fixture
     async def blobs(self, tmp_path: Path) -> AsyncIterator[DirectoryBlobs]:
         blobs = DirectoryBlobs(tmp_path / "blobs")
@@ -28,6 +28,10 @@ class TestDirectoryBlobs(BlobLaws, RenewalLaws):
     async def age(self, blobs: DirectoryBlobs, digest: str, since_ms: int) -> None:
         (path,) = [path for path in files(blobs.root) if path.name in digest]
         os.utime(path, ns=(since_ms * 1_000_000, since_ms * 1_000_000))
+
+    async def spoil(self, blobs: DirectoryBlobs, digest: str, body: bytes) -> None:
+        (path,) = [path for path in files(blobs.root) if path.name in digest]
+        path.write_bytes(body)
 
 
 @pytest.fixture

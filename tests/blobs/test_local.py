@@ -17,6 +17,9 @@ class TestMemoryBlobs(BlobLaws, RenewalLaws):
     async def age(self, blobs: MemoryBlobs, digest: str, since_ms: int) -> None:
         blobs._states[TENANT, digest] = ("active", since_ms)
 
+    async def spoil(self, blobs: MemoryBlobs, digest: str, body: bytes) -> None:
+        blobs._held[TENANT, digest] = body
+
 
 async def test_damaged_bytes_are_not_handed_out() -> None:
     blobs = MemoryBlobs()

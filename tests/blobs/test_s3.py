@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.blobs.conformance import TENANT, BlobLaws, everything, in_chunks, soon_ms
+from tests.blobs.conformance import TENANT, BlobLaws, OutsideLaws, everything, in_chunks, soon_ms
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Bucket, S3Blobs
 from tidemill.errors import Unavailable
@@ -84,24 +85,64 @@ async def opened(service: Service, bucket: str, **options: Any) -> S3Blobs:
     return blobs
 
 
-class TestS3Blobs(BlobLaws):
+class TestS3Blobs(BlobLaws, OutsideLaws):
     @pytest.fixture
     async def blobs(self, service: Service) -> AsyncIterator[S3Blobs]:
         blobs = await opened(service, service.bucket())
         yield blobs
         await blobs.close()
 
+    async def spoil(self, blobs: S3Blobs, digest: str, body: bytes) -> None:
+        await blobs._bucket_store.put_async(key(digest).removeprefix("some/where/"), body)
+
 
 async def test_an_object_is_created_only_where_there_is_none(service: Service) -> None:
     bucket = service.bucket()
     blobs = await opened(service, bucket)
     digest = await blobs.put(TENANT, b"first")
-    service.client.put_object(Bucket=bucket, Key=key(digest), Body=b"what was there")
     service.record()
     await blobs.put(TENANT, b"first")
     (put,) = [each for each in service.recorded() if each["method"] == "PUT"]
     assert {name.lower(): value for name, value in put["headers"].items()}["if-none-match"] == "*"
-    assert service.client.get_object(Bucket=bucket, Key=key(digest))["Body"].read() == b"what was there"
+    assert await blobs.get(TENANT, digest) == b"first"
+
+
+class Halting:
+    """A client of a bucket that removes nothing until it may."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.copied, self.may_remove = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def copy_async(self, here: str, there: str) -> None:
+        await self._client.copy_async(here, there)
+        self.copied.set()
+
+    async def delete_async(self, path: str) -> None:
+        await self.may_remove.wait()
+        await self._client.delete_async(path)
+
+
+async def test_bringing_back_while_a_collector_retires_loses_nothing(service: Service) -> None:
+    """Two collectors saw it as not needed: one has retired it, somebody brings it back, the other one comes late."""
+    bucket = service.bucket()
+    giver, late = await opened(service, bucket), await opened(service, bucket)
+    digest = await giver.put(TENANT, b"precious")
+    await giver.retire(TENANT, digest)
+    first, second = Halting(giver._known), Halting(late._known)
+    giver._known, late._known = cast(Any, first), cast(Any, second)
+    giving = asyncio.create_task(giver.restore(TENANT, digest))
+    await first.copied.wait()
+    retiring = asyncio.create_task(late.retire(TENANT, digest))
+    await second.copied.wait()
+    first.may_remove.set()
+    assert await giving
+    second.may_remove.set()
+    await retiring
+    assert await giver.get(TENANT, digest) == b"precious"
 
 
 @pytest.mark.parametrize("options", [{"sse": "AES256"}, {"sse": "aws:kms", "kms_key_id": "key-1"}], ids=["aes", "kms"])

@@ -140,6 +140,7 @@ def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
         (("get", digest_of(b"never put"), "-o", "x"), "blob_unknown"),
         (("list", "--after", "x"), "bad_cursor"),
         (("gc", "--grace", "0.5"), "grace_too_short"),
+        (("gc", "--grace", "inf"), "grace_too_long"),
         (("put", "no/such/file"), "blob_file_unreadable"),
         (("put", "/"), "blob_file_unreadable"),
     ],
@@ -147,6 +148,7 @@ def test_a_collection_tells_what_it_did(shop: Shop, picture: Path) -> None:
 def test_bad_requests_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
     (problem,) = shop.refused("blobs", *arguments)
     assert problem["code"] == code
+    assert "return" not in problem["hint"]
 
 
 def test_a_file_that_cannot_be_written_is_refused(shop: Shop, picture: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 import tidemill
 from tests.cli.kit import Ended, Inside
 from tidemill.cli import exits
+from tidemill.cli.bulletins import Bulletins
 from tidemill.cli.guard import guarded
-from tidemill.errors import DiskFull
+from tidemill.errors import DiskFull, Unavailable, rejected
 
 FLOW: dict[str, Any] = {
     "name": "flow",
@@ -82,3 +84,35 @@ def test_a_full_disk_is_not_waited_for_by_a_command(capsys: pytest.CaptureFixtur
     assert guarded(command) == exits.REFUSED
     said = capsys.readouterr().err
     assert "give the command again: it was not carried out" in said and "by itself" not in said
+
+
+def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    held, full = Unavailable("a.db is held"), DiskFull("the disk of a.db is full; free some space")
+    with Bulletins(as_json=False) as bulletins:
+        for trouble in (held, held, full, None, None):
+            bulletins.reach(trouble)
+    assert capsys.readouterr().out.splitlines() == [
+        "! the store does not answer: a.db is held; it is tried until it does",
+        "! the disk of a.db is full; free some space; work goes on by itself then",
+        "! the store answers again",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "ends"),
+    [
+        (DiskFull("the disk of a.db is full"), "disk_full", exits.REFUSED),
+        (Unavailable("a.db is held"), "store_unavailable", exits.FAILED),
+        (rejected("no_such", "nothing there"), "no_such", exits.REFUSED),
+    ],
+)
+def test_a_program_is_told_in_json_why_nothing_was_done(
+    capsys: pytest.CaptureFixture[str], error: Exception, code: str, ends: int
+) -> None:
+    def command() -> int:
+        raise error
+
+    assert guarded(command, as_json=True) == ends
+    said = capsys.readouterr()
+    (problem,) = json.loads(said.out)["problems"]
+    assert (problem["code"], problem["path"], said.err) == (code, "", "")

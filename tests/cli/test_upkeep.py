@@ -67,11 +67,15 @@ def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> Non
     db.close()
     shown, told = yard("verify-log"), yard("verify-log", "--json")
     assert (shown.code, told.code) == (exits.FAILED, exits.FAILED)
-    assert [(each["run"], each["code"]) for each in told.json["findings"]] == [("n2", "row_missing")]
+    assert [(each["run"], each["code"]) for each in told.json["findings"]] == [
+        ("the lists", "places_stray"),
+        ("n2", "row_missing"),
+    ]
     assert "✗ n2: run n2 in the lists [row_missing]" in shown.out
     assert "tidemill reindex" in shown.out
     preview = yard("reindex", "--dry-run")
-    assert (preview.code, "1 row would be put right; nothing was done" in preview.out) == (exits.OK, True)
+    assert (preview.code, "places would be put right; nothing was done" in preview.out) == (exits.OK, True)
+    assert "; 1 row and " in preview.out
     told = yard("reindex", "--json")
     assert (told.json["missing"], told.json["different"], told.json["surplus"]) == (1, 0, 0)
     assert yard("verify-log").code == exits.OK
@@ -114,10 +118,40 @@ def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.Mo
     yard.days_later(40)
     assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == exits.OK
     assert yard("archive", "list").out == "the archive is empty\n"
+    shown = yard("archive", "show", "n1", "--archive", str(tmp_path / "attic"))
+    assert f"tidemill archive restore n1 --archive {tmp_path}/attic --store" in shown.out
     monkeypatch.setenv("TIDEMILL_ARCHIVE", str(tmp_path / "attic"))
     assert len(yard("archive", "list", "--json").json["runs"]) == 3
+    assert "tidemill archive restore n1 --store" in yard("archive", "show", "n1").out
     monkeypatch.setenv("TIDEMILL_ARCHIVE", "none")
     assert yard("archive", "list", "--json").json["problems"][0]["code"] == "archive_unknown"
+
+
+def test_how_long_runs_stay_is_asked_of_a_sweep_too(yard: Yard) -> None:
+    yard.days_later(9)
+    assert yard("archive", "sweep", "--dry-run").out.startswith("○ 0 runs")
+    assert yard("archive", "sweep", "--dry-run", "--retention-days", "7").out.startswith("○ 3 runs")
+    yard.days_later(40)
+    assert yard("archive", "sweep", "--keep-runs").out == "✓ 0 runs archived\n"
+
+
+def test_what_is_no_archive_is_refused(yard: Yard, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    yard.days_later(40)
+    for verb in (("list",), ("show", "n1"), ("restore", "n1"), ("sweep",)):
+        for place, code in (
+            ("file", "archive_unusable"),
+            ("absent", "archive_unusable"),
+            ("ftp://x", "archive_unknown"),
+        ):
+            if (verb, place) == (("sweep",), "absent"):
+                # The first run that leaves makes the folder.
+                continue
+            named = place if "://" in place else str(tmp_path / place)
+            ended = yard("archive", *verb, "--archive", named, "--json")
+            assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, code), (verb, place)
+            assert "archive" in ended.json["problems"][0]["message"]
+    assert yard("verify-log", "--json").json["runs"] == 3
 
 
 def test_a_damaged_entry_hides_no_other(yard: Yard, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.durability.kit import BIG, ENDS, FAN, TENANT, begin, chain, eventuall
 from tidemill.cli import exits
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.migrate import migrations
-from tidemill.stores.sqlite.file import APPLICATION_ID, check_place
+from tidemill.stores.sqlite.file import APPLICATION_ID, check_place, file_system
 from tidemill.stores.sqlite.store import SqliteStore
 
 NOBODY = 65534
@@ -87,7 +88,7 @@ CASES = {
     "a text": Case(lambda path: path.write_text("hello, I am no database\n" * 100), "store_foreign", "not a SQLite"),
     "a picture": Case(lambda path: path.write_bytes(PNG), "store_foreign", "not a SQLite"),
     "another program's": Case(foreign, "store_foreign", "of another program"),
-    "newer": Case(newer, "store_newer", "schema 9999"),
+    "newer": Case(newer, "store_newer", "a.db has schema 9999"),
     "another checksum": Case(other_checksum, "store_schema_unknown", "migration 1"),
     "a pipe": Case(os.mkfifo, "store_unusable", "a pipe"),
     "a link to a device": Case(lambda path: path.symlink_to("/dev/null"), "store_unusable", "a device"),
@@ -206,18 +207,43 @@ MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:40 / /srv/shared rw - {kind} server:/export rw
 31 30 8:2 / /srv/shared/local rw - xfs /dev/sdb1 rw
 32 22 0:41 / /srv/with\\040space rw - {kind} server:/other rw
+33 22 0:42 / /srv/b\u00fccher\u00a0\u2028\\134 rw - {kind} server:/more rw
 """
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p"])
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "virtiofs", "fuse", "fuse.sshfs", "fuse.juicefs"])
 def test_network_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(Path, "is_dir", lambda path: "." not in path.name)
-    for place in ("/srv/shared/a.db", "/srv/shared/deep/a.db", "/srv/with space/a.db"):
+    names = ("/srv/shared/a.db", "/srv/shared/deep/a.db", "/srv/with space/a.db", "/srv/b\u00fccher\u00a0\u2028\\/a.db")
+    for place in names:
         with pytest.raises(Rejected, match=kind.replace(".", r"\.")) as refusal:
             check_place(Path(place), MOUNTS.format(kind=kind))
         assert refusal.value.problems[0].code == "store_on_network"
     for place in ("/srv/a.db", "/srv/shared/local/a.db"):
         check_place(Path(place), MOUNTS.format(kind=kind))
+
+
+@pytest.mark.parametrize("kind", ["fuseblk", "fuse.fuse-overlayfs", "fuse.gocryptfs"])
+def test_programs_that_are_local_file_systems(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(Path, "is_dir", lambda path: "." not in path.name)
+    mounts = MOUNTS.format(kind=kind)
+    assert file_system(Path("/srv/shared"), mounts) == kind
+    check_place(Path("/srv/shared/a.db"), mounts)
+
+
+def test_the_log_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    """Whoever closes a database last moves its log into it."""
+    (tmp_path / "running").mkdir()
+    running = apsw.Connection(str(tmp_path / "running" / "a.db"))
+    running.execute("PRAGMA journal_mode = WAL").fetchall()
+    running.execute("CREATE TABLE customers (name)")
+    for name in ("a.db", "a.db-wal"):
+        # As it is left by a process that was killed.
+        shutil.copy(tmp_path / "running" / name, tmp_path / name)
+    running.close()
+    before = [(tmp_path / name).read_bytes() for name in ("a.db", "a.db-wal")]
+    refused(process(*LOOKING, "--store", f"sqlite:///{tmp_path}/a.db"), "store_foreign", "of another program")
+    assert [(tmp_path / name).read_bytes() for name in ("a.db", "a.db-wal")] == before
 
 
 # Permissions: they do not bind the superuser, so somebody else is asked.
@@ -284,15 +310,51 @@ def test_a_worker_that_may_not_write_does_not_begin(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     ours(path)
     path.chmod(0o444)
-    worker = subprocess.run(
-        [*COMMAND, "worker", "--store", f"sqlite:///{path}"],
+    refused(bound("worker", "--store", f"sqlite:///{path}"), "store_read_only", "cannot be")
+
+
+def bound(*arguments: str) -> Ended:
+    """Run a command that permissions bind."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
         capture_output=True,
         env=environment(),
         timeout=SECONDS_MAX,
         preexec_fn=without_privileges,
         check=False,
     )
-    refused(Ended(worker.returncode, worker.stdout.decode(), worker.stderr.decode()), "store_read_only", "cannot be")
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_what_a_look_has_left_beside_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    ours(path)
+    path.chmod(0o444)
+    assert bound(*LOOKING, "--store", f"sqlite:///{path}").code == exits.OK
+    path.chmod(0o644)
+    left = tmp_path / "a.db-shm"
+    assert left.exists(), "there is nothing left to be named"
+    start = ("start", "chain", "--store", f"sqlite:///{path}")
+    refused(bound(*start), "store_read_only", "a.db-shm beside it cannot be written to")
+    for each in tmp_path.glob("a.db-*"):
+        each.chmod(0o644)
+    assert bound(*start).code == exits.OK
+
+
+def test_a_backup_is_looked_at_as_it_is(tmp_path: Path) -> None:
+    origin, path = tmp_path / "a.db", tmp_path / "kept" / "backup.db"
+    ours(origin)
+    path.parent.mkdir()
+    sql(origin, "VACUUM INTO ?", (str(path),))
+    before = path.read_bytes()
+    path.chmod(0o444)
+    assert bound("verify-log", "--store", f"sqlite:///{path}").code == exits.OK
+    path.chmod(0o644)
+    assert process(*LOOKING, "--store", f"sqlite:///{path}").code == exits.OK
+    assert path.read_bytes() == before, "to look at it has changed it"
+    assert os.listdir(path.parent) == ["backup.db"]
+    assert process("start", "chain", "--store", f"sqlite:///{path}").code == exits.OK
+    assert sql(path, "PRAGMA journal_mode") == [("wal",)]
 
 
 def test_a_file_that_may_not_be_read(reachable: Path, tmp_path: Path) -> None:
@@ -328,7 +390,8 @@ async def test_a_process_notices_that_the_store_was_migrated(tmp_path: Path) -> 
         assert refusal.value.problems[0].code == "store_newer"
         with pytest.raises(Rejected, match="9999"):
             await asyncio.to_thread(asyncio.run, engine._store.renew([], 1))
-        assert (await engine.show(runs[0])).status == "COMPLETED"
+        with pytest.raises(Rejected, match="store_newer"):
+            await engine.show(runs[0])
         assert sql(path, "SELECT count(*) FROM records") == before
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import tidemill
+from tests.cli.kit import COMMAND, environment
 from tests.durability.disk import disk_full, failing, installed, write_failed
 from tests.durability.kit import BIG, ENDS, Witness, begin, chain, engine_on, eventually, examined, finish, sql, wal_of
 from tests.durability.test_syncs import again
@@ -25,7 +28,7 @@ from tests.stores.kit import ack, job, row, run
 from tidemill.blobs.database import DatabaseBlobs
 from tidemill.cli import call, exits
 from tidemill.engine.engine import Engine
-from tidemill.errors import Unavailable
+from tidemill.errors import DiskFull, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
 from tidemill.stores.sqlite.file import connect, meaning
 from tidemill.stores.sqlite.store import SqliteStore
@@ -293,6 +296,60 @@ def test_the_command_line_says_so(quick_path: Path, capsys: pytest.CaptureFixtur
     assert len(said.err.splitlines()) == 1
     assert "is full; free some space" in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_disk_that_was_full_before_the_file_was_opened(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even a reader finds its place then, and SQLite calls that an I/O error."""
+    folder = quick_path / "disk"
+    if not may_mount(quick_path / "try"):
+        # The limit on the size of files, below, stands in for it.
+        return
+    with small_disk(folder):
+        url = f"sqlite:///{folder}/a.db"
+        with tidemill.open(url, work=False) as mill:
+            mill.publish(chain())
+        with filled(folder):
+            capsys.readouterr()
+            assert call(["runs", "list", "--store", url]) == exits.REFUSED
+            assert f"the disk of {folder}/a.db is full; free some space" in capsys.readouterr().err
+            assert call(["start", "chain", "--json", "--store", url]) == exits.REFUSED
+            said = capsys.readouterr()
+    (problem,) = json.loads(said.out)["problems"]
+    assert (problem["code"], said.err) == ("disk_full", "")
+    assert problem["message"].endswith("is full; free some space")
+
+
+def test_a_limit_on_the_size_of_files_is_told_with_what_to_do(quick_path: Path) -> None:
+    url, limit = f"sqlite:///{quick_path}/a.db", 16_384
+    with tidemill.open(url, work=False) as mill:
+        mill.publish(chain())
+    said = subprocess.run(
+        [*COMMAND, "start", "chain", "--store", url],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert said.returncode == exits.REFUSED
+    assert f"a.db cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)" in said.stderr
+
+
+def test_a_read_that_fails_has_nothing_to_do_with_room(quick_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    (quick_path / "a.db").write_bytes(bytes(8_192))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_192, limits[1]))
+    try:
+        read, written = (_meant(quick_path, code) for code in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_WRITE))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not isinstance(read, DiskFull) and isinstance(written, DiskFull)
+    assert "see that the disk is sound and has room" in str(_meant(quick_path, apsw.SQLITE_IOERR_WRITE))
+
+
+def _meant(folder: Path, code: int) -> Exception:
+    error = apsw.exception_for(code)
+    assert isinstance(error, apsw.Error)
+    return meaning(error, folder / "a.db")
 
 
 def test_a_disk_that_is_not_installed_any_more_fails_nobody(quick_path: Path) -> None:

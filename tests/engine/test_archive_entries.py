@@ -118,6 +118,25 @@ async def test_runs_of_one_key_are_told_apart(mill: Mill) -> None:
 
 
 @simulated
+async def test_a_stray_file_hides_no_entry(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a")))
+    await worker.stop()
+    pass_days(mill, 40)
+    archive = MemoryArchive()
+    engine = operator(mill, archive=archive)
+    await engine.archive_sweep()
+    (name,) = await archive.names("runs/")
+    for folder in (name.rpartition("/")[0], name.rsplit("/", 2)[0], name.rsplit("/", 3)[0]):
+        for stray in ("!.txt", "~.txt", "!.jsonl.gz/x", "!/deep/er"):
+            await archive.put(f"{folder}/{stray}", b"x")
+    await archive.put(f"{name.rsplit('/', 2)[0]}/!.jsonl.gz", b"x")
+    page = await engine.archive_list()
+    assert ([listed.entry for listed in page.runs], page.damaged) == ([name], ())
+    assert (await engine.archive_restore(run.run_id)).run_id == run.run_id
+
+
+@simulated
 async def test_entries_without_the_moment_of_the_start_are_read(mill: Mill) -> None:
     """So they were called once; the newest of them is the one with most events."""
     worker = await mill.process()

@@ -17,7 +17,9 @@ import tidemill
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
+from tidemill.blobs.local import MemoryBlobs
 from tidemill.bootstrap import engine_at
+from tidemill.engine.binaries import unknown_file
 from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
@@ -132,6 +134,7 @@ def failure(view: tidemill.RunView, node: str = "draw") -> Any:
         (["text"], "blob_invalid", "not str"),
         (7, "blob_invalid", "not int"),
         (None, "blob_invalid", "not NoneType"),
+        ([b"begun", None, b"lost"], "blob_invalid", "not NoneType"),
     ],
 )
 def test_bytes_that_are_none_fail_the_attempt(data: Any, code: str, words: str) -> None:
@@ -244,10 +247,52 @@ async def test_a_file_on_its_way_out_that_is_given_again_comes_back(mill: Mill) 
     assert info is not None and info.state == "active"
 
 
+async def test_a_file_that_is_collected_while_it_is_brought_back_does_not_get_in() -> None:
+    class Beaten(MemoryBlobs):
+        async def restore(self, tenant: str, digest: str) -> bool:
+            assert await self.delete(tenant, digest, before_ms=2**50)
+            return await super().restore(tenant, digest)
+
+    blobs = Beaten()
+    digest = await blobs.put(TENANT, PIXELS)
+    await blobs.retire(TENANT, digest)
+    problem = await unknown_file(blobs, TENANT, b'{"$blob":"%s"}' % digest.encode())
+    assert problem is not None and problem.code == "blob_unknown"
+
+
 @pytest.mark.parametrize("more", [object(), float("nan"), threading.Lock()], ids=["object", "nan", "lock"])
 def test_what_is_not_json_beside_a_blob_is_refused(more: Any) -> None:
     error = failure(run({"draw": lambda: [Blob(b"x"), None, more]}, python("draw", "draw")))
     assert error["code"] == "output_not_json"
+
+
+def _given() -> Iterator[Any]:
+    yield Blob(PIXELS, "image/png", "a.png")
+    yield {"page": 2, "file": Blob(PIXELS[:9])}
+
+
+async def _given_later() -> AsyncIterator[Any]:
+    for part in _given():
+        yield part
+
+
+def _shown(context: NodeContext) -> Any:
+    for part in _given():
+        context.stream(part)
+    return context.voice.folded()
+
+
+@pytest.mark.parametrize("function", [_given, _given_later, _shown], ids=["generator", "async", "stream"])
+def test_files_may_be_parts_of_a_result(function: Callable[..., Any]) -> None:
+    document = flow(python("draw", "draw"))
+    with tidemill.open("memory://", functions={"draw": function}) as mill:
+        mill.publish(document)
+        run_id = mill.start("flow")
+        shown = [event["value"] for event in mill.follow(run_id, live=True) if event["type"] == "NodeStreamed"]
+        stored = mill.result(run_id).nodes["draw"]["output"]
+        assert stored == [described(PIXELS, "image/png", "a.png"), {"page": 2, "file": described(PIXELS[:9])}]
+        assert mill.save_blob(digest_of(PIXELS), io.BytesIO()) == len(PIXELS)
+    assert shown[:1] in ([], [{"media_type": "image/png", "name": "a.png"}])
 
 
 def test_a_stream_that_breaks_fails_the_attempt() -> None:

@@ -60,10 +60,11 @@ async def test_a_name_is_the_newest_version_and_a_number_that_one(mill: Mill) ->
         ("test@" + "9" * 5_000, "version_unknown"),
         ("test@٣", "version_unknown"),
         ("\ud800", "workflow_unknown"),
+        ({"name": "test", "nodes": []}, "reference_invalid"),
     ],
 )
 @simulated
-async def test_what_does_not_exist_is_refused(mill: Mill, reference: str, code: str) -> None:
+async def test_what_does_not_exist_is_refused(mill: Mill, reference: Any, code: str) -> None:
     client = await mill.process(work=False)
     await client.publish(chain("a"))
     with pytest.raises(Rejected) as refused:

@@ -33,6 +33,19 @@ async def test_a_lease_is_renewed_three_times_in_its_life(mill: Mill) -> None:
     assert 18 <= worker.door.calls["renew"] <= 21
 
 
+@pytest.mark.parametrize(("lease_ms", "beat_ms", "every_ms"), [(3_000, 5_000, 1_000), (600_000, 5_000, 5_000)])
+@simulated
+async def test_renewals_follow_from_the_lease_and_come_with_every_beat(
+    mill: Mill, lease_ms: int, beat_ms: int, every_ms: int
+) -> None:
+    """A short lease is renewed often enough to last; a long one makes nobody wait who has to learn that it is lost."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, lease_ms=lease_ms, beat_ms=beat_ms)
+    await worker.end(await worker.start(document(call("a", args={"seconds": 100}))))
+    assert ledger.count("a") == 1
+    assert worker.door.calls["renew"] == pytest.approx(100_000 / every_ms, abs=2)
+
+
 @simulated
 async def test_nothing_in_hand_nothing_renewed(mill: Mill) -> None:
     worker = await mill.process()

@@ -130,34 +130,36 @@ async def test_a_worker_that_leaves_properly_takes_its_row_along(mill: Mill) -> 
 @simulated
 async def test_an_outage_stops_no_beat_and_is_told_once(mill: Mill) -> None:
     worker = mill.build()
-    told: list[bool] = []
+    told: list[str | None] = []
     assert worker.engine.registry is not None
-    worker.engine.registry.on_reach = told.append
+    worker.engine.registry.on_reach = lambda trouble: told.append(str(trouble) if trouble else None)
     await worker.open()
     client = await mill.process("client", work=False)
     await asyncio.sleep(7)
     for verb in ("beat", "find", "look"):
         worker.door.always(verb, refuse)
     await asyncio.sleep(100)
-    assert await states(client) == {"w1": "dead"} and told == [False]
+    assert await states(client) == {"w1": "dead"} and told == ["the store does not answer"]
     assert worker.door.fired["beat"] >= 19 and worker.door.fired["look"] >= 19
     for verb in ("beat", "find", "look"):
         worker.door.always(verb, None)
     await asyncio.sleep(6)
-    assert await states(client) == {"w1": "alive"} and told == [False, True]
+    assert await states(client) == {"w1": "alive"} and told == ["the store does not answer", None]
 
 
 @simulated
 async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Mill) -> None:
     worker = mill.build()
-    told: list[tuple[int, bool]] = []
+    told: list[tuple[int, str | None]] = []
     assert worker.engine.registry is not None
-    worker.engine.registry.on_reach = lambda reached: told.append((round(mill.loop.now), reached))
+    worker.engine.registry.on_reach = lambda trouble: told.append(
+        (round(mill.loop.now), str(trouble) if trouble else None)
+    )
     worker.door.next("beat", after_s(60))
     await worker.open()
     await asyncio.sleep(100)
     assert worker.door.fired["beat"] == 1
-    assert told == [(1_015, False), (1_060, True)]
+    assert told == [(1_015, "it has said nothing for 15 s"), (1_060, None)]
 
 
 @simulated
@@ -237,6 +239,24 @@ async def test_why_knows_of_a_dead_worker_that_it_is_none(mill: Mill) -> None:
     worker.kill()
     await asyncio.sleep(20)
     assert (await blocker(client, run_id)).need == "no_worker"
+
+
+@simulated
+async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Mill) -> None:
+    """It may have been renewed after the last sign of life, so for a moment both are so."""
+    ledger = Ledger()
+    client = await mill.process("client", work=False)
+    worker = await mill.process("w1", functions={"work": ledger.work}, lease_ms=60_000)
+    run_id = await client.start(document(call("a", args={"seconds": 500})))
+    await mill.until(lambda: ledger.running == 1)
+    await asyncio.sleep(12)
+    assert (await blocker(client, run_id)).words == "worker w1 works on a, attempt 1 of 3"
+    worker.kill()
+    heard_ms = (await only(client)).beat_ms
+    await asyncio.sleep(20)
+    found = await blocker(client, run_id)
+    assert (await states(client), found.kind, found.silent_since_ms) == ({"w1": "dead"}, "lease", heard_ms)
+    assert found.words.startswith("worker w1, which has fallen silent, works on a")
 
 
 @simulated

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.engine.kit import Mill, simulated
@@ -21,6 +23,7 @@ from tidemill.kernel.events import (
     RollbackFinished,
 )
 from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Stream, Tail
 
 
 async def _status(mill: Mill, run_id: str) -> str:
@@ -195,3 +198,34 @@ async def test_a_rollback_is_only_stopped_by_force(mill: Mill) -> None:
     assert await mill.of(run.run_id, CompensationCompleted) == []
     assert len(await mill.of(run.run_id, CompensationScheduled)) == 1
     assert undoer.nodes() == ["b"]
+
+
+@simulated
+async def test_undoing_waits_for_a_log_that_cannot_be_read(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its log nobody knows what a visit saw, and undoing it with something else would be wrong."""
+    undoer, damaged = Undoer(), list[Tail]()
+    worker = await undoing_process(mill, undoer)
+    loop = {"condition": "output < 1", "max_iterations": 9, "loop_back_to": "a"}
+    run = await worker.run(
+        document(
+            node("a", config=0),
+            node("a2", "a", config="{{ iteration }}", loop=loop, compensator=undo_with("{{ output }}")),
+        )
+    )
+    load = worker.door.load
+
+    async def damaging(after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+        tails = await load(after, snapshots=snapshots)
+        if snapshots or len(damaged) >= 2:
+            return tails
+        damaged.extend(tails)
+        return [msgspec.structs.replace(tail, records=(), damage="a bit flipped") for tail in tails]
+
+    monkeypatch.setattr(worker.door, "load", damaging)
+    await worker.engine.rollback(run.run_id)
+    await worker.end(run.run_id)
+    assert len(damaged) == 2
+    assert [value for _, _, value in undoer.calls] == [1, 0]
+    assert "Traceback" not in caplog.text

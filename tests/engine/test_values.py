@@ -13,6 +13,7 @@ from tidemill.blobs.local import MemoryBlobs
 from tidemill.engine.values import Values, shared_value, text_of
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import BlobRef
+from tidemill.kernel.explain.blockers import Worker
 
 TENANT = "acme"
 
@@ -140,5 +141,10 @@ async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_
     said = "put the same bytes back, or restore it from a backup; what needs it waits until then"
     told = [record.getMessage() for record in caplog.records if place[1] in record.getMessage()]
     assert told == [f"blob {place[1]} is missing; {said}"]
+    (found,) = (await worker.engine.why(run_id)).blockers
+    assert isinstance(found, Worker) and found.lacking is not None
+    assert (found.need, found.lacking.code) == ("value", "blob_missing")
+    assert found.words == f"a is queued: a value that it needs cannot be had: blob {place[1]} is missing"
+    assert found.unblock == "put the same bytes back, or restore it from a backup"
     mill.blobs._held[place] = body
     assert (await worker.end(run_id)).outputs == {"a": 70_000}

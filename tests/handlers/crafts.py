@@ -87,6 +87,11 @@ async def slow_words_later() -> AsyncIterator[str]:
         await asyncio.sleep(0.1)
 
 
+def file_parts() -> Iterator[Any]:
+    yield tidemill.Blob(b"one", "text/plain", "1.txt")
+    yield {"file": tidemill.Blob(b"two", "text/plain", "2.txt")}
+
+
 async def numbers() -> AsyncIterator[int]:
     for each in range(3):
         await asyncio.sleep(0)

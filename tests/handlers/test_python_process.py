@@ -48,6 +48,11 @@ def test_any_kind_of_function(mill: tidemill.Tidemill, name: str, args: dict[str
     assert output(in_process(mill, name, args=args)) == expected
 
 
+def test_files_may_be_parts_of_a_result(mill: tidemill.Tidemill) -> None:
+    first, second = output(in_process(mill, "file_parts"))
+    assert (first["name"], first["size"], second["file"]["name"]) == ("1.txt", 3, "2.txt")
+
+
 def test_an_outcome_that_is_no_value(mill: tidemill.Tidemill) -> None:
     view = in_process(mill, "skips")
     assert view.nodes["a"]["status"] == "SKIPPED"

@@ -36,11 +36,19 @@ def begun(graph: str, nodes: dict[str, Json] | None = None, **top: Json) -> Run:
     [
         (None, "busy", "waits for a free worker on queue gpu", ""),
         (Workers(), "no_worker", "no worker is running", "tidemill worker"),
+        (Workers(mute=("w1",)), "silent", "that are running have not been heard of for a while", "tidemill workers"),
         (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
         (Workers(queues=None), "no_type", "no worker knows type value@1", NEEDS_CODE),
         (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
     ],
-    ids=["nobody knows", "nobody is there", "nobody on the queue", "nobody knows the type", "nobody is free"],
+    ids=[
+        "nobody knows",
+        "nobody is there",
+        "nobody is heard of",
+        "nobody on the queue",
+        "nobody knows the type",
+        "nobody is free",
+    ],
 )
 def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, said: str, command: str) -> None:
     run = begun("a", {"a": {"queue": "gpu"}})
@@ -90,6 +98,19 @@ def test_a_lease_names_the_worker_and_the_attempt() -> None:
     assert (mine.attempt, mine.tries, mine.max_attempts) == (2, 2, 3)
     assert (mine.since_ms, mine.until_ms, mine.timeout_at_ms) == (10_000, 25_000, 40_000)
     assert mine.words == "worker w1 works on a, attempt 2 of 3" and mine.command == ""
+
+
+def test_a_lease_of_a_worker_that_looks_dead_says_so() -> None:
+    run = begun("a")
+    run.begin("a", token=9)
+    silent = Workers(queues=None, silent={"w1": 400, "w2": 300})
+    mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=silent), "a")
+    assert (mine.kind, mine.silent_since_ms, mine.until_ms) == ("lease", 400, 16_000)
+    assert mine.words == "worker w1, which has fallen silent, works on a, attempt 1 of 3"
+    assert "another worker takes over when its lease has run out" in mine.unblock
+    others = Workers(queues=None, silent={"w2": 300})
+    mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=others), "a")
+    assert (mine.silent_since_ms, mine.words) == (None, "worker w1 works on a, attempt 1 of 3")
 
 
 def test_a_job_that_was_claimed_is_a_lease_before_its_attempt_is_recorded() -> None:

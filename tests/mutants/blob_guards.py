@@ -10,6 +10,7 @@ TESTS = "tests/engine/test_collecting.py::"
 MEMORY = "blobs/local.py"
 FOLDER = "blobs/directory.py"
 BINARIES = "tests/engine/test_binaries.py::"
+LODGING = "tests/engine/test_lodging.py::"
 COLLECTOR = "engine/collecting.py"
 
 BLOBS: tuple[Guard, ...] = (
@@ -49,7 +50,7 @@ BLOBS: tuple[Guard, ...] = (
         name="folder-grace-is-waited-for",
         why="A file could be deleted before the run that put it has committed what refers to it.",
         file=FOLDER,
-        snippet="if self._kept(tenant, digits) or _mtime_ms(path.stat()) >= before_ms:",
+        snippet="if self._kept(tenant, digits) or mtime_ms(path.stat()) >= before_ms:",
         sabotage="if self._kept(tenant, digits):",
         test=FILES + "test_what_has_not_been_in_grace_for_long_is_not_deleted",
     ),
@@ -112,7 +113,7 @@ BLOBS: tuple[Guard, ...] = (
     Guard(
         name="chunks-overlap",
         why="An address that stands across two chunks of a value would be overlooked.",
-        file=COLLECTOR,
+        file="engine/references.py",
         snippet="text, first = rest + chunk, False",
         sabotage="text, first = chunk, False",
         test=TESTS + "test_an_address_across_two_chunks_is_found",
@@ -185,9 +186,99 @@ BLOBS: tuple[Guard, ...] = (
         name="a-given-file-comes-back",
         why="A blob on its way out that a new run refers to could be deleted by a collector that has read the logs.",
         file="engine/binaries.py",
-        snippet="        if info.state == GRACE:",
-        sabotage="        if False:",
+        snippet="while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:",
+        sabotage="while (info := await blobs.stat(tenant, digest)) is not None and False:",
         test=BINARIES + "test_a_file_on_its_way_out_that_is_given_again_comes_back",
+    ),
+    Guard(
+        name="a-collector-may-be-faster",
+        why="A run could be given a file that was deleted while it was brought back.",
+        file="engine/binaries.py",
+        snippet="        if await blobs.restore(tenant, digest):\n",
+        sabotage="        if [await blobs.restore(tenant, digest)]:\n",
+        test=BINARIES + "test_a_file_that_is_collected_while_it_is_brought_back_does_not_get_in",
+    ),
+    Guard(
+        name="bringing-back-removes-nothing",
+        why="Whoever brings an object back could remove the copy that a late collector has just made of it.",
+        file="blobs/s3.py",
+        snippet="        return await self._copied(tenant, hex_of(digest), GRACE, ACTIVE)\n",
+        sabotage="        back = await self._copied(tenant, hex_of(digest), GRACE, ACTIVE)\n"
+        "        await self._bucket_store.delete_async(self._path(tenant, GRACE, hex_of(digest)))\n"
+        "        return back\n",
+        test="tests/blobs/test_s3.py::test_bringing_back_while_a_collector_retires_loses_nothing",
+    ),
+    Guard(
+        name="a-put-mends-a-file",
+        why="Bytes that were put back over damaged ones would be called stored, and the damaged ones would stay.",
+        file=FOLDER,
+        snippet="            return is_sound(path, digits)\n",
+        sabotage="            return True\n",
+        test=FILES + "test_putting_mends_what_is_damaged[cut-bytes-active]",
+    ),
+    Guard(
+        name="a-put-mends-a-row",
+        why="Bytes that were put back over damaged ones would be called stored, and the damaged ones would stay.",
+        file="blobs/database.py",
+        snippet="                if self._is_sound(found[0], found[1], digest):\n",
+        sabotage="                if True:\n",
+        test="tests/blobs/test_database.py::TestDatabaseBlobs::test_putting_mends_what_is_damaged[cut-bytes-active]",
+    ),
+    Guard(
+        name="a-put-mends-an-object",
+        why="Bytes that were put back over damaged ones would be called stored, and the damaged ones would stay.",
+        file="blobs/s3.py",
+        snippet="if not await self._create(path, body) and not await self._is_sound(path, digest):",
+        sabotage="if not await self._create(path, body) and False:",
+        test="tests/blobs/test_s3.py::TestS3Blobs::test_putting_mends_what_is_damaged[cut-bytes-active]",
+    ),
+    Guard(
+        name="none-is-no-end",
+        why="A stream of bytes with a None in it would be cut there, and the rest would be lost without a word.",
+        file="engine/binaries.py",
+        snippet="_END = object()",
+        sabotage="_END = None",
+        test=BINARIES + "test_bytes_that_are_none_fail_the_attempt[data6-blob_invalid-not NoneType]",
+    ),
+    Guard(
+        name="a-shared-place-is-not-collected",
+        why="A collector would delete what another store, or a copy of its own, keeps in the same place.",
+        file="engine/lodging.py",
+        snippet="        if others:\n",
+        sabotage="        if False:\n",
+        test=LODGING + "test_nothing_is_collected_in_a_place_that_stores_share[another]",
+    ),
+    Guard(
+        name="a-copy-is-another-store",
+        why="A copy would collect what the original needs.",
+        file="engine/lodging.py",
+        snippet="if known is None or known.file != file:",
+        sabotage="if known is None:",
+        test=LODGING + "test_nothing_is_collected_in_a_place_that_stores_share[copy]",
+    ),
+    Guard(
+        name="one-place-for-all",
+        why="Two processes with different places would wait for each other's values for ever.",
+        file="engine/lodging.py",
+        snippet="elif known.address != self._outside.address and not await self._carries(self._outside, known.mark):",
+        sabotage="elif False:",
+        test=LODGING + "test_a_store_is_opened_with_its_own_place_only",
+    ),
+    Guard(
+        name="an-empty-place-is-not-remembered",
+        why="A slip of the pen would lock a store from before out of its own place.",
+        file="engine/lodging.py",
+        snippet="            return not any([await self._store.streams(kind, limit=1) for kind in (WORKFLOW, RUN)])\n",
+        sabotage="            return True\n",
+        test=LODGING + "test_a_store_from_before_is_taken_in",
+    ),
+    Guard(
+        name="grace-has-a-maximum",
+        why="A grace period without end would be told as a bug.",
+        file="engine/vault.py",
+        snippet="if not grace_s <= GRACE_S_MAX:",
+        sabotage="if False:",
+        test="tests/cli/test_blobs.py::test_bad_requests_are_refused[arguments6-grace_too_long]",
     ),
     Guard(
         name="media-types-are-media-types",
@@ -218,8 +309,8 @@ BLOBS: tuple[Guard, ...] = (
         why="A worker that has to be restarted would say that it waits for its store.",
         file="engine/registry.py",
         snippet="            # It answers, and says no. Whoever claims is told the same, and tells people why.\n"
-        "            return True",
-        sabotage="            return False",
+        "            return None",
+        sabotage='            return Unavailable("it says no")',
         test="tests/processes/test_drain.py::test_a_worker_whose_file_is_removed_ends",
     ),
     Guard(

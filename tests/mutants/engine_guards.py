@@ -18,6 +18,7 @@ LEASES = "engine/leases.py"
 ASKS = "engine/asks.py"
 KEEPER = "engine/keeper.py"
 CATALOG = "engine/catalog.py"
+DAMAGE_TESTS = "tests/durability/test_damaged_logs.py::"
 
 ENGINE: tuple[Guard, ...] = (
     Guard(
@@ -95,9 +96,9 @@ ENGINE: tuple[Guard, ...] = (
     Guard(
         name="turn-hand-over-bounded",
         why="A worker would keep every successor of a wide node, far more than it may do at once.",
-        file=TURN,
-        snippet="if keeping.wants(put)][: slots + keeping.room(stream)]",
-        sabotage="if keeping.wants(put)]",
+        file=KEEPING,
+        snippet="if self._may_keep(put)][: settled + room]",
+        sabotage="if self._may_keep(put)]",
         test=TESTS + "test_a_worker_takes_no_more_than_it_can_do",
     ),
     Guard(
@@ -273,8 +274,8 @@ ENGINE: tuple[Guard, ...] = (
         name="worker-sees-announced-attempts",
         why="An at-most-once attempt that was begun and given back would be queued again and again, and never end.",
         file="engine/tasks.py",
-        snippet='return node.delivery == "at_most_once" and act is not None and act.running',
-        sabotage='return node.delivery == "never" and act is not None and act.running',
+        snippet='if node.delivery != "at_most_once":',
+        sabotage="if True:",
         test=TESTS + "test_at_most_once_that_was_given_back_has_an_unknown_outcome",
     ),
     Guard(
@@ -313,8 +314,8 @@ ENGINE: tuple[Guard, ...] = (
         name="newer-lease-stays-in-hand",
         why="The end of an attempt whose job was lost and claimed again would stop the renewal of the new lease.",
         file=WORKER,
-        snippet="if self._hands.get(place) is hand:",
-        sabotage="if place in self._hands:",
+        snippet="if self._hands.get(hand.place) is hand:",
+        sabotage="if hand.place in self._hands:",
         test=TESTS + "test_the_end_of_an_old_attempt_leaves_the_new_one_its_lease",
     ),
     Guard(
@@ -573,5 +574,77 @@ ENGINE: tuple[Guard, ...] = (
         snippet="body = self._held.get((tenant, digest))",
         sabotage="body = next((held for (_, known), held in self._held.items() if known == digest), None)",
         test=TESTS + "test_a_blob_belongs_to_its_tenant",
+    ),
+    Guard(
+        name="damaged-history-is-not-none",
+        why="A flipped bit would pass for a workflow that was never published, and its children would fail for good.",
+        file="engine/versions.py",
+        snippet="map(_RECORD.decode, whole(tail).records)",
+        sabotage="map(_RECORD.decode, tail.records)",
+        test=DAMAGE_TESTS + "test_a_damaged_workflow_is_not_one_that_was_never_published",
+    ),
+    Guard(
+        name="listed-workflow-was-published",
+        why="A workflow whose records are gone would pass for one that was never published.",
+        file=CATALOG,
+        snippet="if name not in names:",
+        sabotage="if True:",
+        test=DAMAGE_TESTS + "test_a_workflow_that_is_listed_was_published",
+    ),
+    Guard(
+        name="damaged-run-is-not-unknown",
+        why="Whoever asks for the events of a damaged run would be told that there is no such run.",
+        file="engine/desk.py",
+        snippet="if not whole(tail).records:",
+        sabotage="if not tail.records:",
+        test=DAMAGE_TESTS + "test_a_damaged_run_is_not_unknown",
+    ),
+    Guard(
+        name="work-waits-for-a-repair",
+        why="A run would fail for good because its child's workflow cannot be read today.",
+        file="engine/damage.py",
+        snippet='if refusal.code in UNREADABLE or refusal.code.startswith("store_"):',
+        sabotage="if False:",
+        test=DAMAGE_TESTS + "test_a_child_of_a_damaged_workflow_is_waited_for",
+    ),
+    Guard(
+        name="damaged-child-is-there",
+        why="A child that is there and cannot be read would be started anew, and what that fails with told as its end.",
+        file="engine/errands.py",
+        snippet="        if damage is not None:\n            raise damage\n",
+        sabotage="",
+        test=DAMAGE_TESTS + "test_a_damaged_child_is_waited_for",
+    ),
+    Guard(
+        name="undoing-waits-for-its-log",
+        why="A visit would be undone with other values than it had, when the log cannot be read that has them.",
+        file="engine/undoing.py",
+        snippet="for record in whole(tail).records)",
+        sabotage="for record in tail.records)",
+        test="tests/engine/test_rollback_trouble.py::test_undoing_waits_for_a_log_that_cannot_be_read",
+    ),
+    Guard(
+        name="run-gives-up-on-a-store-that-refuses",
+        why="The command that runs a document would stand still for ever on a store that gives out no work.",
+        file="front.py",
+        snippet="engine.worker.refusals.give_up = front._give_up",
+        sabotage="pass",
+        test=DAMAGE_TESTS + "test_what_is_in_hand_may_end_first",
+    ),
+    Guard(
+        name="run-does-not-give-up-too-early",
+        why="A refusal that heals by itself would end the command that runs a document.",
+        file=CLAIMING,
+        snippet="self._in_a_row = 0\n\n    def hear",
+        sabotage="pass\n\n    def hear",
+        test=DAMAGE_TESTS + "test_a_refusal_that_heals_ends_nothing",
+    ),
+    Guard(
+        name="run-lets-what-is-in-hand-end",
+        why="The command that runs a document would leave a node that it is at, and nobody would end it.",
+        file="front.py",
+        snippet="if self._engine.worker is not None and not self._engine.worker.hands:",
+        sabotage="if True:",
+        test=DAMAGE_TESTS + "test_what_is_in_hand_may_end_first",
     ),
 )

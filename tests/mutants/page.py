@@ -29,6 +29,7 @@ ROOMS = {
     "security": "Security",
     "observe": "Observation",
     "cli": "The command line",
+    "bootstrap.py": "What belongs together",
     "front.py": "The blocking front",
     "settings.py": "Settings",
 }

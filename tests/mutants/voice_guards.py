@@ -17,6 +17,7 @@ DISCOVERY = "handlers/discovery.py"
 IN_STAGE = "tests/engine/test_stage.py::"
 IN_UTTERANCES = "tests/engine/test_utterances.py::"
 IN_JOURNALS = "tests/engine/test_journals.py::"
+WHOLE = "tests/engine/test_archive_whole.py::"
 IN_LEAKS = "tests/security/test_leaks.py::test_a_secret_is_nowhere_in_what_is_left"
 IN_CANARIES = "tests/security/test_canaries.py::"
 IN_SECRETS = "tests/security/test_secrets.py::"
@@ -129,9 +130,34 @@ VOICES: tuple[Guard, ...] = (
         name="journal-leaves-with-its-run",
         why="The lines of archived runs would stay in the store for ever.",
         file="engine/retiring.py",
-        snippet="await forget_journals(self._store, stream.tenant, stream.key)",
+        snippet="await forget_journals(self._store, self._tenant, run_id, up_to=token)",
         sabotage="pass",
         test=IN_JOURNALS + "test_lines_leave_with_their_run",
+    ),
+    Guard(
+        name="journal-stays-with-its-run",
+        why="A run that goes on while it is archived would lose what its handlers have said.",
+        file="engine/retiring.py",
+        snippet="        if not await self._store.forget(stream, expected=state.seq, rows=gone):\n",
+        sabotage="        if spoken is not None:\n            await self._forget_lines(stream.key, spoken)\n"
+        "        if not await self._store.forget(stream, expected=state.seq, rows=gone):\n",
+        test=WHOLE + "test_a_run_that_stays_keeps_its_lines",
+    ),
+    Guard(
+        name="journal-left-behind-is-found",
+        why="A sweep that dies at the wrong moment would leave the lines of a run for ever.",
+        file="engine/retiring.py",
+        snippet="            gone.append(Row(kind=SPOKEN, key=stream.key, sort=spoken))\n",
+        sabotage="            pass\n",
+        test=WHOLE + "test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep",
+    ),
+    Guard(
+        name="journal-of-the-later-run",
+        why="A run would lose its lines because an older one of its name has left.",
+        file=JOURNALS,
+        snippet="if segment.token <= up_to]",
+        sabotage="if True]",
+        test=WHOLE + "test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep",
     ),
     Guard(
         name="secret-not-in-values",

@@ -125,7 +125,9 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     other.set_busy_timeout(5_000)
     other.execute("BEGIN IMMEDIATE")
     try:
-        worker.hears("store_lost")
+        assert worker.hears("store_lost")["message"] == "it has said nothing for 1 s"
+        # Its process is there, so nobody calls it dead, however long it has been silent.
+        until(lambda: [each.state for each in mill.workers()] == ["silent"], "it is not silent", 5)
     finally:
         other.execute("ROLLBACK")
         other.close()
@@ -163,6 +165,20 @@ def test_a_killed_worker_is_dead_at_once(here: Here) -> None:
     until(lambda: other.pid in [pid for pid, _ in place.notes("begin")], "nobody took over", 5)
     (lost,) = [event for event in mill.events(run_id) if event["type"] == "NodeFailed"]
     assert (lost["error"]["code"], lost["error"]["message"]) == ("worker_lost", "the worker was lost")
+
+
+def test_the_work_of_one_that_stands_still_is_taken_over_when_it_is_taken_for_dead(here: Here) -> None:
+    """Its process is there, so only time tells: --dead-after is how long its leases last, too."""
+    place, mill = here
+    frozen = place.worker("--heartbeat", "0.5", "--dead-after", "2")
+    start(mill, calls("work", seconds=50))
+    until(lambda: len(place.notes("begin")) == 1, "it did not begin")
+    other = place.worker("--heartbeat", "0.5", "--dead-after", "2")
+    frozen.tell(signal.SIGSTOP)
+    try:
+        until(lambda: other.pid in [pid for pid, _ in place.notes("begin")], "nobody took over", 8)
+    finally:
+        frozen.tell(signal.SIGCONT)
 
 
 def test_a_type_that_only_one_of_them_knows(here: Here) -> None:

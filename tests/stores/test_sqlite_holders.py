@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,9 +100,21 @@ def test_forgotten_locks_are_free(tmp_path: Path) -> None:
     others.sweep(3)
     with pytest.raises(Unavailable, match="is taken"):
         others.enter(1)
+    mine.enter(4)
     mine.leave(1)
     assert others.is_dead(1)
+    mine.leave(4)
     assert not (tmp_path / "a.db-live").exists()
+
+
+def test_without_a_folder_of_locks_nobody_is_known_to_be_dead_or_alive(tmp_path: Path) -> None:
+    mine, others = Holders(tmp_path / "a.db"), Holders(tmp_path / "a.db")
+    mine.enter(1)
+    assert others.present([(1, "one"), (2, "two")]) == {"one"}
+    shutil.rmtree(tmp_path / "a.db-live")
+    assert others.present([(1, "one")]) == {"one"}, "whoever has no lock of his own takes the living for dead"
+    assert not others.is_alive(1), "a copy of a store could never be migrated: its holders are elsewhere"
+    mine.leave(1)
 
 
 def test_a_fork_does_not_outlive_its_parent_as_a_holder(tmp_path: Path) -> None:

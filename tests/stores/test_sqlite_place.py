@@ -137,6 +137,13 @@ def test_what_cannot_name_a_file(tmp_path: Path, name: str) -> None:
     assert "\0" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["a.db-wal", "a.db-shm", "a.db-journal"])
+def test_a_name_that_sqlite_gives_to_files_of_its_own(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Rejected, match="would be removed") as refusal:
+        SqliteStore(tmp_path / name)
+    assert refusal.value.problems[0].code == "store_unusable"
+
+
 def test_a_file_system_that_is_mounted_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # To mount one takes rights that a test does not have.
     *rest, flags, longest = os.statvfs(tmp_path)

@@ -6,15 +6,18 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
 import apsw
 import pytest
 
-from tidemill.errors import Rejected
+from tests.stores.kit import run
+from tidemill.blobs.database import DatabaseBlobs
+from tidemill.errors import Rejected, Unfit
 from tidemill.stores.contract import Commit, Snapshot, Stream
 from tidemill.stores.migrate import Migration, migrations, pending
-from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite.file import connect, meaning
 from tidemill.stores.sqlite.schema import look, migrate, newest_known, steps
 from tidemill.stores.sqlite.store import SqliteStore
 from tidemill.stores.statements import statements
@@ -53,8 +56,8 @@ def test_what_is_pending() -> None:
     assert pending(known, {}) == known
     assert pending(known, {1: known[0].checksum}) == known[1:]
     assert pending(known, {each.number: each.checksum for each in known}) == ()
-    with pytest.raises(Rejected, match="store_newer"):
-        pending(known, {1: known[0].checksum, 3: "x"})
+    with pytest.raises(Rejected, match=r"^here\.db has schema 3.*store_newer"):
+        pending(known, {1: known[0].checksum, 3: "x"}, "here.db")
     with pytest.raises(Rejected, match="store_schema_unknown"):
         pending(known, {1: "x"})
 
@@ -113,6 +116,78 @@ async def test_a_new_schema_is_noticed_within_the_transaction(tmp_path: Path) ->
     await store.close()
 
 
+async def test_a_new_schema_is_noticed_by_whoever_reads(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    blobs = DatabaseBlobs(store.path, connect, meaning)
+    await store.open()
+    await blobs.open()
+    await store.commit([Commit(stream=run("r"), expected=0, records=(b"one",))])
+    other = apsw.Connection(str(store.path))
+    other.execute(f"PRAGMA user_version = {newest_known() + 1}")
+    for read in (store.find("t", "run"), store.count("t", "run"), store.streams("run"), store.attendance()):
+        await says_newer(read)
+    for look_at in (store.jobs(run("r")), store.backlog(), store.load({run("r"): 0})):
+        await says_newer(look_at)
+    # Whoever looks without a transaction would take tables that were moved for lost ones, and throw the file away.
+    other.execute("ALTER TABLE streams RENAME TO runs; ALTER TABLE blobs RENAME TO values_of_runs")
+    other.close()
+    await says_newer(store.load({run("r"): 1}))
+    with pytest.raises(Unfit, match="another version has migrated it"):
+        await blobs.get("t", "0" * 64)
+    await blobs.close()
+    await store.close()
+
+
+async def says_newer(read: Awaitable[object]) -> None:
+    with pytest.raises(Rejected, match="another version has migrated it") as refusal:
+        await read
+    assert refusal.value.problems[0].code == "store_newer"
+
+
+async def test_a_table_that_is_lost_is_damage(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    other = apsw.Connection(str(store.path))
+    other.execute("DROP TABLE streams")
+    other.close()
+    with pytest.raises(Rejected, match="store_damaged"):
+        await store.streams("run")
+    await store.close()
+
+
+async def test_without_its_list_of_migrations_a_store_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    steps(path, dry_run=False)
+    other = apsw.Connection(str(path))
+    other.execute("DROP TABLE migrations")
+    other.close()
+    for dry_run in (True, False):
+        with pytest.raises(Rejected, match="list of its migrations is gone") as refusal:
+            steps(path, dry_run=dry_run)
+        assert refusal.value.problems[0].code == "store_damaged"
+
+
+async def test_a_copy_gets_a_log_from_whoever_writes_first(tmp_path: Path) -> None:
+    origin, path = tmp_path / "origin.db", tmp_path / "copy.db"
+    steps(origin, dry_run=False)
+    connection = apsw.Connection(str(origin))
+    connection.execute("VACUUM INTO ?", (str(path),))
+    connection.close()
+    before = path.read_bytes()
+    reading, aside, writing = (SqliteStore(path, presence_ms=0.0) for _ in range(3))
+    for store in (reading, aside, writing):
+        await store.open()
+    assert await reading.streams("run") == []
+    assert path.read_bytes() == before, "to look at it has changed it"
+    await writing.commit([Commit(stream=run("r"), expected=0, records=(b"one",))])
+    assert (tmp_path / "copy.db-wal").exists()
+    assert await reading.streams("run") == [run("r")]
+    await reading.commit([Commit(stream=run("s"), expected=0, records=(b"one",))])
+    await asyncio.to_thread(asyncio.run, aside.renew([], 1_000))
+    for store in (reading, aside, writing):
+        await store.close()
+
+
 # Statements
 
 
@@ -125,6 +200,9 @@ def test_statements_are_found_by_name() -> None:
 def test_every_statement_is_one_that_the_schema_knows(tmp_path: Path) -> None:
     connection = connect(tmp_path / "a.db")
     migrate(connection, tmp_path / "a.db")
+    # What is there only while places of rows are compared, or built anew.
+    connection.execute(statements("sqlite")["make_expected"])
+    connection.execute("CREATE TABLE rows_aside AS SELECT * FROM rows")
     for name, sql in statements("sqlite").items():
         numbered = {int(number) for number in re.findall(r"\?(\d+)", sql)}
         try:

@@ -8,24 +8,33 @@ says so, which is what makes an interrupted sweep resumable.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from bisect import bisect_right, insort
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tidemill.errors import Unavailable
+from tidemill.blobs.contract import PIECE_BYTES, whole
+from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, NO_BUCKET, service_error
+from tidemill.blobs.spool import spooled
+from tidemill.errors import Problem, Unavailable, Unfit
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
+T = TypeVar("T")
 
 DRAFTS = ".drafts"
 """Names that begin with a dot are no names of an archive."""
 LEFTOVER_SECONDS = 24 * 3600
 """A draft of this age belongs to nobody who still writes."""
+UNUSABLE = "archive_unusable"
+LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What is wrong with a folder until somebody sees to it."""
 
 
 class Archive(Protocol):
@@ -35,8 +44,16 @@ class Archive(Protocol):
         """Store a body durably unless the name is taken; whether it was stored."""
         ...
 
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
+        """The same for a body that comes bit by bit and need not fit into memory; one that breaks off is not stored."""
+        ...
+
     async def get(self, name: str) -> bytes | None:
         """The body of a name, if there is one."""
+        ...
+
+    async def stream(self, name: str) -> AsyncIterator[bytes] | None:
+        """The same bit by bit."""
         ...
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
@@ -58,8 +75,15 @@ class MemoryArchive:
         insort(self._names, name)
         return True
 
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
+        return name not in self._held and await self.put(name, await whole(chunks))
+
     async def get(self, name: str) -> bytes | None:
         return self._held.get(name)
+
+    async def stream(self, name: str) -> AsyncIterator[bytes] | None:
+        body = self._held.get(name)
+        return None if body is None else at_once(body)
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         first = bisect_right(self._names, max(after, ""))
@@ -71,44 +95,59 @@ class DirectoryArchive:
     """An archive in a directory. A file appears under its name only when all of it is on the disk.
 
     Drafts lie in a folder of their own. Those that killed processes left there are swept away a day later, by whoever
-    puts something.
+    puts something. The first body makes the folder. Until then it is empty, unless somebody has `named` it: he may mean
+    another one, or it is on a disk that is not mounted.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, *, named: bool = False) -> None:
+        self._root, self._named = root, named
 
     async def put(self, name: str, body: bytes) -> bool:
-        return await asyncio.to_thread(self._put, name, body)
+        return await self.put_stream(name, at_once(body))
 
-    def _put(self, name: str, body: bytes) -> bool:
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
         target = self._root / name
-        try:
-            stored = not target.exists() and self._link(target, body)
+        with self._told("written"):
+            stored = not await asyncio.to_thread(target.exists) and await self._written(target, chunks)
             # In either case: whoever linked a name that is there already may have died before it came to this.
-            self._sync_above(target)
-        except OSError as error:
-            raise Unavailable(f"the archive cannot be written: {error}") from error
+            await asyncio.to_thread(self._sync_above, target)
         return stored
 
-    def _link(self, target: Path, body: bytes) -> bool:
+    async def _written(self, target: Path, chunks: AsyncIterator[bytes]) -> bool:
         """Write a draft and give it its name; false when somebody else was faster."""
-        drafts = self._root / DRAFTS
-        _make_directories(drafts)
-        _make_directories(target.parent)
-        _sweep(drafts)
-        handle, draft = mkstemp(dir=drafts)
+        file, draft = await asyncio.to_thread(self._draft, target)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
+            with file:
+                async for chunk in chunks:
+                    await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(_sync_file, file)
             # A link, unlike a rename, never replaces what somebody else has put there meanwhile.
-            os.link(draft, target)
+            await asyncio.to_thread(os.link, draft, target)
         except FileExistsError:
             return False
         finally:
             os.unlink(draft)
         return True
+
+    def _draft(self, target: Path) -> tuple[IO[bytes], str]:
+        drafts = self._root / DRAFTS
+        _make_directories(drafts)
+        _make_directories(target.parent)
+        _sweep(drafts)
+        handle, draft = mkstemp(dir=drafts)
+        return os.fdopen(handle, "wb"), draft
+
+    @contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """Say what is wrong with the folder in one line."""
+        try:
+            yield
+        except OSError as error:
+            what = f"the archive {self._root} cannot be {verb}: {error.strerror or error}"
+            if error.errno not in LASTING:
+                raise Unavailable(what) from error
+            hint = "name a folder that can be read and written, with --archive or TIDEMILL_ARCHIVE"
+            raise Unfit(Problem(code=UNUSABLE, message=what, hint=hint)) from error
 
     def _sync_above(self, target: Path) -> None:
         """Make sure that a name, and those of the folders on the way to it, are on the disk."""
@@ -118,24 +157,31 @@ class DirectoryArchive:
                 break
 
     async def get(self, name: str) -> bytes | None:
-        return await asyncio.to_thread(self._get, name)
+        chunks = await self.stream(name)
+        return None if chunks is None else await whole(chunks)
 
-    def _get(self, name: str) -> bytes | None:
+    async def stream(self, name: str) -> AsyncIterator[bytes] | None:
         try:
-            return (self._root / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except OSError as error:
-            raise Unavailable(f"the archive cannot be read: {error}") from error
+            with self._told("read"):
+                return self._pieces(await asyncio.to_thread((self._root / name).open, "rb"))
+        except Unavailable as error:
+            if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+                return None
+            raise
+
+    async def _pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
+        with file, self._told("read"):
+            while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                yield piece
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         return await asyncio.to_thread(self._list, under, after, limit)
 
     def _list(self, under: str, after: str, limit: int) -> list[str]:
-        try:
+        with self._told("read"):
+            if self._named or self._root.exists():
+                os.scandir(self._root).close()
             return [name for name, _ in zip(self._walk("", under, after), range(limit), strict=False)]
-        except OSError as error:
-            raise Unavailable(f"the archive cannot be read: {error}") from error
 
     def _walk(self, folder: str, under: str, after: str) -> Iterator[str]:
         """Names in order; folders that cannot hold one are passed over unopened."""
@@ -162,41 +208,78 @@ class S3Archive:
         self._store = store
 
     async def put(self, name: str, body: bytes) -> bool:
-        from obstore.exceptions import AlreadyExistsError, BaseError
+        from obstore.exceptions import AlreadyExistsError
 
-        try:
-            await self._store.put_async(name, body, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            return False
-        except BaseError as error:
-            raise Unavailable(f"the archive cannot be written: {error}") from error
+        with _answered("written"):
+            try:
+                await self._store.put_async(name, body, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
+        with _answered("read"):
+            if await _or_none(self._store.head_async(name)) is not None:
+                return False
+        async with spooled(chunks) as draft:
+            if draft.size <= AT_ONCE_BYTES_MAX:
+                return await self.put(name, b"".join(draft.pieces()))
+            with _answered("written"):
+                # In parts, which cannot be made conditional: whoever is as fast writes the same bytes.
+                await self._store.put_async(name, draft.pieces())
         return True
 
     async def get(self, name: str) -> bytes | None:
-        from obstore.exceptions import BaseError
+        chunks = await self.stream(name)
+        return None if chunks is None else await whole(chunks)
 
-        try:
-            answer = await self._store.get_async(name)
-            return bytes(await answer.bytes_async())
-        except FileNotFoundError:
-            return None
-        except BaseError as error:
-            raise Unavailable(f"the archive cannot be read: {error}") from error
+    async def stream(self, name: str) -> AsyncIterator[bytes] | None:
+        with _answered("read"):
+            answer = await _or_none(self._store.get_async(name))
+        return None if answer is None else _streamed(answer)
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
-        from obstore.exceptions import BaseError
-
         found: list[str] = []
-        try:
+        with _answered("read"):
             # A bucket takes whole folders as a prefix, so the end of `under` is compared here.
             folder = under.rpartition("/")[0] or None
             async for page in self._store.list(folder, offset=after or None, chunk_size=min(limit, 1_000)):
                 found += [meta["path"] for meta in page if meta["path"].startswith(under)]
                 if len(found) >= limit:
                     break
-        except BaseError as error:
-            raise Unavailable(f"the archive cannot be read: {error}") from error
         return sorted(found)[:limit]
+
+
+@contextmanager
+def _answered(verb: str) -> Iterator[None]:
+    """Say what is wrong with the service in one line."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, FileNotFoundError) as error:
+        raise service_error(f"the archive cannot be {verb}", error, code=UNUSABLE) from error
+
+
+async def _or_none(asked: Awaitable[T]) -> T | None:
+    """What a service answers of an object; None when there is no such object in the bucket."""
+    try:
+        return await asked
+    except FileNotFoundError as error:
+        if NO_BUCKET in str(error):
+            raise
+        return None
+
+
+async def _streamed(answer: Any) -> AsyncIterator[bytes]:
+    with _answered("read"):
+        async for chunk in answer.stream(PIECE_BYTES):
+            yield bytes(chunk)
+
+
+async def at_once(body: bytes) -> AsyncIterator[bytes]:
+    """A body as a stream of one piece."""
+    yield body
 
 
 def _make_directories(path: Path) -> None:
@@ -215,6 +298,11 @@ def _sweep(drafts: Path) -> None:
         with suppress(FileNotFoundError):
             if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
                 leftover.unlink()
+
+
+def _sync_file(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_directory(path: Path) -> None:

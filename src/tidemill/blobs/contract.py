@@ -23,6 +23,8 @@ from tidemill.errors import Problem, Unfit
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"
 GRACE: BlobState = "grace"
+STORES = ".stores"
+"""Where stores leave their marks. No tenant has a folder of this name, because a dot is never part of one."""
 PIECE_BYTES = 1024 * 1024
 """How much of a blob is in memory at a time when it is streamed."""
 RENEW_MS = 10 * 60 * 1000
@@ -126,7 +128,7 @@ class Blobs(Protocol):
         """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good.
 
         Bytes that are there already count as stored now (see `RENEW_MS`), so that a collector leaves them alone until
-        the fact that refers to them is written.
+        the fact that refers to them is written. They are looked at: those that are damaged are replaced.
         """
         ...
 
@@ -161,10 +163,35 @@ class Blobs(Protocol):
         """From active to grace, from now on; nothing when it is kept or not active."""
         ...
 
-    async def restore(self, tenant: str, digest: str) -> None:
-        """From grace to active; nothing when it is not in grace."""
+    async def restore(self, tenant: str, digest: str) -> bool:
+        """From grace to active; false when it is not in grace, because it is active or because it is gone."""
         ...
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         """Remove it from grace if it came there before that moment and is not kept. What is active is never touched."""
+        ...
+
+
+class Outside(Protocol):
+    """A place for blobs that is no part of a store: it can be mistaken for another one, and several could share it."""
+
+    @property
+    def address(self) -> str:
+        """What it is called, the same wherever it is called from."""
+        ...
+
+    async def tenants(self) -> tuple[str, ...]:
+        """As in `Blobs`."""
+        ...
+
+    async def marks(self) -> dict[str, str]:
+        """The marks that stores have left here, each with the words that say whose it is."""
+        ...
+
+    def mark_path(self, mark: str) -> str:
+        """Where a mark is, for people who want to remove it."""
+        ...
+
+    async def sign(self, mark: str, words: str) -> None:
+        """Leave a mark, durably; idempotent."""
         ...

@@ -9,6 +9,7 @@ bucket. The tables are made by the migrations of the store, which is opened firs
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,11 +47,12 @@ STATES = (ACTIVE, GRACE)
 _FIND = "SELECT id, size, state, since_ms, kept FROM blobs WHERE tenant = ? AND digest = ?"
 _LIST = """SELECT digest, size, state, since_ms, kept FROM blobs
     WHERE tenant = ? AND digest > ? ORDER BY digest LIMIT ?"""
-_WAKE = "UPDATE blobs SET state = 0, since_ms = ? WHERE tenant = ? AND digest = ? AND state = 1"
+_WAKE = "UPDATE blobs SET state = 0, since_ms = ? WHERE tenant = ? AND digest = ? AND state = 1 RETURNING id"
 _RENEW = """UPDATE blobs SET state = 0, since_ms = ?
     WHERE tenant = ? AND digest = ? AND (state = 1 OR since_ms < ?)"""
 _KEEP = "UPDATE blobs SET kept = 1 WHERE tenant = ? AND digest = ?"
 _ADD = "INSERT INTO blobs (tenant, digest, size, since_ms, kept) VALUES (?, ?, ?, ?, ?) RETURNING id"
+_RESIZE = "UPDATE blobs SET size = ? WHERE id = ?"
 _ADD_PIECE = "INSERT INTO blob_pieces (blob, number, body) VALUES (?, ?, ?)"
 _PIECE = "SELECT body FROM blob_pieces WHERE blob = ? AND number = ?"
 _RETIRE = "UPDATE blobs SET state = 1, since_ms = ? WHERE tenant = ? AND digest = ? AND state = 0 AND kept = 0"
@@ -120,8 +122,8 @@ class DatabaseBlobs:
     async def retire(self, tenant: str, digest: str) -> None:
         await self._ask(partial(self._row, _RETIRE, (self._clock(), tenant, digest)))
 
-    async def restore(self, tenant: str, digest: str) -> None:
-        await self._ask(partial(self._row, _WAKE, (self._clock(), tenant, digest)))
+    async def restore(self, tenant: str, digest: str) -> bool:
+        return await self._ask(partial(self._row, _WAKE, (self._clock(), tenant, digest))) is not None
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         return await self._ask(partial(self._delete, tenant, digest, before_ms))
@@ -178,15 +180,30 @@ class DatabaseBlobs:
     def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         with self._writing():
             now_ms = self._clock()
-            if self._row(_FIND, (tenant, digest)) is not None:
+            found = self._row(_FIND, (tenant, digest))
+            if found is None:
+                found = self._row(_ADD, (tenant, digest, size, now_ms, int(keep)))
+                assert found is not None
+            else:
                 self._row(_RENEW, (now_ms, tenant, digest, now_ms - RENEW_MS))
                 if keep:
                     self._row(_KEEP, (tenant, digest))
-                return
-            added = self._row(_ADD, (tenant, digest, size, now_ms, int(keep)))
-            assert added is not None
+                if self._is_sound(found[0], found[1], digest):
+                    return
+                self._row(_DELETE_PIECES, (found[0],))
+                self._row(_RESIZE, (size, found[0]))
             for number, piece in enumerate(pieces):
-                self._row(_ADD_PIECE, (added[0], number, piece))
+                self._row(_ADD_PIECE, (found[0], number, piece))
+
+    def _is_sound(self, blob: int, size: int, digest: str) -> bool:
+        """Whether the bytes that a reader is given are the right ones."""
+        seen = hashlib.sha256()
+        for number in range(_pieces(size)):
+            piece = self._row(_PIECE, (blob, number))
+            if piece is None:
+                return False
+            seen.update(piece[0])
+        return f"sha256:{seen.hexdigest()}" == digest
 
     def _delete(self, tenant: str, digest: str, before_ms: int) -> bool:
         with self._writing():
@@ -200,12 +217,17 @@ class DatabaseBlobs:
         if found is None:
             raise missing(digest)
         blob, size, *_ = found
-        for number in range(-(-size // PIECE_BYTES)):
+        for number in range(_pieces(size)):
             piece = await self._ask(partial(self._row, _PIECE, (blob, number)))
             if piece is None:
                 raise missing(digest)
             body: bytes = piece[0]
             yield body
+
+
+def _pieces(size: int) -> int:
+    """How many pieces a blob of a size has."""
+    return -(-size // PIECE_BYTES)
 
 
 def _info(digest: str, size: int, state: int, since_ms: int, kept: int) -> BlobInfo:

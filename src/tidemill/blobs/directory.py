@@ -26,7 +26,7 @@ from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
     PIECE_BYTES,
-    RENEW_MS,
+    STORES,
     BlobInfo,
     BlobState,
     Listing,
@@ -36,6 +36,7 @@ from tidemill.blobs.contract import (
     verified,
     whole,
 )
+from tidemill.blobs.files import drop, is_sound, mtime_ms, renewed, sync_folder, write_synced
 from tidemill.errors import Unavailable
 
 LOG = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class DirectoryBlobs:
             await asyncio.to_thread(self._settle, tenant, digest, draft, keep)
             return digest, size
         finally:
-            _drop(draft)
+            drop(draft)
 
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
@@ -130,11 +131,38 @@ class DirectoryBlobs:
     async def retire(self, tenant: str, digest: str) -> None:
         await asyncio.to_thread(self._retire, tenant, hex_of(digest))
 
-    async def restore(self, tenant: str, digest: str) -> None:
-        await asyncio.to_thread(self._restore, tenant, hex_of(digest))
+    async def restore(self, tenant: str, digest: str) -> bool:
+        return await asyncio.to_thread(self._restore, tenant, hex_of(digest))
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         return await asyncio.to_thread(self._delete, tenant, hex_of(digest), before_ms)
+
+    # Marks of stores
+
+    @property
+    def address(self) -> str:
+        return f"dir:///{self.root.resolve()}"
+
+    def mark_path(self, mark: str) -> str:
+        return str(self.root.resolve() / STORES / mark)
+
+    async def marks(self) -> dict[str, str]:
+        return await asyncio.to_thread(self._marks)
+
+    async def sign(self, mark: str, words: str) -> None:
+        await asyncio.to_thread(self._sign, mark, words)
+
+    @_told
+    def _marks(self) -> dict[str, str]:
+        folder = self.root / STORES
+        found = {path.name: path.read_text(errors="replace") for path in folder.iterdir()} if folder.exists() else {}
+        return {name: words for name, words in found.items() if not name.startswith(".")}
+
+    @_told
+    def _sign(self, mark: str, words: str) -> None:
+        path = self.root / STORES / mark
+        self._make(path.parent)
+        write_synced(path, words.encode())
 
     # Where things are
 
@@ -166,7 +194,7 @@ class DirectoryBlobs:
             draft.write(body)
             self._link(tenant, hex_of(digest), draft)
         finally:
-            _drop(draft)
+            drop(draft)
 
     @_told
     def _draft(self) -> IO[bytes]:
@@ -188,29 +216,32 @@ class DirectoryBlobs:
             self._link(tenant, hex_of(digest), draft)
 
     def _is_there(self, tenant: str, digits: str, keep: bool) -> bool:
-        """Whether the blob is in the active place, or could be moved back there."""
+        """Whether the blob is in the active place, or could be moved back there, and its bytes are the right ones."""
         if keep:
             # Said first, so that no collector overlooks it once the blob is there.
             marker = self._path(tenant, KEEP, digits)
             self._make(marker.parent)
             marker.touch()
-            _sync(marker.parent)
+            sync_folder(marker.parent)
         path = self._path(tenant, ACTIVE, digits)
-        if _renewed(path):
+        if renewed(path):
             # Whoever linked it may not have come to this yet.
-            _sync(path.parent)
-            return True
-        return self._moved(tenant, digits, GRACE, ACTIVE)
+            sync_folder(path.parent)
+            return is_sound(path, digits)
+        return self._moved(tenant, digits, GRACE, ACTIVE) and is_sound(path, digits)
 
     def _link(self, tenant: str, digits: str, draft: IO[bytes]) -> None:
-        """Give a draft its name, once its bytes are on the disk. Somebody else may have been faster, which is fine."""
+        """Give a draft its name, once its bytes are on the disk."""
         draft.flush()
         os.fsync(draft.fileno())
         path = self._path(tenant, ACTIVE, digits)
         self._make(path.parent)
-        with suppress(FileExistsError):
+        try:
             os.link(draft.name, path)
-        _sync(path.parent)
+        except FileExistsError:
+            # What lies there is damaged, or somebody else was faster and wrote the same.
+            os.replace(draft.name, path)
+        sync_folder(path.parent)
 
     def _make(self, folder: Path) -> None:
         """Make a folder with those above it, so that none of them is lost with the power."""
@@ -218,7 +249,7 @@ class DirectoryBlobs:
             return
         folder.mkdir(parents=True, exist_ok=True)
         for parent in folder.parents:
-            _sync(parent)
+            sync_folder(parent)
             if parent == self.root:
                 break
 
@@ -233,8 +264,8 @@ class DirectoryBlobs:
             here.replace(there)
         except FileNotFoundError:
             return False
-        _sync(there.parent)
-        _sync(here.parent)
+        sync_folder(there.parent)
+        sync_folder(here.parent)
         return True
 
     @_told
@@ -243,14 +274,14 @@ class DirectoryBlobs:
             self._moved(tenant, digits, ACTIVE, GRACE)
 
     @_told
-    def _restore(self, tenant: str, digits: str) -> None:
-        self._moved(tenant, digits, GRACE, ACTIVE)
+    def _restore(self, tenant: str, digits: str) -> bool:
+        return self._moved(tenant, digits, GRACE, ACTIVE)
 
     @_told
     def _delete(self, tenant: str, digits: str, before_ms: int) -> bool:
         path = self._path(tenant, GRACE, digits)
         try:
-            if self._kept(tenant, digits) or _mtime_ms(path.stat()) >= before_ms:
+            if self._kept(tenant, digits) or mtime_ms(path.stat()) >= before_ms:
                 return False
             path.unlink()
         except FileNotFoundError:
@@ -293,14 +324,14 @@ class DirectoryBlobs:
         return BlobInfo(
             digest=f"sha256:{digits}",
             size=known.st_size,
-            since_ms=_mtime_ms(known),
+            since_ms=mtime_ms(known),
             state=place,
             kept=self._kept(tenant, digits),
         )
 
     @_told
     def _tenants(self) -> tuple[str, ...]:
-        folders = (entry.name for entry in os.scandir(self.root) if entry.is_dir() and entry.name != TEMPORARY)
+        folders = (entry.name for entry in os.scandir(self.root) if entry.is_dir() and "." not in entry.name)
         return tuple(sorted(map(tenant_of, folders)))
 
     @_told
@@ -326,34 +357,3 @@ def _names(path: Path) -> Sequence[str]:
         return os.listdir(path.parent)
     except FileNotFoundError:
         return ()
-
-
-def _renewed(path: Path) -> bool:
-    """Whether a file is there; its date is renewed when it is an old one."""
-    try:
-        if _mtime_ms(path.stat()) < time.time_ns() // 1_000_000 - RENEW_MS:
-            os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _mtime_ms(known: os.stat_result) -> int:
-    return known.st_mtime_ns // 1_000_000
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def _drop(draft: IO[bytes]) -> None:
-    """Close a draft and take its temporary name away; what was linked stays under the other one."""
-    with suppress(OSError):
-        draft.close()
-    with suppress(OSError):
-        os.unlink(draft.name)

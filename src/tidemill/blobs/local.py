@@ -42,7 +42,7 @@ class MemoryBlobs:
         place = (tenant, digest)
         if keep:
             self._kept.add(place)
-        self._held.setdefault(place, body)
+        self._held[place] = body
         now_ms = self._clock()
         state, since_ms = self._states.get(place, (GRACE, 0))
         if state == GRACE or since_ms < now_ms - RENEW_MS:
@@ -85,9 +85,11 @@ class MemoryBlobs:
         if place not in self._kept and self._states.get(place, (GRACE, 0))[0] == ACTIVE:
             self._states[place] = (GRACE, self._clock())
 
-    async def restore(self, tenant: str, digest: str) -> None:
-        if self._states.get((tenant, digest), (ACTIVE, 0))[0] == GRACE:
-            self._states[tenant, digest] = (ACTIVE, self._clock())
+    async def restore(self, tenant: str, digest: str) -> bool:
+        if self._states.get((tenant, digest), (ACTIVE, 0))[0] != GRACE:
+            return False
+        self._states[tenant, digest] = (ACTIVE, self._clock())
+        return True
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         place = (tenant, digest)

@@ -1,8 +1,9 @@
 """Blobs as objects of a bucket: `<prefix>/<tenant>/active/<digest>`, and the same below `grace` and `keep`.
 
-Any service that speaks S3 and knows conditional puts will do. An object is created only where there is none, so bytes
-that are there are not sent over by a second writer. Moving between the places is a copy and then a removal; what is
-left in both places when somebody dies in between is tidied up by the collector. Credentials come from the environment
+Any service that speaks S3 and knows conditional puts will do. An object is created only where there is none; one that
+is there is read instead, and replaced only if it is damaged. Retiring one is a copy and then a removal. Bringing it
+back is a copy alone: a removal could hit the copy that another collector has just made, right before it removes the
+active one. What is in both places is tidied up by the collector when it is due. Credentials come from the environment
 (`AWS_ACCESS_KEY_ID`, a profile of the machine, …).
 
 An object that is put again keeps its date, since only a copy of all its bytes would change it. So a collector may set
@@ -12,8 +13,10 @@ back, because nothing is deleted that has not been aside for the whole time of g
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote
@@ -24,6 +27,7 @@ from tidemill.blobs.contract import (
     ACTIVE,
     GRACE,
     PIECE_BYTES,
+    STORES,
     BlobInfo,
     BlobState,
     Listing,
@@ -35,7 +39,7 @@ from tidemill.blobs.contract import (
 )
 from tidemill.blobs.directory import KEEP, folder_name, tenant_of
 from tidemill.blobs.spool import spooled
-from tidemill.errors import Unavailable, rejected
+from tidemill.errors import Problem, Unavailable, Unfit, rejected
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -52,12 +56,15 @@ AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
 """What is longer is sent in parts."""
 
 NO_BUCKET = "NoSuchBucket"
+NO_CREDENTIALS = "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 REASONS = {
     NO_BUCKET: "there is no such bucket; create it, or name another one",
     "AccessDenied": "access was denied; see which rights the credentials have",
     "InvalidAccessKeyId": "the credentials are not known; see AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "SignatureDoesNotMatch": "the credentials do not fit; see AWS_SECRET_ACCESS_KEY",
-    "credential": "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "credential": NO_CREDENTIALS,
+    # Where a machine of Amazon's would have some.
+    "169.254.169.254": NO_CREDENTIALS,
     "error sending request": "nobody answers there; see that the service runs and the endpoint is right",
     "SlowDown": "the service asks for fewer requests",
 }
@@ -96,7 +103,7 @@ class S3Blobs:
             async for _ in self._objects("", None):
                 break
         except Unavailable as error:
-            if any(sign in str(error.__cause__) for sign in MISTAKES):
+            if isinstance(error, Unfit):
                 raise
             LOG.warning("%s; what needs a blob waits until it is back", error)
 
@@ -105,8 +112,10 @@ class S3Blobs:
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
         digest = digest_of(body)
+        path = self._path(tenant, ACTIVE, hex_of(digest))
         await self._mark(tenant, digest, keep)
-        await self._create(self._path(tenant, ACTIVE, hex_of(digest)), body)
+        if not await self._create(path, body) and not await self._is_sound(path, digest):
+            await self._told(self._bucket_store.put_async(path, body))
         return digest
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
@@ -116,7 +125,7 @@ class S3Blobs:
                 return await self.put(tenant, body, keep=keep), draft.size
             await self._mark(tenant, draft.digest, keep)
             path = self._path(tenant, ACTIVE, hex_of(draft.digest))
-            if await self._head(path) is None:
+            if not await self._is_sound(path, draft.digest):
                 # In parts, which cannot be made conditional: whoever is as fast writes the same bytes.
                 await self._told(self._bucket_store.put_async(path, draft.pieces()))
             return draft.digest, draft.size
@@ -138,7 +147,7 @@ class S3Blobs:
 
     async def tenants(self) -> tuple[str, ...]:
         found = await self._told(self._bucket_store.list_with_delimiter_async(None))
-        return tuple(sorted(tenant_of(unquote(path)) for path in found["common_prefixes"]))
+        return tuple(sorted(tenant_of(unquote(path)) for path in found["common_prefixes"] if path != STORES))
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
         start = None if after is None else hex_of(after)
@@ -160,11 +169,12 @@ class S3Blobs:
 
     async def retire(self, tenant: str, digest: str) -> None:
         digits = hex_of(digest)
-        if not await self._is_kept(tenant, digits):
-            await self._move(tenant, digits, ACTIVE, GRACE)
+        if not await self._is_kept(tenant, digits) and await self._copied(tenant, digits, ACTIVE, GRACE):
+            await self._told(self._bucket_store.delete_async(self._path(tenant, ACTIVE, digits)))
 
-    async def restore(self, tenant: str, digest: str) -> None:
-        await self._move(tenant, hex_of(digest), GRACE, ACTIVE)
+    async def restore(self, tenant: str, digest: str) -> bool:
+        # The other one stays until it is due: whoever retires the object again at this moment relies on it.
+        return await self._copied(tenant, hex_of(digest), GRACE, ACTIVE)
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         digits = hex_of(digest)
@@ -174,6 +184,22 @@ class S3Blobs:
             return False
         await self._told(self._bucket_store.delete_async(path))
         return True
+
+    # Marks of stores
+
+    @property
+    def address(self) -> str:
+        return self._name + (f"?endpoint={self._bucket.endpoint}" if self._bucket.endpoint else "")
+
+    def mark_path(self, mark: str) -> str:
+        return f"{self._name.rstrip('/')}/{STORES}/{mark}"
+
+    async def marks(self) -> dict[str, str]:
+        paths = [known["path"] async for known in self._objects(STORES, None)]
+        return {path.rpartition("/")[2]: (await whole(self._body(path))).decode(errors="replace") for path in paths}
+
+    async def sign(self, mark: str, words: str) -> None:
+        await self._told(self._bucket_store.put_async(f"{STORES}/{mark}", words.encode()))
 
     # Objects
 
@@ -200,25 +226,34 @@ class S3Blobs:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> Unavailable:
-        said = str(error)
-        reason = next((words for sign, words in REASONS.items() if sign in said), said.partition("\n")[0][:300])
-        return Unavailable(f"the blobs in {self._name} cannot be reached: {reason}")
+        return service_error(f"the blobs in {self._name} cannot be reached", error, code="blobs_unusable")
 
     async def _mark(self, tenant: str, digest: str, keep: bool) -> None:
         """Say that a blob is kept; said first, so that no collector overlooks it once the blob is there."""
         if keep:
             await self._create(self._path(tenant, KEEP, hex_of(digest)), b"")
 
-    async def _create(self, path: str, body: bytes) -> None:
-        """Write an object where there is none."""
+    async def _create(self, path: str, body: bytes) -> bool:
+        """Write an object where there is none; false when there is one."""
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         try:
             await self._bucket_store.put_async(path, body, mode="create")
         except AlreadyExistsError:
-            return
+            return False
         except (BaseError, FileNotFoundError) as error:
             raise self._unavailable(error) from error
+        return True
+
+    async def _is_sound(self, path: str, digest: str) -> bool:
+        """Whether an object is there and holds the bytes that its name promises."""
+        seen = hashlib.sha256()
+        try:
+            async for chunk in self._body(path):
+                seen.update(chunk)
+        except FileNotFoundError:
+            return False
+        return f"sha256:{seen.hexdigest()}" == digest
 
     async def _head(self, path: str) -> Any:
         from obstore.exceptions import BaseError
@@ -233,36 +268,44 @@ class S3Blobs:
     async def _is_kept(self, tenant: str, digits: str) -> bool:
         return await self._head(self._path(tenant, KEEP, digits)) is not None
 
-    async def _move(self, tenant: str, digits: str, source: BlobState, target: BlobState) -> None:
-        """Copy an object and remove the first one; its time at the other place begins with the copy."""
+    async def _copied(self, tenant: str, digits: str, source: BlobState, target: BlobState) -> bool:
+        """Copy an object to the other place, where its time begins with the copy; false when there is none."""
         from obstore.exceptions import BaseError
 
         here, there = (self._path(tenant, place, digits) for place in (source, target))
         try:
             await self._bucket_store.copy_async(here, there)
-            await self._bucket_store.delete_async(here)
         except FileNotFoundError as error:
             if NO_BUCKET in str(error):
                 raise self._unavailable(error) from error
+            return False
         except BaseError as error:
             raise self._unavailable(error) from error
+        return True
 
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        from obstore.exceptions import BaseError
-
         # It may be moved between two looks, so the first place is looked at again.
         for place in (ACTIVE, GRACE, ACTIVE):
-            try:
-                found = await self._bucket_store.get_async(self._path(tenant, place, hex_of(digest)))
-                async for chunk in found.stream(PIECE_BYTES):
-                    yield bytes(chunk)
+            with suppress(FileNotFoundError):
+                async for chunk in self._body(self._path(tenant, place, hex_of(digest))):
+                    yield chunk
                 return
-            except FileNotFoundError as error:
-                if NO_BUCKET in str(error):
-                    raise self._unavailable(error) from error
-            except BaseError as error:
-                raise self._unavailable(error) from error
         raise missing(digest)
+
+    async def _body(self, path: str) -> AsyncIterator[bytes]:
+        """What an object holds, bit by bit. Raises `FileNotFoundError` when there is none."""
+        from obstore.exceptions import BaseError
+
+        try:
+            found = await self._bucket_store.get_async(path)
+            async for chunk in found.stream(PIECE_BYTES):
+                yield bytes(chunk)
+        except FileNotFoundError as error:
+            if NO_BUCKET in str(error):
+                raise self._unavailable(error) from error
+            raise
+        except BaseError as error:
+            raise self._unavailable(error) from error
 
     async def _objects(self, folder: str, after: str | None) -> AsyncIterator[Any]:
         """The objects of a folder in the order of their names, behind one of them."""
@@ -275,6 +318,18 @@ class S3Blobs:
                     yield known
         except (BaseError, FileNotFoundError) as error:
             raise self._unavailable(error) from error
+
+
+def service_error(what: str, error: Exception, code: str) -> Unavailable:
+    """What a service said, in one line: `Unfit`, with this code, where waiting does not help."""
+    said = str(error)
+    sign = next((sign for sign in REASONS if sign in said), None)
+    if sign is None:
+        return Unavailable(f"{what}: {said.partition(chr(10))[0][:300]}")
+    if sign not in MISTAKES:
+        return Unavailable(f"{what}: {REASONS[sign]}")
+    reason, _, hint = REASONS[sign].partition("; ")
+    return Unfit(Problem(code=code, message=f"{what}: {reason}", hint=hint))
 
 
 def open_bucket(where: Bucket) -> S3Store:

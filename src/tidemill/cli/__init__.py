@@ -31,4 +31,4 @@ def call(arguments: Sequence[str]) -> int:
 
         return run_app(arguments)
 
-    return guarded(command)
+    return guarded(command, as_json="--json" in arguments)

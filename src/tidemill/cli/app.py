@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from tidemill.cli import exits
-from tidemill.cli.archive import Where
+from tidemill.cli.archive import RETENTION_DAYS_DEFAULT, KeepRuns, RetentionDays, Where
 from tidemill.cli.groups import show_help
 from tidemill.cli.options import (
     DEFAULT_STORE,
@@ -276,19 +276,13 @@ def worker_command(
         float, typer.Option("--heartbeat", metavar="SECONDS", min=0.1, help="How often it says that it is alive.")
     ] = 5.0,
     dead_after: Annotated[
-        float, typer.Option("--dead-after", metavar="SECONDS", help="Silent for so long, it is taken for dead.")
+        float,
+        typer.Option("--dead-after", metavar="SECONDS", min=1, help="Silent for so long, others take over its work."),
     ] = 15.0,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is called instead of its host.")] = "",
     archive_place: Where = None,
-    retention_days: Annotated[
-        float,
-        typer.Option(
-            "--retention-days", metavar="DAYS", min=0, help="How long finished runs stay, unless their workflow says."
-        ),
-    ] = 30.0,
-    keep_runs: Annotated[
-        bool, typer.Option("--keep-runs", help="Keep finished runs for ever, unless their workflow says.")
-    ] = False,
+    retention_days: RetentionDays = RETENTION_DAYS_DEFAULT,
+    keep_runs: KeepRuns = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> int:
     """Run nodes until told to stop.

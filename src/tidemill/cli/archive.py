@@ -25,6 +25,14 @@ Where = Annotated[
         help="A folder, or s3://bucket/prefix. Default: beside the file of the store.",
     ),
 ]
+RetentionDays = Annotated[
+    float,
+    typer.Option(
+        "--retention-days", metavar="DAYS", min=0, help="How long finished runs stay, unless their workflow says."
+    ),
+]
+KeepRuns = Annotated[bool, typer.Option("--keep-runs", help="Keep finished runs for ever, unless their workflow says.")]
+RETENTION_DAYS_DEFAULT = 30.0
 OfWorkflow = Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Of this workflow.")]
 Archived = Annotated[
     str, typer.Argument(metavar="RUN", help="The id of a run, whose newest entry is meant, or the name of an entry.")
@@ -88,17 +96,23 @@ def restore_command(run: Archived, where: Where = None, store: Store = DEFAULT_S
 
 @archive.command("sweep")
 def sweep_command(
-    dry_run: DryRun = False, where: Where = None, store: Store = DEFAULT_STORE, as_json: AsJson = False
+    dry_run: DryRun = False,
+    retention_days: RetentionDays = RETENTION_DAYS_DEFAULT,
+    keep_runs: KeepRuns = False,
+    where: Where = None,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
 ) -> int:
     """Archive every run that was kept long enough, now.
 
-    Workers do so by themselves; --dry-run tells what they will do next. Runs that cannot be archived stay and are
-    told, with exit code 1.
+    Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
+    cannot be archived stay and are told, with exit code 1.
     """
     from tidemill.cli.asking import Asking
     from tidemill.cli.soundness import tell_swept
 
-    return Asking(store, as_json, where).answer(
+    asking = Asking(store, as_json, where, retention_days=None if keep_runs else retention_days)
+    return asking.answer(
         lambda mill: mill.archive_sweep(dry_run=dry_run),
         tell_swept,
         ends=lambda swept: exits.FAILED if swept.failed else exits.OK,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill import front
-from tidemill.bootstrap import check_there
+from tidemill.bootstrap import ARCHIVE_VARIABLE, check_there
 from tidemill.cli import exits
 from tidemill.cli.apps import importable, load_apps
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
@@ -23,6 +23,7 @@ from tidemill.cli.problems import as_plain, print_json, print_refusal
 from tidemill.errors import Problem, Rejected, Unfit
 from tidemill.front import Tidemill
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.model import RETENTION_DAYS
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ class Asking:
     """Where old runs are, if not in the usual place."""
     creates: bool = False
     """Whether a store that is not there yet is made."""
+    retention_days: float | None = RETENTION_DAYS
+    """How long finished runs stay, where old ones are asked about."""
     apps: tuple[str, ...] = ()
     """The user's own code, where node types of his are asked about."""
 
@@ -76,7 +79,12 @@ class Asking:
         with importable():
             app = load_apps(self.apps)
             mill = front.open(
-                self.store, work=False, archive=self.archive, functions=app.functions, handlers=app.handlers
+                self.store,
+                work=False,
+                archive=self.archive,
+                retention_days=self.retention_days,
+                functions=app.functions,
+                handlers=app.handlers,
             )
             try:
                 return ask(mill)
@@ -101,10 +109,12 @@ class Asking:
         return self.store == PRIVATE_STORE
 
     def command(self, *words: str) -> str:
-        """A command that can be copied from the screen and means this store."""
+        """A command that can be copied from the screen and means this store, and this archive."""
         meant = os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
         store = () if self.store == meant else ("--store", self.store)
-        return shlex.join(("tidemill", *words, *store))
+        elsewhere = self.archive is not None and self.archive != os.environ.get(ARCHIVE_VARIABLE)
+        archive = ("--archive", self.archive or "") if elsewhere else ()
+        return shlex.join(("tidemill", *words, *archive, *store))
 
     def _hinted(self, problem: Problem) -> Problem:
         if self.alone and problem.code in _NOT_FOUND:

@@ -13,7 +13,9 @@ from tidemill.cli.problems import counted
 from tidemill.cli.snippets import names
 from tidemill.cli.terminal import clean
 from tidemill.engine.registry import WorkerRow
-from tidemill.errors import Rejected
+from tidemill.errors import DiskFull, Rejected, TidemillError
+
+_TRIED = "it is tried until it does"
 
 
 class Bulletins:
@@ -23,7 +25,7 @@ class Bulletins:
         # With --json standard output is kept clean of what functions print, so this is a way of its own to it.
         self._json = open(os.dup(1), "w", encoding="utf-8", buffering=1) if as_json else None  # noqa: SIM115
         self._paint = Paint()
-        self._reached = True
+        self._trouble = ""
 
     def __enter__(self) -> Self:
         return self
@@ -62,13 +64,18 @@ class Bulletins:
         words = f"{counted(returned, 'job')} given back" if returned else "nothing was given back"
         self._say(f"{self._paint('✓', GREEN)} drained: {words}", event="drained", returned=returned, finished=finished)
 
-    def reach(self, reached: bool) -> None:
-        """The store answers, or no longer does; said when it changes."""
-        if reached == self._reached:
+    def reach(self, trouble: TidemillError | None) -> None:
+        """The store no longer answers, and why, or it answers again; said when it changes."""
+        cause = "" if trouble is None else str(trouble)
+        if cause == self._trouble:
             return
-        self._reached = reached
-        words = "the store answers again" if reached else "the store does not answer; it is tried until it does"
-        self._say(f"{self._paint('!', YELLOW)} {words}", event="store_back" if reached else "store_lost")
+        self._trouble, mark = cause, self._paint("!", YELLOW)
+        if trouble is None:
+            self._say(f"{mark} the store answers again", event="store_back")
+        else:
+            full = isinstance(trouble, DiskFull)
+            words = f"{cause}; work goes on by itself then" if full else f"the store does not answer: {cause}; {_TRIED}"
+            self._say(f"{mark} {clean(words)}", event="store_lost", message=cause)
 
     def refused(self, refusal: Rejected) -> None:
         """The store gives out no work, for a reason that somebody has to see to."""

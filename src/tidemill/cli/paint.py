@@ -34,6 +34,7 @@ STATUS_COLOURS = {
     "open": RED,
     "alive": GREEN,
     "draining": YELLOW,
+    "silent": YELLOW,
     "dead": RED,
 }
 """The states of runs, nodes, approvals, dead letters and workers."""

@@ -18,7 +18,7 @@ from tidemill.cli.tables import Column, Line, print_facts, print_hint, print_tab
 from tidemill.cli.terminal import clean
 from tidemill.cli.verdicts import say
 from tidemill.engine.attic import ArchivePage, Listed
-from tidemill.engine.auditing import Finding, Verdict
+from tidemill.engine.auditing import LISTS, Finding, Verdict
 from tidemill.engine.indexing import Reindexed
 from tidemill.engine.retiring import Swept
 
@@ -69,28 +69,34 @@ def tell_verdict(verdict: Verdict) -> None:
     if verdict.clean:
         say(f"all is as it must be: {read}")
     else:
-        ill, logs = len({finding.run for finding in verdict.findings}), verdict.runs + verdict.workflows
+        ill, logs = len({finding.run for finding in verdict.findings} - {LISTS}), verdict.runs + verdict.workflows
         print(f"{counted(len(verdict.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
-        if any(finding.code.startswith("row_") for finding in verdict.findings):
+        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in verdict.findings):
             print_hint("lists are rebuilt from the logs with `tidemill reindex`")
 
 
 def tell_reindexed(found: Reindexed) -> None:
     """Print what was wrong with the lists."""
-    wrong = found.missing + found.different + found.surplus
+    rows = found.missing + found.different + found.surplus
+    wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
     verb = "would be put right" if found.dry_run else "put right"
+    built = "would be built" if found.dry_run else "is built"
     unread = len(found.unreadable)
     said = f"{counted(found.rows, 'row')} of {counted(found.streams - unread, 'log')}"
     if unread:
         print(f"{Paint()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
+    if found.anew:
+        print(f"{Paint()('!', YELLOW)} what lists are read from was damaged, and {built} anew from the logs")
     if not wrong:
         say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
     elif found.dry_run:
-        print(f"{Paint()('○', YELLOW)} {said}; {counted(wrong, 'row')} {verb}; nothing was done")
+        print(f"{Paint()('○', YELLOW)} {said}; {wrong} {verb}; nothing was done")
     else:
-        say(f"{said}; {counted(wrong, 'row')} {verb}")
+        say(f"{said}; {wrong} {verb}")
     if wrong:
-        print_facts([(name, getattr(found, name)) for name in ("missing", "different", "surplus")], indent=2)
+        print_facts(
+            [(name, getattr(found, name)) for name in ("missing", "different", "surplus", "misplaced")], indent=2
+        )
     if found.unreadable:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
 

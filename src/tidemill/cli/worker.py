@@ -136,11 +136,11 @@ async def _opened(engine: Engine, stop: asyncio.Event, bulletins: Bulletins) -> 
     while not stop.is_set():
         try:
             await engine.open()
-        except Unavailable:
-            bulletins.reach(False)
+        except Unavailable as error:
+            bulletins.reach(error)
             await asyncio.sleep(REOPEN_SECONDS)
         else:
-            bulletins.reach(True)
+            bulletins.reach(None)
             return True
     return False
 

@@ -25,12 +25,12 @@ from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, ma
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
 from tidemill.engine.lacks import lack_of
-from tidemill.engine.map_values import assembled, item_of, outputs_of
+from tidemill.engine.map_values import assembled, item_of
 from tidemill.engine.programs import Program
 from tidemill.engine.readings import readings_of
 from tidemill.engine.routes import Chosen, find_admission, find_route
 from tidemill.engine.runs import Entry
-from tidemill.engine.scopes import NOTHING_FETCHED, blobs_of, scope_of
+from tidemill.engine.scopes import NOTHING_FETCHED, needed_for, scope_of
 from tidemill.engine.tools import Stale, Tools
 from tidemill.engine.utterances import Speaker
 from tidemill.engine.values import Fetched, text_of
@@ -83,22 +83,16 @@ class Attempt:
     def start(self) -> Coming:
         """Run as far as possible without waiting."""
         if self._state.blobs:
-            needed = dict.fromkeys(ref.digest for ref in self._references())
+            needed = self._needed()
             known = self._tools.values.known(self.lease.stream.tenant, needed)
             if known is None:
                 return self._fetch(needed)
             self._fetched = known
         return self._go()
 
-    def _references(self) -> list[BlobRef]:
-        found = list(blobs_of(self._flow.workflow, self._state, self._node))
-        more: list[Payload | None] = [self._act.resumed, self._act.checkpoint]
-        items = self._cell.map
-        if items is not None and self.phase != "call":
-            more += outputs_of(items)
-        elif items is not None and (self.task.node, self.task.visit) not in self._lists:
-            more.append(items.items)
-        return found + [ref for ref in more if isinstance(ref, BlobRef)]
+    def _needed(self) -> dict[str, None]:
+        task, listed = self.task, (self.task.node, self.task.visit) in self._lists
+        return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
     async def _fetch(self, needed: Iterable[str]) -> Result:
         self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
@@ -325,8 +319,7 @@ class Attempt:
         return self._finish_known(text, chosen)
 
     async def _finish_looking_again(self, text: bytes, chosen: Chosen) -> Result:
-        needed = dict.fromkeys(ref.digest for ref in self._references())
-        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
+        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
         return await _resolved(self._finish_known(text, chosen))
 
     def _finish_known(self, text: bytes, chosen: Chosen) -> Coming:

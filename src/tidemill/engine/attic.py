@@ -25,6 +25,8 @@ from tidemill.engine.archiving import (
 from tidemill.errors import Rejected, Unavailable, rejected
 
 PAGE = 200
+ENTRY_DEPTH = 2
+"""Folders above an entry: its month and its workflow."""
 
 
 class Listed(Header, frozen=True, kw_only=True):
@@ -111,14 +113,21 @@ class Attic:
                 continue
             after = ""
             while names := await self._archive.names(group, after=after, limit=PAGE):
-                for name in names:
+                for name in filter(self._is_name, names):
                     yield name
                 after = names[-1]
+
+    def _is_name(self, name: str) -> bool:
+        """Whether an entry may be called so; anything else was put there by somebody else, and hides no entry."""
+        return name.endswith(ENDING) and name.removeprefix(self._root).count("/") == ENTRY_DEPTH
 
     async def _groups(self) -> AsyncIterator[str]:
         """The folders of the archive, one for each month and workflow, found by leaping from one to the next."""
         after = self._root
         while names := await self._archive.names(self._root, after=after, limit=1):
+            if not self._is_name(names[0]):
+                after = names[0]
+                continue
             group = names[0].rpartition("/")[0] + "/"
             yield group
             # The sign behind `/`: everything in this folder stands before it.

@@ -15,33 +15,36 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import BlobMissing, Blobs
-from tidemill.engine.binaries import files_in
 from tidemill.engine.catalog import Catalog
+from tidemill.engine.evidence import Evidence, is_damage, payloads_in
 from tidemill.engine.indexing import Named, agrees, expected_run_row, row_like, rows_beside_run
 from tidemill.engine.keeper import compare
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import RUN, rows_along
 from tidemill.engine.runs import Entry
 from tidemill.engine.versions import Version, read_history
-from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.errors import Rejected, TidemillError
 from tidemill.kernel.codec import DAMAGE, decode_event
-from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, RunCreated, RunPatched
+from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, decode_state, encode_state
 from tidemill.stores.contract import Row, Store, Stream, Tail
+from tidemill.stores.mending import Flaws
 
 EVENTS_AT_A_TIME = 500
 """Events that are read before others may run: an audit must not hold up a worker."""
 
 KEYS_SHOWN_MAX = 5
+LISTS = "the lists"
+"""What a finding is about that is about no log."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is not as it must be."""
 
     run: str
-    """The run, or `workflow NAME` for one."""
+    """The run, `workflow NAME` for one, or `the lists` for what is about none in particular."""
     seq: int
     """The event it was found at; 0 when it is about the run as a whole."""
     code: str
@@ -79,10 +82,10 @@ class Found(msgspec.Struct):
 
 
 class Auditor:
-    """Reads one stream at a time."""
+    """Reads one stream at a time. `lists`: whether lists can be read at all, and are to be compared."""
 
-    def __init__(self, store: Store, blobs: Blobs, catalog: Catalog) -> None:
-        self._store, self._blobs, self._catalog = store, blobs, catalog
+    def __init__(self, store: Store, blobs: Blobs, catalog: Catalog, *, lists: bool = True) -> None:
+        self._store, self._blobs, self._catalog, self._lists = store, blobs, catalog, lists
 
     async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> Found:
         """Audit a run. `listed` may know already that a row is there, which spares looking for it."""
@@ -119,15 +122,28 @@ class Auditor:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         found.events = len(tail.records)
         try:
-            if tail.damage:
-                raise ValueError(tail.damage)
-            versions = read_history(stream.key, tail).versions
-        except DAMAGE as error:
-            found.problem("log_unreadable", f"its records cannot be read: {error}")
+            history = read_history(stream.key, tail)
+        except Rejected as refusal:
+            found.problem("log_unreadable", refusal.problems[0].message)
             return found
-        for version in versions:
+        for version in history.versions:
             await self._version(stream, version, found)
+        if tail.version and self._lists:
+            try:
+                await self._workflow_listed(stream, tail, history.row(), found)
+            except Rejected as refusal:
+                found.problem("lists_unreadable", f"lists that show it: {refusal}")
         return found
+
+    async def _workflow_listed(self, stream: Stream, tail: Tail, row: Row, found: Found) -> None:
+        """Compare what lists show of a workflow with its log, unless that has moved on since."""
+        there = await row_like(self._store, stream.tenant, row)
+        if agrees(there, row):
+            return
+        (again,) = await self._store.load({stream: tail.version}, snapshots=False)
+        if again.version == tail.version:
+            code = "row_missing" if there is None else "row_differs"
+            found.problem(code, f"{row.kind} {row.key} in the lists")
 
     async def _version(self, stream: Stream, version: Version, found: Found) -> None:
         """The catalog reads a compiled form only if it has the digest that it is stored under."""
@@ -137,7 +153,7 @@ class Auditor:
             if version.patch is not None:
                 await self._blobs.get(stream.tenant, version.patch)
         except (TidemillError, *DAMAGE) as error:
-            found.problem("workflow_unreadable", f"version {version.version}: {error}")
+            _workflow_unreadable(found, error, f"version {version.version}: {error}")
 
     async def _events(self, tail: Tail, found: Found) -> list[AnyEvent]:
         found.events = tail.version
@@ -168,7 +184,7 @@ class Auditor:
                 except BlobMissing as error:
                     found.problem("workflow_missing", f"the workflow that it goes by is not there: {error}", seq)
                 except (TidemillError, *DAMAGE) as error:
-                    found.problem("workflow_unreadable", f"the workflow that it goes by cannot be read: {error}", seq)
+                    _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
 
     async def _laws(self, events: list[AnyEvent], flows: dict[str, Flow], found: Found) -> None:
@@ -210,23 +226,12 @@ class Auditor:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
     async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: Found) -> None:
-        seen: set[str] = set()
+        evidence = Evidence(self._blobs, stream.tenant)
         for seq, event in enumerate(events, 1):
             if not seq % EVENTS_AT_A_TIME:
                 await asyncio.sleep(0)
-            named = {ref.digest for ref in blobs_in(event)}
-            if isinstance(event, NodeCompleted) and isinstance(event.output, bytes):
-                named.update(files_in(event.output))
-            for digest in sorted(named - seen):
-                seen.add(digest)
-                try:
-                    await self._blobs.get(stream.tenant, digest)
-                except BlobMissing as error:
-                    found.problem(
-                        "blob_missing", f"{type(event).__name__} refers to a value that is not there: {error}", seq
-                    )
-                except Unavailable as error:
-                    found.problem("blob_unreadable", f"{type(event).__name__} refers to a value: {error}", seq)
+            for fault in await evidence.faults(event):
+                found.problem(fault.code, f"{type(event).__name__} {fault.message}", seq)
 
     async def _beside(
         self,
@@ -244,6 +249,26 @@ class Auditor:
             doubts.problem("job_missing", _few(audit.missing))
         if audit.surplus:
             doubts.problem("job_surplus", _few(audit.surplus))
+        if self._lists:
+            try:
+                await self._rows_there(stream, state, rows, doubts, listed)
+            except Rejected as refusal:
+                # The log is none the worse for it.
+                doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
+        if doubts.findings:
+            (again,) = await self._store.load({stream: state.seq}, snapshots=False)
+            found.moved = again.version != state.seq
+        if not found.moved:
+            found.findings += doubts.findings
+
+    async def _rows_there(
+        self,
+        stream: Stream,
+        state: State,
+        rows: dict[Named, Row],
+        doubts: Found,
+        listed: Callable[[Row], bool] | None,
+    ) -> None:
         present = await rows_beside_run(self._store, stream)
         for name, row in rows.items():
             if name[0] == RUN and listed is not None and listed(row):
@@ -253,11 +278,23 @@ class Auditor:
                 doubts.problem("row_missing" if there is None else "row_differs", f"{name[0]} {name[1]} in the lists")
         for kind, key in present.keys() - rows.keys():
             doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
-        if doubts.findings:
-            (again,) = await self._store.load({stream: state.seq}, snapshots=False)
-            found.moved = again.version != state.seq
-        if not found.moved:
-            found.findings += doubts.findings
+
+
+def of_lists(flaws: Flaws) -> Found:
+    """What is wrong with the places of rows, as a finding about no log."""
+    found = Found(LISTS)
+    if flaws.unreadable:
+        found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
+    if flaws.missing:
+        found.problem("places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}")
+    if flaws.stray:
+        found.problem("places_stray", f"places without their row: {flaws.stray:,}")
+    return found
+
+
+def _workflow_unreadable(found: Found, error: Exception, message: str, seq: int = 0) -> None:
+    """Write down why a workflow cannot be read; one whose bytes fit their digest may be of a newer version."""
+    found.problem("workflow_damaged" if is_damage(error) else "workflow_unreadable", message, seq)
 
 
 def _few(keys: tuple[str, ...]) -> str:
@@ -266,14 +303,4 @@ def _few(keys: tuple[str, ...]) -> str:
 
 def blobs_in(value: Any) -> Iterator[BlobRef]:
     """Every reference to a blob in an event."""
-    if isinstance(value, BlobRef):
-        yield value
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            yield from blobs_in(getattr(value, name))
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from blobs_in(inner)
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from blobs_in(inner)
+    return (payload for payload in payloads_in(value) if isinstance(payload, BlobRef))

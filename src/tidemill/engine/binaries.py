@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import GRACE, PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, Blobs, is_digest
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.calls import surely
 from tidemill.engine.failures import failed_by
@@ -33,8 +33,13 @@ MARK = "$blob"
 MARKED = b'"$blob"'
 """What every text holds that describes a file. Nearly none does, and whoever looks for this first is done."""
 NAME_LENGTH_MAX = 255
+UNREADABLE = "blob_file_unreadable"
+_END = object()
+"""Stands for the end of an iterator, because no future can hold a StopIteration."""
 
 _DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
+DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
+"""Of what `files_in` looks for: whoever reads a text in pieces looks at so much across two of them."""
 
 
 def files_in(text: bytes) -> list[str]:
@@ -48,13 +53,18 @@ async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None
     A file that is on its way out is brought back: the fact that is about to be written needs it.
     """
     for digest in files_in(text) if MARKED in text else ():
-        info = await blobs.stat(tenant, digest)
-        if info is None:
+        if not await _is_active(blobs, tenant, digest):
             path, hint = _path_to(digest, decode_value(text)) or "", "store the bytes first: `tidemill blobs put FILE`"
             return Problem(code="blob_unknown", message=f"there is no blob {digest}", path=path, hint=hint)
-        if info.state == GRACE:
-            await blobs.restore(tenant, digest)
     return None
+
+
+async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
+    """Whether a blob is there and stays; false when a collector was faster than whoever brings it back."""
+    while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
+        if await blobs.restore(tenant, digest):
+            break
+    return info is not None
 
 
 async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
@@ -110,9 +120,29 @@ def _blobs_in(value: Any) -> dict[int, Blob]:
     return found
 
 
+def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
+    """A value with what is known of its blobs before they are stored, and how many bytes of them are in memory.
+
+    Raises `refusal` when they were not what was wrong with it.
+    """
+    found = _blobs_in(value)
+    if not found:
+        raise refusal
+    held = sum(len(blob.data) for blob in found.values() if isinstance(blob.data, (bytes, bytearray, memoryview)))
+    return msgspec.to_builtins(value, enc_hook=_promised), held
+
+
+def _promised(blob: Blob) -> dict[str, str]:
+    return {"media_type": blob.media_type, "name": _name_of(blob)}
+
+
+def _name_of(blob: Blob) -> str:
+    return blob.data.name if blob.name == "" and isinstance(blob.data, Path) else blob.name
+
+
 async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
     """Store the bytes, without secrets, and answer what stands in their place."""
-    name = blob.data.name if blob.name == "" and isinstance(blob.data, Path) else blob.name
+    name = _name_of(blob)
     _check_words(blob.media_type, name)
     if isinstance(blob.data, (bytes, bytearray, memoryview)):
         body = await _masked(bytes(blob.data), mask)
@@ -153,15 +183,14 @@ async def _chunks(data: Any) -> AsyncIterator[bytes]:
             yield _checked(chunk)
     elif isinstance(data, Iterable) and not isinstance(data, str):
         chunks = iter(data)
-        while (chunk := await asyncio.to_thread(_next, chunks)) is not None:
+        while (chunk := await asyncio.to_thread(_next, chunks)) is not _END:
             yield _checked(chunk)
     else:
         raise _not_bytes(data)
 
 
 def _next(chunks: Iterator[Any]) -> Any:
-    """The next chunk; None at the end, because no future can hold a StopIteration."""
-    return next(chunks, None)
+    return next(chunks, _END)
 
 
 async def _of_file(path: Path) -> AsyncIterator[bytes]:
@@ -169,7 +198,7 @@ async def _of_file(path: Path) -> AsyncIterator[bytes]:
         file = await asyncio.to_thread(path.open, "rb")
     except OSError as error:
         message = f"the file of a blob cannot be read: {path}: {error.strerror or error}"
-        raise Fail("blob_file_unreadable", message, hint="return the path of a file that is there") from error
+        raise Fail(UNREADABLE, message, hint="return the path of a file that is there") from error
     with file:
         while chunk := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield chunk

@@ -17,6 +17,7 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.borrowing import filled_in
+from tidemill.engine.damage import unreadable
 from tidemill.engine.programs import Flow
 from tidemill.engine.requests import check_words
 from tidemill.engine.versions import (
@@ -318,9 +319,16 @@ class Catalog:
     async def _known(self, tenant: str, name: str) -> History:
         """The history of a workflow that must exist; the refusal names the nearest one that does."""
         history = await self._history(tenant, name)
+        if history.versions:
+            return history
+        page = await self._store.find(tenant, WORKFLOW, (), limit=NAMES_MAX)
+        names = [row.key for row in page.rows]
+        if name not in names:
+            raise unknown_workflow(name, names)
+        # Lists are written with the records: it was published a moment ago, or its records were lost since.
+        history = await self._history(tenant, name)
         if not history.versions:
-            page = await self._store.find(tenant, WORKFLOW, (), limit=NAMES_MAX)
-            raise unknown_workflow(name, [row.key for row in page.rows])
+            raise unreadable(Stream(tenant, WORKFLOW, name), "it is listed, and there are none")
         return history
 
     # Compiled workflows

@@ -65,8 +65,7 @@ class Claiming:
 
     async def _forever(self) -> None:
         while True:
-            pause_ms = self._aside.pause_ms()
-            if pause_ms:
+            while pause_ms := self._aside.pause_ms():
                 await self._ambient.sleep(pause_ms)
             request = self._wanted()
             if request is None:
@@ -77,6 +76,7 @@ class Claiming:
                 leases = await self._claim(request)
                 if leases:
                     await self._accept(leases)
+                self.refusals.over()
                 # What instant handlers just handed in should be committed before more is claimed; and a store that
                 # has nothing and does not wait, because it was closed, is not asked in a hurry.
                 busy = leases or request.most <= 0
@@ -104,11 +104,23 @@ class Refusals:
 
     def __init__(self) -> None:
         self._said = ""
+        self._in_a_row = 0
         self.listener: Callable[[Rejected], None] | None = None
         """Who wants to know; without one it is logged."""
+        self.give_up: Callable[[Rejected], None] | None = None
+        """Who does not wait until that heals: told alone, from the second refusal in a row on."""
+
+    def over(self) -> None:
+        """Take note that the store gives out work."""
+        self._in_a_row = 0
 
     def hear(self, refusal: Rejected) -> None:
         """Take note of a refusal."""
+        self._in_a_row += 1
+        if self.give_up is not None:
+            if self._in_a_row > 1:
+                self.give_up(refusal)
+            return
         if str(refusal) == self._said:
             return
         self._said = str(refusal)

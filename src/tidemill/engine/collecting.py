@@ -10,15 +10,11 @@ cannot be read stops all of it, since nobody knows what it refers to.
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from typing import cast
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from tidemill.blobs.contract import (
-    DIGEST_LENGTH,
     GRACE,
     BlobDamaged,
     BlobInfo,
@@ -26,6 +22,7 @@ from tidemill.blobs.contract import (
     Blobs,
     digests_in,
 )
+from tidemill.engine.references import referring_texts
 from tidemill.engine.rows import RUN
 from tidemill.engine.versions import WORKFLOW, read_history
 from tidemill.errors import Rejected, TidemillError, rejected
@@ -40,9 +37,6 @@ YOUNG_MS = HOUR_MS
 """A blob of less than this age may be one whose fact is not committed yet."""
 STREAMS_AT_A_TIME = 20
 BLOBS_AT_A_TIME = 1_000
-
-_MAY_REFER = re.compile(rb'\s*[\[{"]')
-"""How JSON begins that can hold a text. Other bytes are not read to their end."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,16 +146,10 @@ class Collection:
 
     async def _within(self, digest: str) -> set[str]:
         """What a blob refers to. One that cannot be read is noted; it does not stop the others."""
-        found, rest, first = set[str](), b"", True
-        chunks = cast(AsyncGenerator[bytes, None], self._blobs.read(self._tenant, digest))
+        found = set[str]()
         try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    if first and not _MAY_REFER.match(chunk):
-                        break
-                    text, first = rest + chunk, False
-                    found |= digests_in(text)
-                    rest = text[1 - DIGEST_LENGTH :]
+            async for text in referring_texts(self._blobs.read(self._tenant, digest)):
+                found |= digests_in(text)
         except (BlobMissing, BlobDamaged):
             self._unreadable.append(digest)
         return found

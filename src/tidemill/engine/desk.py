@@ -9,6 +9,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.catalog import Catalog
+from tidemill.engine.damage import whole
 from tidemill.engine.inputs import packed
 from tidemill.engine.programs import Flow
 from tidemill.engine.requests import check_command_id, check_words
@@ -51,7 +52,7 @@ class Desk:
     async def _log(self, run_id: str) -> list[AnyEvent]:
         """Every event of a run."""
         (tail,) = await self._store.load({self._stream(run_id): 0}, snapshots=False)
-        if not tail.records:
+        if not whole(tail).records:
             raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
         return [decode_event(record) for record in tail.records]
 
@@ -85,7 +86,7 @@ class Desk:
         if seq is None:
             return
         (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False)
-        first = decode_event(tail.records[0])
+        first = decode_event(whole(tail).records[0])
         node, wanted = getattr(first, "node", None), getattr(command, "node", None)
         labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
         if (node and wanted and node != wanted) or not set_.items() <= labels.items():

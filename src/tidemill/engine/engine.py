@@ -25,6 +25,7 @@ from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.letters import Letters
 from tidemill.engine.library import Library
+from tidemill.engine.lodging import Lodging
 from tidemill.engine.logs import Logs
 from tidemill.engine.registry import Registry
 from tidemill.engine.requests import check_labels, check_run_id, check_words
@@ -69,7 +70,9 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         in_vain: Sequence[str] = (),
+        lodging: Lodging | None = None,
     ) -> None:
+        self._lodging = lodging
         self._user, self._archive, self._retention_days = user, archive, retention_days
         self._around = Surroundings(self._others, isolation or Nowhere(), secrets or FirstOf(), Air(store, ambient))
         types: dict[str, list[NodeType]] = {}
@@ -125,6 +128,8 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         """Begin; idempotent through the store."""
         await self._store.open()
         await self._blobs.open()
+        if self._lodging is not None:
+            await self._settle(self._lodging)
         self.turns.open()
         if self.worker is not None:
             self._around.open()
@@ -136,6 +141,14 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         if self.sweeper is not None:
             self.sweeper.open()
         return self
+
+    async def _settle(self, lodging: Lodging) -> None:
+        try:
+            await lodging.settle(stays=self.worker is not None)
+        except BaseException:
+            await self._blobs.close()
+            await self._store.close()
+            raise
 
     def drain(self) -> None:
         """Take on no more work from this moment on, and let others know; `close` waits for what is in hand."""

@@ -7,10 +7,13 @@ nothing. Messages that were lost altogether are noticed by the keeper, who runs 
 
 from __future__ import annotations
 
+import logging
+
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
 from tidemill.engine.answers import ChildAsk, child_id, read_ask
 from tidemill.engine.catalog import Catalog, Version
+from tidemill.engine.damage import waits_for_repair
 from tidemill.engine.inputs import checked_inputs
 from tidemill.engine.programs import Flow
 from tidemill.engine.requests import check_labels
@@ -18,7 +21,7 @@ from tidemill.engine.rows import RUN
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import outputs_of_state
-from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.errors import Rejected, Unavailable, Unfit, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import (
     AnyCommand,
@@ -37,6 +40,8 @@ from tidemill.kernel.messages import AGAIN, served
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
 
+LOG = logging.getLogger(__name__)
+
 DEPTH_MAX = 32
 """How many parents a run may have above it: a workflow that starts itself comes to an end."""
 REFUSED = "REFUSED"
@@ -48,6 +53,8 @@ class Errands:
 
     def __init__(self, runs: Runs, turns: Turns, catalog: Catalog, blobs: Blobs) -> None:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
+        self._waiting: set[Stream] = set()
+        """Whose messages wait for a repair, which is said once."""
 
     async def run(self, stream: Stream, state: State, task: Task) -> AnyCommand:
         """Deliver a message; answers the command that settles its job.
@@ -57,6 +64,18 @@ class Errands:
         """
         entry = await self._find(stream)
         state = state if entry is None else entry.state
+        try:
+            with waits_for_repair():
+                settled = await self._deliver(stream, state, task)
+        except Unfit as error:
+            if stream not in self._waiting:
+                self._waiting.add(stream)
+                LOG.warning("a message of run %s waits until somebody has seen to this: %s", stream.key, error)
+            raise
+        self._waiting.discard(stream)
+        return settled
+
+    async def _deliver(self, stream: Stream, state: State, task: Task) -> AnyCommand:
         match task.kind:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index)
@@ -77,12 +96,13 @@ class Errands:
         child = Stream(stream.tenant, RUN, wait.name)
         where = (node, visit, index)
         try:
-            entry = await self._find(child) or await self._start(stream, state, child, where, wait)
-            if entry.state.parent != (stream.key, *where):
-                message = f"run {wait.name} belongs to somebody else"
-                return _refused(where, wait.name, message, code="child_id_taken")
-            if act.attempt > 1:
-                entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
+            with waits_for_repair():
+                entry = await self._find(child) or await self._start(stream, state, child, where, wait)
+                if entry.state.parent != (stream.key, *where):
+                    message = f"run {wait.name} belongs to somebody else"
+                    return _refused(where, wait.name, message, code="child_id_taken")
+                if act.attempt > 1:
+                    entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
         except Rejected as refusal:
             first = refusal.problems[0]
             return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
@@ -108,6 +128,9 @@ class Errands:
         self, stream: Stream, state: State, child: Stream, where: tuple[str, int, int], wait: Wait
     ) -> Entry:
         """Start the child; raises `Rejected` when it cannot be."""
+        damage = self._runs.damage(child)
+        if damage is not None:
+            raise damage
         ask = await self._asked(stream, wait)
         if state.depth >= DEPTH_MAX:
             raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")

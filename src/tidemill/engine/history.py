@@ -10,6 +10,8 @@ import msgspec
 from tidemill.engine.answers import child_id
 from tidemill.engine.roster import Roster
 from tidemill.engine.runs import Entry
+from tidemill.engine.unread import Unread
+from tidemill.engine.unstarted import Unstarted
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import offered, rejected
 from tidemill.kernel.codec import plain
@@ -78,6 +80,10 @@ class History(Roster):
         entry = await self._entry(run_id)
         jobs = await self._store.jobs(self._stream(run_id))
         facts = [_fact(job) for job in jobs]
+        if entry.state.blobs:
+            facts = await Unread(self._blobs, self._tenant, entry).noted(facts, self._store.now_ms())
+        unstarted = Unstarted(self.catalog, self.runs, self._blobs, self._stream(run_id), entry.state)
+        facts = await unstarted.noted(facts)
         workers = await self._workers(entry.state.digest)
         found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
         return await self._of_a_child(run_id, found)

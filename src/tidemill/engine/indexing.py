@@ -33,6 +33,7 @@ from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
+from tidemill.stores.mending import flaws_of, mended
 
 PAGE = 500
 RACES_MAX = 50
@@ -57,6 +58,10 @@ class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     different: int = 0
     surplus: int = 0
+    misplaced: int = 0
+    """Rows that did not stand in every list they belong to, and places in lists without their row."""
+    anew: bool = False
+    """Lists could not be read, so what they are read from was built anew, or would be."""
     unreadable: tuple[str, ...] = ()
     """Runs and workflows whose log cannot be read; their rows are left as they are."""
     dry_run: bool = False
@@ -164,9 +169,14 @@ class Indexer:
         """By tenant, marks of all rows as they were before the first log was read: no store is asked by key."""
         self._tally = {"streams": 0, "rows": 0, "missing": 0, "different": 0, "surplus": 0}
         self._unreadable: list[str] = []
+        self._blind = False
 
     async def run(self, on_progress: Progress | None = None) -> Reindexed:
-        """Look at every stream, then at every row that no stream has called for."""
+        """Have every row stand where it belongs; then look at every stream, and at rows no stream has called for."""
+        flaws = await (flaws_of if self._dry_run else mended)(self._store)
+        self._tally["misplaced"] = flaws.missing + flaws.stray
+        # Whoever only looks has nothing to compare with then: every row would have to be written.
+        self._blind = self._dry_run and bool(flaws.unreadable)
         for kind in (WORKFLOW, RUN):
             async for stream in all_streams(self._store, kind):
                 await self._one(stream)
@@ -175,13 +185,18 @@ class Indexer:
                     on_progress(self._tally["streams"])
         for tenant in sorted(self._tenants):
             await self._remove_surplus(tenant)
-        return Reindexed(**self._tally, unreadable=tuple(self._unreadable), dry_run=self._dry_run)
+        return Reindexed(
+            **self._tally,
+            anew=bool(flaws.unreadable),
+            unreadable=tuple(self._unreadable),
+            dry_run=self._dry_run,
+        )
 
     async def _listed(self, tenant: str) -> dict[Named, int]:
         if tenant not in self._present:
             self._tenants.add(tenant)
             rows = self._present[tenant] = {}
-            for kind in (RUN, APPROVAL, DEAD_LETTER, WORKFLOW):
+            for kind in () if self._blind else (RUN, APPROVAL, DEAD_LETTER, WORKFLOW):
                 async for row in all_rows(self._store, tenant, kind):
                     rows[kind, row.key] = _mark(row)
         return self._present[tenant]
@@ -195,10 +210,13 @@ class Indexer:
                 self._unreadable.append(stream.key)
                 return
             wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
-            wrong = [row for row in wrong if not agrees(await row_like(self._store, stream.tenant, row), row, state)]
+            wrong = [row for row in wrong if not agrees(await self._there(stream.tenant, row), row, state)]
             if await self._write(stream, version, wrong):
                 self._count(listed, rows, wrong)
                 return
+
+    async def _there(self, tenant: str, row: Row) -> Row | None:
+        return None if self._blind else await row_like(self._store, tenant, row)
 
     def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
         self._tally["rows"] += len(rows)
@@ -226,7 +244,7 @@ class Indexer:
         """Remove what no log has called for, unless a log of that name has begun since."""
         left = await self._listed(tenant)
         for kind, key in left:
-            owner = _owner(tenant, kind, key)
+            owner = owner_of(tenant, kind, key)
             (tail,) = await self._store.load({owner: 0}, snapshots=False)
             if tail.damage or (tail.version and await self._calls_for(owner, (kind, key))):
                 continue
@@ -248,7 +266,7 @@ def _mark(row: Row) -> int:
     return hash((row.sort, frozenset(row.terms), row.body))
 
 
-def _owner(tenant: str, kind: str, key: str) -> Stream:
+def owner_of(tenant: str, kind: str, key: str) -> Stream:
     """The stream that a row belongs to; rows of approvals and dead letters are called `run/node/visit/index`."""
     if kind in (RUN, WORKFLOW):
         return Stream(tenant, kind, key)

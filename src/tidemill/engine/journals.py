@@ -177,11 +177,21 @@ async def read_journals(
     spoken: list[Spoken] = []
     for segment, tail in zip(found, tails, strict=True):
         seen[tail.stream] = tail.version
+        if tail.damage:
+            LOG.warning("some of what %s has said is damaged and left out: %s", segment.place.node, tail.damage)
         spoken += [Spoken(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
     return spoken
 
 
-async def forget_journals(store: Store, tenant: str, run_id: str) -> None:
-    """Let go of everything that a run's handlers have said."""
-    for segment in [segment async for segment in segments_of(store, tenant, run_id)]:
+async def last_token(store: Store, tenant: str, run_id: str) -> int | None:
+    """The latest lease under which a run's handlers have said something; None when they were silent.
+
+    Tokens only grow, so what a later run of the same name says is behind it.
+    """
+    return max([segment.token async for segment in segments_of(store, tenant, run_id)], default=None)
+
+
+async def forget_journals(store: Store, tenant: str, run_id: str, *, up_to: int) -> None:
+    """Let go of everything that a run's handlers have said, up to this token."""
+    for segment in [segment async for segment in segments_of(store, tenant, run_id) if segment.token <= up_to]:
         await store.forget(segment.stream)

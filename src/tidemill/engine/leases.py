@@ -25,11 +25,15 @@ OnBeat = Callable[[Sequence[Lease]], None]
 
 
 class Heart:
-    """Renews what `held` answers, three times per lease."""
+    """Renews what `held` answers, three times per lease or more."""
 
-    def __init__(self, store: Store, ambient: Ambient, held: Held, on_beat: OnBeat, lease_ms: int) -> None:
+    def __init__(
+        self, store: Store, ambient: Ambient, held: Held, on_beat: OnBeat, lease_ms: int, beat_ms: int
+    ) -> None:
         self._store, self._ambient, self._held, self._on_beat = store, ambient, held, on_beat
         self._lease_ms = lease_ms
+        # However long a lease is, who has lost one learns of it at the next beat.
+        self.pause_ms = min(lease_ms / BEATS_PER_LEASE, beat_ms)
         self._failing = False
 
     async def beat(self) -> Sequence[Lease]:
@@ -54,15 +58,15 @@ class Heart:
     async def beat_in_loop(self) -> None:
         """Beat for ever in the caller's own loop: for simulations, and for stores that live in one loop."""
         while True:
-            await self._ambient.sleep(self._lease_ms / BEATS_PER_LEASE)
+            await self._ambient.sleep(self.pause_ms)
             self._on_beat(await self.beat())
 
 
 class HeartThread:
     """A heart with a thread and a loop of its own."""
 
-    def __init__(self, heart: Heart, lease_ms: int) -> None:
-        self._heart, self._pause_s = heart, lease_ms / BEATS_PER_LEASE / 1000
+    def __init__(self, heart: Heart) -> None:
+        self._heart = heart
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,7 +83,7 @@ class HeartThread:
             self._thread.join()
 
     def _run(self, loop: asyncio.AbstractEventLoop, on_beat: OnBeat) -> None:
-        while not self._stop.wait(self._pause_s):
+        while not self._stop.wait(self._heart.pause_ms / 1000):
             lost = asyncio.run(self._heart.beat())
             try:
                 loop.call_soon_threadsafe(on_beat, lost)

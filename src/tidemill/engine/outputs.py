@@ -5,14 +5,12 @@ It is no attempt: it has no node, is not retried after a failure, and fails the 
 
 from __future__ import annotations
 
-import msgspec
-
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
 from tidemill.engine.binaries import check_files
 from tidemill.engine.failures import failed_by
 from tidemill.engine.runs import Entry
-from tidemill.engine.scopes import RUN_READER, blobs_of, scope_of
+from tidemill.engine.scopes import RUN_READER, needed_for_outputs, scope_of
 from tidemill.engine.values import Values
 from tidemill.errors import Unavailable
 from tidemill.kernel.commands import Done, Failed
@@ -27,8 +25,7 @@ async def outputs_of(entry: Entry, lease: Lease, values: Values, blobs: Blobs) -
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it"
         return Failed(error=Error("worker_killer", message))
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
-    reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
-    fetched = await values.fetch(tenant, dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader)))
+    fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         text = encode_value(entry.flow.outputs.render(scope))

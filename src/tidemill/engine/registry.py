@@ -20,7 +20,7 @@ from tidemill.ambient import Ambient
 from tidemill.engine.hands import Hand
 from tidemill.engine.lacks import Lack, Lacks
 from tidemill.engine.worker import Worker, WorkerOptions
-from tidemill.errors import Rejected, TidemillError
+from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ LEAVE_MS_MAX = 2_000
 ROWS_MAX = 1_000
 """So many workers are looked at in one go."""
 
-State = Literal["alive", "draining", "dead"]
+State = Literal["alive", "draining", "silent", "dead"]
+"""One that is silent has not been heard of for too long, but its process is there: perhaps it cannot write."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -111,9 +112,10 @@ class Registry:
         self._beats = 0
         self._loop: asyncio.Task[None] | None = None
         self._rest: asyncio.Task[None] | None = None
-        self._reached = True
-        self.on_reach: Callable[[bool], None] | None = None
-        """Told when the store no longer answers, and when it does again."""
+        self._trouble = ""
+        """What keeps the store from answering, as it was last told."""
+        self.on_reach: Callable[[TidemillError | None], None] | None = None
+        """Told why the store no longer answers, and, with None, that it does again."""
 
     def open(self) -> None:
         """Begin to write the row."""
@@ -205,36 +207,42 @@ class Registry:
 
     async def _beat(self) -> None:
         """Write the row. A store that takes longer than a worker may be silent is as good as one that is gone."""
-        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._reach, False)
+        late = asyncio.get_running_loop().call_later(self._options.dead_after_ms / 1000, self._is_late)
         try:
-            reached = await self._commit((self._index_row(),))
+            trouble = await self._commit((self._index_row(),))
         finally:
             late.cancel()
-        self._reach(reached)
+        self._reach(trouble)
 
     def _index_row(self) -> Row:
         queues = self._options.queues or ("*",)
         terms = (*(f"queue:{queue}" for queue in queues), *(f"type:{each}" for each in self._types))
         return Row(kind=WORKER, key=self._stream.key, sort=self._started_ms, terms=terms, body=_ENCODE(self.row()))
 
-    async def _commit(self, rows: tuple[Row, ...]) -> bool:
-        """Write rows, as well as it can be done; answers whether it was."""
+    async def _commit(self, rows: tuple[Row, ...]) -> TidemillError | None:
+        """Write rows, as well as it can be done; answers why the store could not be reached."""
         try:
             await self._store.commit([Commit(stream=self._stream, expected=None, rows=rows)])
         except Rejected:
             # It answers, and says no. Whoever claims is told the same, and tells people why.
-            return True
-        except TidemillError:
-            return False
+            return None
+        except TidemillError as error:
+            return error
         except Exception:
             # A bug must be heard of, but a worker that others do not see must go on all the same.
             LOG.exception("the worker could not say that it is alive; it will try again")
-        return True
+        return None
 
-    def _reach(self, reached: bool) -> None:
-        if reached != self._reached and self.on_reach is not None:
-            self.on_reach(reached)
-        self._reached = reached
+    def _is_late(self) -> None:
+        if not self._trouble:
+            self._reach(Unavailable(f"it has said nothing for {self._options.dead_after_ms / 1000:g} s"))
+
+    def _reach(self, trouble: TidemillError | None) -> None:
+        """Say what has changed; the same trouble is told once."""
+        words = "" if trouble is None else str(trouble) or type(trouble).__name__
+        if words != self._trouble and self.on_reach is not None:
+            self.on_reach(trouble)
+        self._trouble = words
 
     async def _look_around(self) -> None:
         """See whether there are others: a worker that is alone need not leave anything to them."""

@@ -9,14 +9,16 @@ sweeps at once, or one that is killed anywhere, do no harm. A run that cannot be
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 import msgspec
 
-from tidemill.blobs.archives import Archive
-from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
+from tidemill.blobs.archives import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, missing
 from tidemill.engine.archiving import (
     INLINE_BYTES_MAX,
     Archived,
@@ -30,11 +32,13 @@ from tidemill.engine.archiving import (
 from tidemill.engine.binaries import files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.indexing import all_rows, rows_of
-from tidemill.engine.journals import forget_journals
+from tidemill.engine.journals import forget_journals, last_token
+from tidemill.engine.references import referring_texts
 from tidemill.engine.rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.runs import Runs
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import RunPatched
 from tidemill.kernel.model import Retention
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Row, Store, Stream, Tail
@@ -43,9 +47,12 @@ LOG = logging.getLogger(__name__)
 
 RESTORED = "restored"
 """The kind of rows that say when a run was brought back: it is kept from then on as long as after its end."""
+SPOKEN = "spoken"
+"""The kind of rows of runs that are gone and whose handlers' lines may still be there, up to a token of a lease."""
 LOOK_BACK_DAYS = 4_000
 RUNS_PER_SWEEP = 500
-DAYS_PER_SWEEP = 1_000
+DAYS_AT_A_TIME = 50
+"""How many days are looked at before everything else that a process does has its turn."""
 PAGE = 100
 PLACES_MAX = 5
 """How many names are tried for an entry; that many damaged ones have another cause than bad luck."""
@@ -105,10 +112,13 @@ class Retirer:
         if today != self._today:
             self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
         restored = await self._restored_at()
+        if not self._dry_run:
+            await self._finish()
         retired: list[str] = []
         left: dict[str, Stay] = {}
-        days = 0
-        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP and days < DAYS_PER_SWEEP:
+        # Most days have no runs and cost next to nothing, so all of them are looked at: a process that is restarted
+        # often would never come to the due ones otherwise.
+        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP:
             term = self._agenda[-1]
             page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
             for row in page.rows:
@@ -120,7 +130,8 @@ class Retirer:
             self._after = page.after
             if page.after is None:
                 self._agenda.pop()
-                days += 1
+                if len(self._agenda) % DAYS_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
         return Swept(
             retired=tuple(retired),
             left=tuple((run_id, stay.why) for run_id, stay in left.items()),
@@ -140,6 +151,11 @@ class Retirer:
     async def _restored_at(self) -> dict[str, int]:
         return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
 
+    async def _finish(self) -> None:
+        """Let go of the lines of runs that somebody forgot who died before he came to them."""
+        for row in [row async for row in all_rows(self._store, self._tenant, SPOKEN)]:
+            await self._forget_lines(row.key, row.sort)
+
     async def _retire(self, stream: Stream, restored_ms: int) -> Stay | None:
         """Archive a run and forget it; answers why not, where it stays."""
         try:
@@ -153,8 +169,6 @@ class Retirer:
             if why or self._dry_run:
                 return Stay(why) if why else None
             await self._put(stream, tail, state)
-            # Before the run itself: nobody would look for the lines of a run that is gone.
-            await forget_journals(self._store, stream.tenant, stream.key)
         except (TidemillError, *DAMAGE) as error:
             if self._may_pass(error) and self._in_vain != stream.key:
                 # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
@@ -162,10 +176,21 @@ class Retirer:
                 raise
             return Stay(str(error), failed=True)
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
+        spoken = await last_token(self._store, stream.tenant, stream.key)
+        if spoken is not None:
+            gone.append(Row(kind=SPOKEN, key=stream.key, sort=spoken))
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
             return Stay("it has moved on")
+        if spoken is not None:
+            await self._forget_lines(stream.key, spoken)
         self.retired += 1
         return None
+
+    async def _forget_lines(self, run_id: str, token: int) -> None:
+        """Let go of what a run's handlers said, once the run is gone, and then of the row that calls for it."""
+        await forget_journals(self._store, self._tenant, run_id, up_to=token)
+        done = Row(kind=SPOKEN, key=run_id, sort=0, deleted=True)
+        await self._store.forget(Stream(self._tenant, SPOKEN, run_id), rows=[done])
 
     @staticmethod
     def _may_pass(error: Exception) -> bool:
@@ -189,23 +214,51 @@ class Retirer:
 
     async def _put(self, stream: Stream, tail: Tail, state: State) -> None:
         """Make the archive entry durable, large blobs first."""
-        blobs: dict[str, bytes | None] = {}
-        wanted = [*needed_blobs(map(decode_event, tail.records)), *files_in(b"".join(tail.records))]
-        for digest in wanted:
-            if digest in blobs:
-                continue
-            body = await self._blobs.get(stream.tenant, digest)
-            # A large value may describe files, which the list then holds as well.
-            wanted += files_in(body)
-            blobs[digest] = None if await self._put_apart(blob_name(stream.tenant, digest), body) else body
+        blobs = await self._put_blobs(stream.tenant, tail.records)
         header = header_of(stream.tenant, stream.key, state)
         await self._put_entry(Archived(header=header, records=tail.records, blobs=blobs))
 
-    async def _put_apart(self, name: str, body: bytes) -> bool:
+    async def _put_blobs(self, tenant: str, records: Sequence[bytes]) -> dict[str, bytes | None]:
+        """Everything that a run refers to, directly or by a value that it refers to: small bodies, and None for others.
+
+        A value, and a file that one describes, must be there. An address that stands anywhere else (alone, in a file,
+        in a patch) may be that of nothing.
+        """
+        blobs: dict[str, bytes | None] = {}
+        events = [decode_event(record) for record in records]
+        values = set(needed_blobs(events))
+        plain = [record for record, event in zip(records, events, strict=True) if not isinstance(event, RunPatched)]
+        needed = {*values, *files_in(b"\n".join(plain))}
+        wanted = sorted(needed | digests_in(b"\n".join(records)))
+        for digest in wanted:
+            if digest in blobs:
+                continue
+            info = await self._blobs.stat(tenant, digest)
+            if info is None:
+                if digest in needed:
+                    raise missing(digest)
+                continue
+            large = info.size > INLINE_BYTES_MAX and await self._put_apart(tenant, digest)
+            body = None if large else await self._blobs.get(tenant, digest)
+            async for piece in referring_texts(self._blobs.read(tenant, digest) if body is None else at_once(body)):
+                needed.update(files_in(piece) if digest in values else ())
+                wanted += sorted(digests_in(piece))
+            blobs[digest] = body
+        return blobs
+
+    async def _put_apart(self, tenant: str, digest: str) -> bool:
         """Make a large blob a body of its own, if the archive does not hold something damaged in its place."""
-        if len(body) <= INLINE_BYTES_MAX:
+        name = blob_name(tenant, digest)
+        return await self._archive.put_stream(name, self._blobs.read(tenant, digest)) or await self._has(name, digest)
+
+    async def _has(self, name: str, digest: str) -> bool:
+        """Whether the archive gives back these bytes."""
+        seen, chunks = hashlib.sha256(), await self._archive.stream(name)
+        if chunks is None:
             return False
-        return await self._archive.put(name, body) or await self._archive.get(name) == body
+        async for chunk in chunks:
+            seen.update(chunk)
+        return f"sha256:{seen.hexdigest()}" == digest
 
     async def _put_entry(self, run: Archived) -> None:
         """Put the entry where it is read back as it was put: beside what is damaged there, or another run.

@@ -2,9 +2,10 @@
 
 Jobs that a worker lacks the node type for must reach one that has it, and must not stand in the way of work that
 this one can do. Whoever meets such a job for the first time gives it back at once and leaves the line to others for
-a moment; so it passes quickly along all who cannot run it. Whoever meets it again lets it rest until the next full
-second of the store's clock, when all of them stand back together. The more there are the longer they rest, so a
-queue full of them costs a bounded part of what a worker can claim.
+a moment; so it passes quickly along all who cannot run it. Whoever meets it again lets it rest until the next tick
+of the store's clock, when all of them stand back together. No timer is exact, so they do so a little earlier, and who
+is late all the same and takes such a job at the tick gives it back at once. The more there are the longer they rest,
+so a queue full of them costs a bounded part of what a worker can claim.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from tidemill.stores.contract import Lease, Store
 
 LOG = logging.getLogger(__name__)
 
-STEP_MS = 1_000
-"""Jobs that were put aside come due at multiples of this, by the store's clock."""
+STEP_MS = 800
+"""Jobs that were put aside come due at multiples of this, by the store's clock: others have them within a second."""
 ROOM_MS = 100
 """How long others have the line for themselves then."""
+EARLY_MS = 20
+"""So long before it is not claimed any more, because a claim may take longer than it was meant to."""
 OFFERS_MAX = 16
-"""So many jobs in a second are offered to others at once when they are first met; more of them rest like the rest."""
+"""So many jobs in a step are offered to others at once when they are first met; more of them rest like the rest."""
 MEMORY_MS = 30 * STEP_MS
 EACH_MS = 5
 """How much longer each of them rests for every one that nobody takes."""
@@ -41,15 +44,15 @@ class Aside:
         self._resting: dict[Hashable, int] = {}
         """When those come due that were let rest."""
         self._offers: tuple[int, int] = (0, 0)
-        """How many were offered to others at once, and in which second."""
+        """In which step some were offered to others at once, and how many."""
         self._offered_ms = self._stood_back_ms = 0
 
-    def rest_ms(self, place: Hashable) -> int:
-        """Put a job aside, and say for how long."""
+    def rest_ms(self, place: Hashable, claimed_ms: int) -> int:
+        """Put aside a job that was claimed at that moment, and say for how long."""
         now = self._clock()
         first = self._met.pop(place, None) is None
         self._met[place] = now
-        if first and self._may_offer(now):
+        if self._may_offer(now) if first else claimed_ms % STEP_MS < ROOM_MS:
             self._offered_ms = now
             return 0
         self._forget(now)
@@ -59,8 +62,8 @@ class Aside:
         return due - now
 
     def _may_offer(self, now: int) -> bool:
-        second, number = self._offers
-        self._offers = (now // STEP_MS, number + 1 if second == now // STEP_MS else 1)
+        step, number = self._offers
+        self._offers = (now // STEP_MS, number + 1 if step == now // STEP_MS else 1)
         return self._offers[1] <= OFFERS_MAX
 
     def _forget(self, now: int) -> None:
@@ -74,7 +77,7 @@ class Aside:
             return 0
         now = self._clock()
         self._forget(now)
-        moment = max(self._offered_ms, now // STEP_MS * STEP_MS)
+        moment = max(self._offered_ms, (now + EARLY_MS) // STEP_MS * STEP_MS)
         if not self._met or moment <= self._stood_back_ms:
             return 0
         self._stood_back_ms = moment
@@ -84,7 +87,7 @@ class Aside:
         """How long a claim may wait for work: it is over before something may come due."""
         if not self._met:
             return wanted_ms
-        return min(wanted_ms, max(0, STEP_MS - self._clock() % STEP_MS - 1))
+        return min(wanted_ms, max(0, STEP_MS - EARLY_MS - self._clock() % STEP_MS))
 
 
 def _drop_before(moments: dict[Hashable, int], ms: int) -> None:

@@ -1,7 +1,7 @@
 """Who works on the store: the verb that lists workers, and what `why` asks about them.
 
-A worker is taken for dead when it has been silent for long, and at once where the store can tell that its process is
-gone.
+A worker is taken for dead when it has been silent for long. Where the store can tell whether its process is there, it
+is dead at once when that is gone, and only silent while it is there: perhaps it cannot write that it is alive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Roster(Desk):
         rows = await self._registered()
         there = await self._store.attendance() if isinstance(self._store, Attended) else None
         now, mine = self._store.now_ms(), None if self.registry is None else self.registry.row().name
-        return [(row, "dead" if row.name != mine and _is_gone(row, there) else row.state(now)) for row in rows]
+        return [(row, row.state(now) if row.name == mine else _state(row, now, there)) for row in rows]
 
     async def _registered(self) -> list[WorkerRow]:
         """All rows, with this process's worker as it is now, also before it has written its own."""
@@ -78,11 +78,20 @@ class Roster(Desk):
 
     async def _workers(self, digest: str) -> Workers:
         """What those can do between them who take on work now, in runs of one document."""
-        return Workers.of([_able(row, digest) for row, state in await self._states() if state == "alive"])
+        states = await self._states()
+        silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
+        mute = tuple(row.name for row, state in states if state == "silent")
+        return Workers.of([_able(row, digest) for row, state in states if state == "alive"], silent, mute)
 
 
-def _is_gone(row: WorkerRow, there: frozenset[str] | None) -> bool:
-    return there is not None and row.pid != 0 and f"{row.host}/{row.pid}" not in there
+def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
+    """How another worker is, by what it last said of itself and, where the store knows, by who is `there`."""
+    state = row.state(now_ms)
+    if there is None or row.pid == 0:
+        return state
+    if f"{row.host}/{row.pid}" not in there:
+        return "dead"
+    return "silent" if state == "dead" else state
 
 
 def _able(row: WorkerRow, digest: str) -> Able:

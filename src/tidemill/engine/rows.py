@@ -31,6 +31,7 @@ DESCRIPTION_SHOWN_MAX = 500
 RUN = "run"
 DEAD_LETTER = "dead_letter"
 APPROVAL = "approval"
+SUSPECT = "suspect"
 
 ANYONE = "anyone"
 """Whom an approval without approvers is found under."""
@@ -376,9 +377,10 @@ def _letter_row(letter: DeadLetterRow) -> Row:
 
 
 def marked_suspect(row: Row, code: str) -> Row:
-    """A run's row with what the audit found, and found by it."""
+    """A run's row with what the audit found, and found by it; without a code it is above suspicion again."""
     body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
-    return msgspec.structs.replace(row, terms=tuple(dict.fromkeys((*row.terms, "suspect"))), body=body)
+    terms = (*(term for term in row.terms if term != SUSPECT), *([SUSPECT] if code else []))
+    return msgspec.structs.replace(row, terms=terms, body=body)
 
 
 def read_run_row(row: Row) -> RunRow:

@@ -7,20 +7,25 @@ for a while leaves it too: it may have ended elsewhere and been retired, and ano
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from tidemill.engine.catalog import Catalog
+from tidemill.engine.damage import whole
 from tidemill.engine.map_values import Lists
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import Said
-from tidemill.errors import TidemillError, rejected
+from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import State, adopt, decode_state
 from tidemill.stores.contract import Store, Stream, Tail
 
+LOG = logging.getLogger(__name__)
+
+SAID_MAX = 1_000
 CACHED_RUNS_MAX = 4_096
 KNOWN_FOR_MS = 600_000
 """How long a run is taken to be the one that this process knew: less than the hour that every ended run is kept."""
@@ -75,7 +80,8 @@ class Runs:
         self._now_ms = store.now_ms()
         """When a batch of work last began: near enough for what is forgotten after minutes."""
         self._damaged: dict[Stream, TidemillError] = {}
-        """Runs that cannot be read: damaged, or written by a newer version."""
+        """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
+        self._said: dict[str, None] = {}
 
     def get(self, stream: Stream) -> Entry | None:
         """The run as this process last knew it."""
@@ -93,6 +99,14 @@ class Runs:
     def damage(self, stream: Stream) -> TidemillError | None:
         """Why a run could not be read when that was last tried."""
         return self._damaged.get(stream)
+
+    def complain(self, stream: Stream, why: TidemillError) -> None:
+        """Say that jobs of a run cannot be done; once, however many runs have the same reason."""
+        if str(why) not in self._said:
+            LOG.warning("run %s waits, as does whatever else needs it: %s", stream.key, why)
+            self._said[str(why)] = None
+            if len(self._said) > SAID_MAX:
+                del self._said[next(iter(self._said))]
 
     def keep(self, stream: Stream, entry: Entry) -> None:
         """Remember a run after a commit; one that has ended for good is of no further interest."""
@@ -118,7 +132,7 @@ class Runs:
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
         found: dict[Stream, Entry] = {}
         for tail in await self._store.load(after):
-            self._damaged.pop(tail.stream, None)
+            before = self._damaged.pop(tail.stream, None)
             if tail.version == 0 and after[tail.stream] and not tail.damage:
                 # It ended elsewhere and was retired since.
                 self._entries.pop(tail.stream, None)
@@ -130,15 +144,14 @@ class Runs:
                 self._entries.pop(tail.stream, None)
                 self._damaged[tail.stream] = error
                 continue
+            if before is not None:
+                self._said.pop(str(before), None)
             if entry is not None:
                 found[tail.stream] = entry
         return found
 
     async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
-        if tail.damage:
-            message = f"the records of {tail.stream.key} are damaged: {tail.damage}"
-            raise rejected("event_unreadable", message, hint="restore the store from a backup")
-        if tail.version == 0:
+        if whole(tail).version == 0:
             return entry
         if entry is not None and tail.stream in self._entries:
             entry.seen_ms = self._store.now_ms()

@@ -3,7 +3,8 @@
 All that failed and one in a hundred of the others, every round another one: whoever went wrong deserves a second
 look, and damage to what nobody reads any more should not be found by the first person who needs it. It costs less than
 a hundredth of the process: however long a look took, the next one comes a hundred times as much later. A run with a
-finding is called out once, and marked in its row, so that it is found by the term `suspect`.
+finding is called out once, and marked in its row, so that it is found by the term `suspect`. All that are marked are
+looked at again in every round, and the mark is taken back once nothing is wrong any more.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import zlib
 
 from tidemill.ambient import Ambient
 from tidemill.engine.auditing import Auditor, Finding
-from tidemill.engine.rows import RUN, marked_suspect, read_run_row
+from tidemill.engine.indexing import row_like
+from tidemill.engine.rows import RUN, SUSPECT, marked_suspect, read_run_row
+from tidemill.engine.unfounded import LOG_MISSING
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
 
-ONE_IN = {"status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
+ONE_IN = {SUSPECT: 1, "status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
 PAGE = 200
 AUDITS_MAX = 10
 """Logs that are read in one look."""
 EVENTS_MAX = 20_000
 """Longer logs are left to `verify-log`: they would hold up the worker."""
 REST_FACTOR = 100
-UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus"})
+UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus", "lists_unreadable"})
 """Findings that may be an outage rather than damage, or a job that whoever claims it puts away."""
 SUSPECTS_MAX = 10_000
 """Runs remembered as called out."""
@@ -76,25 +79,39 @@ class Sampler:
         self.audited += 1
         stream = Stream(self._tenant, RUN, row.key)
         found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
-        sure = [finding for finding in found.findings if finding.code not in UNSURE]
-        # A row that is behind, or a replica that is: either way this is not the run that was listed.
-        other = found.events not in (0, shown.events)
-        if other or not sure or row.key in self._called_out:
+        if found.events not in (0, shown.events):
+            # A row that is behind, or a replica that is: either way this is not the run that was listed.
             return
-        await self._call_out(stream, row, sure[0], found.events or None)
+        if not found.events and not found.findings:
+            # It was retired since it was listed, unless the lists still show it.
+            if await row_like(self._store, self._tenant, row) is not None:
+                self._call_out(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
+            return
+        sure = [finding for finding in found.findings if finding.code not in UNSURE]
+        if sure and self._call_out(sure[0], f" {row.key}"):
+            await self._mark(stream, row, sure[0].code, found.events or None)
+        elif shown.suspect and not found.findings:
+            self._called_out.pop(row.key, None)
+            await self._mark(stream, row, "", found.events)
 
-    async def _call_out(self, stream: Stream, row: Row, finding: Finding, version: int | None) -> None:
-        self._called_out[row.key] = None
+    async def _mark(self, stream: Stream, row: Row, code: str, version: int | None) -> None:
+        marked = marked_suspect(row, code)
+        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked,))])
+
+    def _call_out(self, finding: Finding, which: str) -> bool:
+        """Say what is wrong with a run, and which audit tells more, unless that was done before."""
+        if finding.run in self._called_out:
+            return False
+        self._called_out[finding.run] = None
         while len(self._called_out) > SUSPECTS_MAX:
             self._called_out.pop(next(iter(self._called_out)))
         self.findings += 1
         LOG.error(
-            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log %s`",
-            row.key,
+            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",
+            finding.run,
             finding.code,
             finding.seq,
             finding.message,
-            row.key,
+            which,
         )
-        suspect = marked_suspect(row, finding.code)
-        await self._store.commit([Commit(stream=stream, expected=version, rows=(suspect,))])
+        return True

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from tidemill.blobs.payloads import decode_value
+from tidemill.engine.map_values import outputs_of
 from tidemill.engine.values import Fetched, shared_value, text_of
 from tidemill.expressions.scope import Absent, Scope, Seen
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.events import BlobRef, Payload
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.routing import ancestors
 from tidemill.kernel.sight import Output, iteration, upstream, visible
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.standing import phase_of
+from tidemill.kernel.state import Cell, State, peek_at
 
 NOTHING_FETCHED: Fetched = {}
 
@@ -128,6 +132,27 @@ def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
     for payload in _payloads(workflow, state, node):
         if isinstance(payload, BlobRef):
             yield payload
+
+
+def needed_for(
+    workflow: Workflow, state: State, node: Node, index: int = NOT_AN_ITEM, *, list_known: bool = False
+) -> dict[str, None]:
+    """Addresses of all that must be loaded before a try at a node, or at an item of a map whose list may be known."""
+    cell = state.peek(node.id)
+    act, items = peek_at(cell, index) or QUEUED_ITEM, cell.map
+    more: list[Payload | None] = [act.resumed, act.checkpoint]
+    if items is not None and phase_of(node, cell, index) != "call":
+        more += outputs_of(items)
+    elif items is not None and not list_known:
+        more.append(items.items)
+    refs = [*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))]
+    return dict.fromkeys(ref.digest for ref in refs)
+
+
+def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
+    """Addresses of all that must be loaded before the outputs of a run can be rendered."""
+    reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
+    return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
 
 
 def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]:

@@ -227,6 +227,9 @@ class Turns:
             entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
+                if any(ask.ack is not None for ask in asks):
+                    # A worker's job. Whoever gave a command is told anyway.
+                    self._runs.complain(stream, damage)
                 answer_all(asks, damage)
                 continue
             if entry is None:

@@ -15,6 +15,7 @@ from tidemill.engine.bearing import borne
 from tidemill.engine.binaries import read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import encoded, masked, rendered
+from tidemill.engine.damage import waits_for_repair, whole
 from tidemill.engine.failures import failed_by, timed_out
 from tidemill.engine.journals import Place
 from tidemill.engine.lacks import lack_of
@@ -83,8 +84,9 @@ class Undoing:
         """The state as it is, or as it was when the visit completed if what it saw has changed since."""
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
-        (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False)
-        return replay((decode_event(record) for record in tail.records), until=self._undo.seq)
+        with waits_for_repair():
+            (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False)
+            return replay((decode_event(record) for record in whole(tail).records), until=self._undo.seq)
 
     def _has_moved_on(self, state: State) -> bool:
         """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""

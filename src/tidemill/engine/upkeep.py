@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from zlib import crc32
 
-from tidemill.blobs.archives import Archive
+from tidemill.blobs.archives import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, verified
 from tidemill.engine.archiving import blob_name
 from tidemill.engine.attic import ArchivePage, Attic, Listed
-from tidemill.engine.auditing import Auditor, Finding, Found, Verdict
+from tidemill.engine.auditing import Auditor, Finding, Found, Verdict, of_lists
 from tidemill.engine.desk import LIMIT_HINT, Desk
 from tidemill.engine.indexing import Indexer, Reindexed, all_rows, all_streams, rows_of
 from tidemill.engine.retiring import RESTORED, Retirer, Swept
 from tidemill.engine.rows import RUN
+from tidemill.engine.unfounded import lost_logs
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
 from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
+from tidemill.stores.mending import Flaws, flaws_of
 
 FINDINGS_MAX = 10_000
 """Findings kept of an audit; a store with more of them is not understood by reading on."""
@@ -50,11 +53,11 @@ class Upkeep(Desk):
         if not 0 < sample <= 100:
             message, hint = f"a sample is more than 0 and at most 100 percent, not {sample:g}", "leave it out for all"
             raise rejected("sample_invalid", message, path="/sample", hint=hint)
-        auditor = Auditor(self._store, self._blobs, self.catalog)
         tally, findings = {"runs": 0, "workflows": 0, "events": 0, "moved": 0}, list[Finding]()
 
-        async for kind, found in self._audited(auditor, run_ids, sample):
-            tally[kind] += 1
+        async for kind, found in self._audited(run_ids, sample):
+            if kind in tally:
+                tally[kind] += 1
             tally["events"] += found.events
             tally["moved"] += found.moved
             findings += found.findings[: FINDINGS_MAX - len(findings)]
@@ -65,22 +68,29 @@ class Upkeep(Desk):
                 on_progress(tally["runs"], tally["events"])
         return Verdict(**tally, findings=tuple(findings))
 
-    async def _audited(
-        self, auditor: Auditor, run_ids: Sequence[str], sample: float
-    ) -> AsyncIterator[tuple[str, Found]]:
+    async def _audited(self, run_ids: Sequence[str], sample: float) -> AsyncIterator[tuple[str, Found]]:
+        auditor = Auditor(self._store, self._blobs, self.catalog)
         for run_id in run_ids:
             stream = self._stream(run_id)
             await self._known_run(stream)
             yield "runs", await auditor.run(stream)
         if run_ids:
             return
+        flaws = await flaws_of(self._store) if sample == 100 else Flaws()
+        if not flaws.sound:
+            yield "lists", of_lists(flaws)
+        readable = not flaws.unreadable
+        auditor = Auditor(self._store, self._blobs, self.catalog, lists=readable)
         async for stream in all_streams(self._store, WORKFLOW):
             yield "workflows", await auditor.workflow(stream)
-        marks = await self._marks() if sample == 100 else None
+        marks = await self._marks() if sample == 100 and readable else None
         async for stream in all_streams(self._store, RUN):
             if sample == 100 or crc32(stream.key.encode()) % 10_000 < sample * 100:
                 listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
                 yield "runs", await auditor.run(stream, listed=listed)
+        if sample == 100 and readable:
+            async for found in lost_logs(self._store, self._tenant):
+                yield "lists", found
 
     async def _known_run(self, stream: Stream) -> Tail:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
@@ -149,8 +159,8 @@ class Upkeep(Desk):
         stream = self._stream(listed.run_id)
         await self._refuse_present(stream)
         for digest, inline in found.blobs.items():
-            body = inline if inline is not None else await archive.get(blob_name(self._tenant, digest))
-            if body is None or await self._blobs.put(self._tenant, body) != digest:
+            body = await archive.stream(blob_name(self._tenant, digest)) if inline is None else at_once(inline)
+            if body is None or not await self._brought_back(digest, body):
                 message = f"the archive has lost {digest}, which run {listed.run_id} needs"
                 raise rejected("archive_damaged", message, hint="restore the archive from a backup")
         tail = Tail(stream=stream, version=len(found.records), after=0, records=found.records)
@@ -161,6 +171,14 @@ class Upkeep(Desk):
         if not isinstance(result, Committed):
             await self._refuse_present(stream)
         return listed
+
+    async def _brought_back(self, digest: str, body: AsyncIterator[bytes]) -> bool:
+        """Store what the archive has of a blob; false, and nothing is stored, when it is something else."""
+        try:
+            await self._blobs.put_stream(self._tenant, verified(digest, body))
+        except BlobDamaged:
+            return False
+        return True
 
     def _open_archive(self) -> Archive:
         if self._archive is None:

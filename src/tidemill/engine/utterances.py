@@ -12,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.binaries import announced
 from tidemill.engine.contexts import encoded
 from tidemill.engine.journals import Journal, Line, Place
 from tidemill.errors import Unavailable
@@ -194,6 +195,12 @@ class Air:
             LOG.warning("lines of a handler were not kept: %s", error)
 
 
+class Filed(NamedTuple):
+    """A part with files in it."""
+
+    value: Any
+
+
 class Speaker:
     """The voice of one attempt."""
 
@@ -209,7 +216,7 @@ class Speaker:
         """Nobody wants what it says any more. It is kept here and not asked for: a voice that knew its attempt would
         be a cycle, which only the garbage collector could undo, for every attempt."""
         self._journal: Journal | None = None
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | Filed] = []
         self._size = 0
         self._mask, self._masked = NO_MASK, 0
         self._shown = False
@@ -226,15 +233,21 @@ class Speaker:
         return self._mask
 
     def chunk(self, value: Any) -> None:
-        """Show a part of the result, and keep it for the whole."""
+        """Show a part of the result, and keep it for the whole. Files are stored with the whole."""
+        kept: bytes | Filed
+        held_bytes = 0
         try:
-            text = encoded(value, self.mask)
+            try:
+                text = kept = encoded(value, self.mask)
+            except NotJson as refusal:
+                plain, held_bytes = announced(value, refusal)
+                text, kept = encoded(plain, self.mask), Filed(value)
         except NotJson as error:
             raise Fail("output_not_json", f"a part of the result is not JSON: {error}") from error
-        self._size += len(text)
+        self._size += len(text) + held_bytes
         if self._size > PARTS_BYTES_MAX:
             raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
-        self._parts.append(text)
+        self._parts.append(kept)
         self._tell("part", number=len(self._parts), value=msgspec.Raw(text))
 
     def progress(self, fraction: float | None, message: str) -> None:
@@ -249,7 +262,7 @@ class Speaker:
 
     def folded(self) -> Any:
         """All parts as one value."""
-        parts = [decode_value(part) for part in self._parts]
+        parts = [part.value if isinstance(part, Filed) else decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 
     def hear(self, source: str, text: str) -> str:

@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import IO, Any
 
 from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
-from tidemill.engine.binaries import described
+from tidemill.engine.binaries import UNREADABLE, described
 from tidemill.engine.collecting import YOUNG_MS, Collected, collect
 from tidemill.engine.desk import LIMIT_HINT, Desk
+from tidemill.engine.lodging import Lodging
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
 
 DIGEST_HINT = "a digest is sha256: and 64 digits"
+GRACE_S_MAX = 100 * 365 * 86_400
 PAGES_MAX = 1_000
 """Pages that one question looks through for blobs in a certain state."""
 
 
 class Vault(Desk):
     """The verbs. A digest is `sha256:` and 64 digits."""
+
+    _lodging: Lodging | None = None
 
     async def put_blob(
         self,
@@ -35,6 +39,8 @@ class Vault(Desk):
         try:
             return await described(self._blobs, self._tenant, Blob(data, media_type, name, keep=keep))
         except Fail as error:
+            if error.code == UNREADABLE:
+                raise rejected(error.code, error.message, hint="name a file that can be read") from None
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
 
     async def blob(self, digest: str) -> BlobInfo:
@@ -76,10 +82,15 @@ class Vault(Desk):
 
     async def collect_blobs(self, *, dry_run: bool = False, grace_s: float = 86_400) -> Collected:
         """Take away blobs that nothing refers to: first aside, and after `grace_s` for good."""
+        if not grace_s <= GRACE_S_MAX:
+            hint = "to keep a blob for good, put it with `keep`"
+            raise rejected("grace_too_long", f"a grace period of {grace_s:g} s is too long", path="/grace_s", hint=hint)
         grace_ms = round(grace_s * 1000)
         if grace_ms < YOUNG_MS:
             message = f"a grace period of {grace_s:g} s is too short: a run may be about to refer to a blob"
             raise rejected("grace_too_short", message, path="/grace_s", hint="give it an hour at least")
+        if self._lodging is not None:
+            await self._lodging.check_alone()
         now_ms = self._store.now_ms()
         return await collect(self._store, self._blobs, self._tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from tidemill.engine.damage import unreadable, whole
 from tidemill.errors import Rejected, rejected
+from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.document.fields import NAME_LENGTH_MAX
 from tidemill.kernel.document.findings import Findings, shown
 from tidemill.stores.contract import Row, Tail
@@ -192,8 +194,11 @@ def check_tag(tag: Any) -> None:
         raise rejected("tag_invalid", f"`{shown(str(tag))}` cannot be a tag", path="/tag", hint=hint)
 
 
-def split_reference(reference: str) -> tuple[str, str, str]:
+def split_reference(reference: Any) -> tuple[str, str, str]:
     """The parts of `name`, `name@3` or `name:stable`: the name, the sign, and what follows it."""
+    if not isinstance(reference, str):
+        message = f"a workflow is meant by its name, not by a {type(reference).__name__}"
+        raise rejected("reference_invalid", message, hint="publish the document first; `run` does both")
     found = _SEPARATOR.search(reference)
     if found is None:
         return reference, "", ""
@@ -201,8 +206,11 @@ def split_reference(reference: str) -> tuple[str, str, str]:
 
 
 def read_history(name: str, tail: Tail) -> History:
-    """The history in a workflow's stream."""
-    return History(name, map(_RECORD.decode, tail.records))
+    """The history in a workflow's stream; refused when it cannot be read, which is not the same as none."""
+    try:
+        return History(name, map(_RECORD.decode, whole(tail).records))
+    except DAMAGE as error:
+        raise unreadable(tail.stream, error) from None
 
 
 def encode_record(record: Record) -> bytes:

@@ -108,11 +108,11 @@ class Worker:
         room = (options.concurrency, self._hands.__len__, self._claiming.wake, ambient.monotonic_ms)
         self.keeping = Keeping(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
-        self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms)
+        self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms, options.beat_ms)
         self._thread: HeartThread | None = None
         self.finished = 0
         self.returned = 0
-        """Jobs that the last drain cut short and gave back."""
+        """Jobs that the last drain gave back: those it cut short, and those whose results could not be kept."""
 
     # Life
 
@@ -121,9 +121,10 @@ class Worker:
         self._turns.taker = self
         self.draining = self._hurried = self.keeping.stopped = False
         self._tasks.clear()
+        self.returned = 0
         self._claiming.open()
         if self._options.heart_thread:
-            self._thread = HeartThread(self._heart, self._options.lease_ms)
+            self._thread = HeartThread(self._heart)
             self._thread.start(self._on_beat)
         else:
             self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
@@ -153,7 +154,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
-        self.returned = len(left)
+        self.returned += len(left)
         self._returns.give(left)
         await self._returns.settle()
 
@@ -233,9 +234,8 @@ class Worker:
         return hand
 
     def _let_go(self, hand: Hand) -> None:
-        place = hand.place
-        if self._hands.get(place) is hand:
-            del self._hands[place]
+        if self._hands.get(hand.place) is hand:
+            del self._hands[hand.place]
             self.finished += 1
             self._claiming.wake()
 
@@ -373,12 +373,13 @@ class Worker:
         self._settle(hand, result)
 
     def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
+        self.returned += self.draining
         self._let_go(hand)
         self._returns.give([hand.lease], delay_ms)
 
     def _put_aside(self, hand: Hand) -> None:
         """Leave a job that this worker cannot run to one that can."""
-        self._give_back(hand, self._aside.rest_ms(hand.place))
+        self._give_back(hand, self._aside.rest_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
         hand = self._hands.get((attempt.lease.stream, attempt.lease.key))

@@ -62,6 +62,8 @@ class Part(msgspec.Struct, frozen=True, tag=True):
     """A part of the result."""
 
     value: bytes
+    blobs: list[SentBlob] = []
+    """The files in it."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):

@@ -17,9 +17,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.expressions.offspring import HEADER_SIZE, received
 from tidemill.handlers.contract import Cancelled, NodeContext
+from tidemill.handlers.python_blobs import taken_out
 from tidemill.handlers.python_frames import (
     Ask,
     Call,
@@ -239,7 +240,11 @@ class LineVoice:
 
     def chunk(self, value: Any) -> None:
         """Send a part of the result."""
-        self._line.send(Part(encode_value(value)))
+        try:
+            self._line.send(Part(encode_value(value)))
+        except NotJson as refusal:
+            plain, blobs = taken_out(value, refusal)
+            self._line.send(Part(encode_value(plain), blobs))
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Send how far it has come."""

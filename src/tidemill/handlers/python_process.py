@@ -193,8 +193,9 @@ class _Conversation:
             match message:
                 case Ask():
                     await self._process.send(await self._reply(message))
-                case Part(value):
-                    self._context.stream(decode_value(value))
+                case Part(value, blobs):
+                    part = decode_value(value)
+                    self._context.stream(put_back(part, blobs) if blobs else part)
                 case Progress(fraction, text):
                     self._context.progress(fraction, text)
                 case Said(source, text):

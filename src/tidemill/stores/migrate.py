@@ -53,20 +53,22 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda each: each.number))
 
 
-def pending(known: Sequence[Migration], applied: Mapping[int, str]) -> tuple[Migration, ...]:
+def pending(
+    known: Sequence[Migration], applied: Mapping[int, str], store: object = "the store"
+) -> tuple[Migration, ...]:
     """What a store with these migrations (number to checksum) needs; refuses one that this code cannot serve."""
     newest = known[-1].number if known else 0
     if any(number > newest for number in applied):
         raise rejected(
             "store_newer",
-            f"the store has schema {max(applied)}, and this version of Tidemill knows schemas up to {newest}",
+            f"{store} has schema {max(applied)}, and this version of Tidemill knows schemas up to {newest}",
             hint="upgrade Tidemill: nothing was changed",
         )
     for each in known:
         if applied.get(each.number, each.checksum) != each.checksum:
             raise rejected(
                 "store_schema_unknown",
-                f"migration {each.number} ({each.name}) of this store is not the one that this version knows",
+                f"migration {each.number} ({each.name}) of {store} is not the one that this version knows",
                 hint="open it with the version that made it: nothing was changed",
             )
     return tuple(each for each in known if each.number not in applied)

@@ -77,6 +77,9 @@ def start_worker(
     match need:
         case "no_worker":
             return Help("no worker is running", "start a worker", WORK)
+        case "silent":
+            words = "those workers that are running have not been heard of for a while"
+            return Help(words, "see what they print: perhaps they cannot write to the store", "tidemill workers")
         case "no_queue":
             return Help(f"no worker on queue {queue}", f"start a worker that serves queue {queue}", line)
         case "no_type" if elsewhere:
@@ -87,6 +90,9 @@ def start_worker(
             return Help(words, unblock, f"{line} --app MODULE")
         case "lacking":
             return _what_all_lack(lacking or Failure(code="", message="they lack something"), queue)
+        case "value":
+            said = lacking or Failure(code="", message="it cannot be read")
+            return Help(f"a value that it needs cannot be had: {said.message}", said.hint or "see where it is kept")
         case "later":
             return Help("its job was put aside for a while", "it is taken up again by itself")
         case "lost":
@@ -104,6 +110,13 @@ def _what_all_lack(lacking: Failure, queue: str) -> Help:
     return Help(words, f"start a worker on queue {queue} that has it{hint}", line)
 
 
+def _who_cannot(need: Need, workers: Workers) -> tuple[str, ...]:
+    """Who is there, and yet does not take a job."""
+    if need == "silent":
+        return workers.mute
+    return tuple(able.name for able in workers.each) if need in ("no_queue", "no_type", "lacking") else ()
+
+
 def without_worker(scene: Scene, case: Case) -> Worker:
     """A job that nobody works on."""
     job = _job(case)
@@ -112,7 +125,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     need = scene.need(job, type_)
     workers, most = scene.workers or Workers(), scene.bounds.names
     elsewhere = workers.elsewhere(job.queue, type_)[:most] if need == "no_type" else ()
-    lacking = scene.lacking(job, type_) if need == "lacking" else None
+    lacking = scene.lacking(job, type_) if need == "lacking" else job.unread if need == "value" else None
     words, unblock, command = start_worker(need, job.queue, type_, elsewhere, lacking)
     # A job that somebody has put aside is not due yet, but it waits since it was put there.
     later = job.ready_at_ms > scene.now
@@ -125,7 +138,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
         type=type_,
         need=need,
         lost=job.owner if job.lease_expires_at_ms is not None else "",
-        alive=tuple(able.name for able in workers.each[:most]) if need in ("no_queue", "no_type", "lacking") else (),
+        alive=_who_cannot(need, workers)[:most],
         able_elsewhere=elsewhere,
         lacking=lacking,
         words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
@@ -135,7 +148,17 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     )
 
 
-def leased(_: Scene, case: Case) -> Lease:
+def holder(scene: Scene, job: JobFact, does: str) -> Help:
+    """Say who has a job, and whether that one is still heard of; `does` is what it is busy with."""
+    name = f"worker {job.owner or 'without a name'}"
+    if scene.silent_since_ms(job) is None:
+        unblock = "it ends by itself; if the worker is lost, another takes over when its lease has run out"
+        return Help(f"{name} {does}", unblock)
+    unblock = "another worker takes over when its lease has run out, unless it is heard of before"
+    return Help(f"{name}, which has fallen silent, {does}", unblock)
+
+
+def leased(scene: Scene, case: Case) -> Lease:
     """A worker has it."""
     node, act, job = case.node, case.act, _job(case)
     phase = "wake" if act.status == "WAITING" else phase_of(node, case.cell, case.item)
@@ -144,6 +167,7 @@ def leased(_: Scene, case: Case) -> Lease:
     timeout = node.timeout_ms if act.running and phase == "call" else None
     told = f"{who(case)}, {_nth(attempt, tries, node.retry.max_attempts)}" if phase == "call" else who(case)
     since_ms = act.since_ms if act.running else ready_since(case, job)
+    help_ = holder(scene, job, f"{_DOES[phase]} {told}")
     return Lease(
         owner=job.owner,
         phase=phase,
@@ -151,8 +175,9 @@ def leased(_: Scene, case: Case) -> Lease:
         tries=tries,
         max_attempts=node.retry.max_attempts,
         timeout_at_ms=None if timeout is None else act.since_ms + timeout,
-        words=f"worker {job.owner or 'without a name'} {_DOES[phase]} {told}",
-        unblock="it ends by itself; if the worker is lost, another takes over when its lease has run out",
+        silent_since_ms=scene.silent_since_ms(job),
+        words=help_.words,
+        unblock=help_.unblock,
         since_ms=since_ms,
         until_ms=job.lease_expires_at_ms,
         **place_of(case),

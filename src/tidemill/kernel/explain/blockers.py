@@ -18,9 +18,10 @@ Kind = Literal[
     "pause", "outputs", "wait", "missing", "deadline", "rollback",
 ]  # fmt: skip
 
-Need = Literal["no_worker", "no_queue", "no_type", "lacking", "later", "lost", "busy"]
-"""Why nobody works on a job: nobody is there, nobody serves its queue, nobody knows its type; all who do lack something
-that it needs; it was put aside until later; whoever had it was lost; or nobody is free."""
+Need = Literal["no_worker", "silent", "no_queue", "no_type", "lacking", "value", "later", "lost", "busy"]
+"""Why nobody works on a job: nobody is there, or nobody is heard of; nobody serves its queue, nobody knows its type;
+all who do lack something that it needs; a large value that it needs cannot be had; it was put aside until later;
+whoever had it was lost; or nobody is free."""
 
 
 class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):
@@ -166,6 +167,8 @@ class Lease(Blocker, frozen=True, kw_only=True, tag="lease"):
     """Attempts that count against `max_attempts`, this one included: those of lost workers do not."""
     max_attempts: int
     timeout_at_ms: int | None = None
+    silent_since_ms: int | None = None
+    """When the worker was last heard of, if that is long ago."""
 
 
 class Retry(Blocker, frozen=True, kw_only=True, tag="retry"):

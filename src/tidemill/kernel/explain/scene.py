@@ -25,6 +25,8 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     """None while nobody holds it."""
     expired: bool = False
     """The store knows the lease to be void, whatever its time says."""
+    unread: Failure | None = None
+    """Why a large value that it needs cannot be had, where somebody has looked."""
 
 
 class Able(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -51,14 +53,19 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Node types that somebody knows, as `name@major`."""
     each: tuple[Able, ...] = ()
     """Who they are, where that is known: a type counts only with somebody who serves the queue too."""
+    silent: Mapping[str, int] = {}
+    """Those not heard of for long, and when each was last. They may still hold leases that have not run out."""
+    mute: tuple[str, ...] = ()
+    """Those of them whose processes are there all the same."""
 
     @classmethod
-    def of(cls, each: Sequence[Able]) -> Workers:
-        """The workers that are there."""
+    def of(cls, each: Sequence[Able], silent: Mapping[str, int] | None = None, mute: tuple[str, ...] = ()) -> Workers:
+        """The workers that are there, and those that have fallen silent."""
         queues: frozenset[str] | None = frozenset()
         for able in each:
             queues = None if queues is None or able.queues is None else queues | able.queues
-        return cls(queues=queues, types=frozenset().union(*(able.types for able in each)), each=tuple(each))
+        types = frozenset().union(*(able.types for able in each))
+        return cls(queues=queues, types=types, each=tuple(each), silent=silent or {}, mute=mute)
 
     def types_on(self, queue: str) -> frozenset[str]:
         """Node types that those know who serve a queue."""
@@ -113,6 +120,10 @@ class Scene:
         """Whether somebody has a lease on the job that has not run out."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
 
+    def silent_since_ms(self, job: JobFact) -> int | None:
+        """When the holder of a job was last heard of, if that is long ago."""
+        return None if self.workers is None else self.workers.silent.get(job.owner)
+
     def lacking(self, job: JobFact, type_: str) -> Failure | None:
         """What keeps all of those from a job who know its type and serve its queue."""
         work = job.key.rsplit("/", 2)[0]
@@ -127,13 +138,15 @@ class Scene:
         workers = self.workers
         if workers is not None:
             if self.idle:
-                return "no_worker"
+                return "silent" if workers.mute else "no_worker"
             if workers.queues is not None and job.queue != SYSTEM_QUEUE and job.queue not in workers.queues:
                 return "no_queue"
             if type_ and type_ not in self._types_on(workers, job.queue):
                 return "no_type"
             if self.lacking(job, type_) is not None:
                 return "lacking"
+        if job.unread is not None:
+            return "value"
         if job.ready_at_ms > self.now:
             return "later"
         return "lost" if job.lease_expires_at_ms is not None else "busy"

@@ -21,8 +21,8 @@ from tidemill.kernel.routing import owns_job
 from tidemill.kernel.standing import phase_of
 from tidemill.kernel.state import Cell
 
-STARVED = frozenset({"no_worker", "no_queue", "no_type", "lacking"})
-"""Needs that do not pass by themselves: somebody has to start a worker."""
+STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value"})
+"""Needs that do not pass by themselves: somebody has to start a worker, or to see to what is missing."""
 
 _RANK = 1 << 32
 """More than there can be places in a queue."""

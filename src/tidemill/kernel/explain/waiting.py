@@ -112,6 +112,8 @@ def parent(scene: Scene, case: Case) -> Child:
     if not wait.started and job is not None and not scene.holds(job):
         need = scene.need(job)
         told, unblock, command = start_worker(need, job.queue, "")
+        if need == "value" and job.unread is not None:
+            told, unblock = job.unread.message, job.unread.hint
         words = f"asked for a child run {wait.name} that nobody has started yet: {told}"
     return Child(
         child=wait.name,

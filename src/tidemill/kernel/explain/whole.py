@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from tidemill.kernel.explain.active import RESUME, Help, start_worker
+from tidemill.kernel.explain.active import RESUME, Help, holder, start_worker
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Missing, Need, Outputs, Pause, Rollback, shown
 from tidemill.kernel.explain.scene import JobFact, Scene, label
 from tidemill.kernel.jobs import key_of
@@ -43,20 +43,15 @@ def _outputs(scene: Scene) -> Outputs | Missing:
     state, job = scene.state, scene.jobs.get(key_of("outputs"))
     common: dict[str, Any] = {"status": state.status, "since_ms": state.last_ms}
     if job is not None and scene.holds(job):
-        return Outputs(
-            owner=job.owner,
-            until_ms=job.lease_expires_at_ms,
-            words=f"worker {job.owner or 'without a name'} renders the outputs of the run",
-            unblock="it ends by itself; if the worker is lost, another takes over when its lease has run out",
-            **common,
-        )
+        told, unblock, _ = holder(scene, job, "renders the outputs of the run")
+        return Outputs(owner=job.owner, until_ms=job.lease_expires_at_ms, words=told, unblock=unblock, **common)
     if scene.paused:
         words = "the outputs are still to be rendered, but the run is paused"
         return Outputs(words=words, unblock="resume the run", command=RESUME, root=False, **common)
     if job is None:
         return _lost_job(scene, key_of("outputs"), "the rendering of the outputs")
     need = scene.need(job)
-    told, unblock, command = start_worker(need, job.queue, "")
+    told, unblock, command = start_worker(need, job.queue, "", lacking=job.unread)
     words = f"the outputs of the run are still to be rendered: {told}"
     return Outputs(need=need, words=words, unblock=unblock, command=command, **common)
 
@@ -133,10 +128,10 @@ def _state_of_step(
     if job is None:
         return "missing", Help("but its job is missing", _AUDIT)
     if scene.holds(job):
-        return "", Help(f"worker {job.owner or 'without a name'} works on it", "it ends by itself")
+        return "", holder(scene, job, "works on it")
     if undo.retry_at_ms is not None and max(undo.retry_at_ms, job.ready_at_ms) > scene.now:
         code = "" if undo.error is None else f" after {undo.error.code}"
         return "retry", Help(f"which is tried again{code}", "it is tried again by itself")
     need = scene.need(job, type_)
     elsewhere = scene.workers.elsewhere(job.queue, type_) if scene.workers is not None else ()
-    return need, start_worker(need, job.queue, type_, elsewhere, scene.lacking(job, type_))
+    return need, start_worker(need, job.queue, type_, elsewhere, job.unread or scene.lacking(job, type_))

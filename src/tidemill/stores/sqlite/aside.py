@@ -56,4 +56,5 @@ class Aside:
     def _connected(self) -> apsw.Connection:
         if self._connection is None:
             self._connection = connect(self._path, create=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
         return self._connection

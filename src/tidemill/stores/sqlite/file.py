@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 
 import apsw
 
-from tidemill.errors import DiskFull, TidemillError, Unavailable, rejected
+from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.stores.migrate import migrations
 
+DIALECT = "sqlite"
 APPLICATION_ID = 0x54494445
 """What marks a file as a store of Tidemill ("TIDE")."""
 MAGIC = b"SQLite format 3\0"
@@ -26,16 +29,32 @@ CACHED_STATEMENTS = 128
 transaction (its beginning and end, the counters) falls out in between when the ring is shorter than a transaction."""
 CACHE_KIB = 8_192
 BUSY_MS = 10_000
+ROOM_BYTES_MIN = 1 << 20
+"""With less room than this a disk counts as full, once a write to it has failed."""
+READING = frozenset((apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ))
+"""Failures that have nothing to do with how much room there is."""
 PRESENCE_MS = 1_000.0
 """How often a writer looks whether its file is still there."""
 
 NETWORK = frozenset(
     (
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
-        *("gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs"),
+        *("9p", "acfs", "afs", "auristorfs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs", "fakeowner", "gfs2"),
+        *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2"),
+        *("smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs"),
     )
 )
-"""File systems whose locks and shared memory do not hold between machines, so that a WAL on them gets damaged."""
+"""File systems whose locks and shared memory do not hold between machines, so that a WAL on them gets damaged: those of
+networks and clusters, and folders that a virtual machine shares with its host."""
+FUSE = re.compile(r"fuse(\..*)?")
+LOCAL_FUSE = frozenset(
+    (
+        *("fuse.bindfs", "fuse.cryfs", "fuse.encfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.gocryptfs"),
+        *("fuse.mergerfs", "fuse.ntfs-3g"),
+    )
+)
+"""A program can be a file system too, and most that are bring in what is elsewhere. These are known to be here."""
+SHADOWS = ("-wal", "-shm", "-journal")
+"""What the names of the files end in that SQLite keeps beside a database, and removes."""
 
 
 def connect(path: Path, *, read_only: bool = False, create: bool = True, busy_ms: int = BUSY_MS) -> apsw.Connection:
@@ -89,6 +108,9 @@ def located(path: str | Path) -> Path:
         shown = str(path)[:200].replace("\0", "\\0")
         message = f"{shown} cannot be the name of a file: {why}"
         raise rejected("store_unusable", message, hint="name another file") from error
+    if found.name.endswith(SHADOWS):
+        message = f"{found} would be removed: SQLite calls what it keeps beside a database like that"
+        raise rejected("store_unusable", message, hint=f"choose a name that does not end in {' or '.join(SHADOWS)}")
     return found
 
 
@@ -101,7 +123,7 @@ def check_place(path: Path, mounts: str | None = None) -> None:
     if not path.parent.is_dir():
         raise rejected("store_unusable", f"there is no directory {path.parent}", hint="create it first")
     kind = file_system(path.parent.resolve(), mounts if mounts is not None else _mounts())
-    if kind in NETWORK:
+    if kind in NETWORK or (FUSE.fullmatch(kind) and kind not in LOCAL_FUSE):
         raise rejected(
             "store_on_network",
             f"{path} is on a network file system ({kind}), where SQLite loses data",
@@ -109,15 +131,19 @@ def check_place(path: Path, mounts: str | None = None) -> None:
         )
 
 
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How the system writes a blank, a tab, a new line and a backslash in the name of a place; all else is as it is."""
+
+
 def file_system(path: Path, mounts: str) -> str:
     """The kind of file system that holds a path, from the lines of /proc/self/mountinfo; unknown is empty."""
     best, kind = -1, ""
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):
         head, _, tail = line.partition(" - ")
-        fields = head.split()
+        fields = head.split(" ")
         if len(fields) < 5 or not tail:
             continue
-        place = fields[4].encode().decode("unicode_escape")
+        place = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
         if (path == Path(place) or Path(place) in path.parents) and len(place) >= best:
             best, kind = len(place), tail.split()[0]
     return kind
@@ -126,7 +152,7 @@ def file_system(path: Path, mounts: str) -> str:
 def _mounts() -> str:
     """What is mounted where; systems that do not tell are trusted."""
     try:
-        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
 
@@ -148,7 +174,11 @@ class Presence:
         now = time.monotonic()
         if (now - self._looked_at) * 1000 < self._every_ms:
             return
-        if self._found() != self._opened:
+        found = self._found()
+        if self._opened[1] is None:
+            # A copy that SQLite made has no log until somebody writes to it.
+            self._opened = (self._opened[0], found[1])
+        if found != self._opened:
             raise rejected(
                 "store_gone",
                 f"{self._path} or its log was removed or replaced while in use",
@@ -156,8 +186,8 @@ class Presence:
             )
         self._looked_at = now
 
-    def _found(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_identity(f"{self._path}{suffix}") for suffix in ("", "-wal"))
+    def _found(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        return _identity(f"{self._path}"), _identity(f"{self._path}-wal")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -194,6 +224,8 @@ def meaning(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) 
             return rejected(
                 "store_foreign", f"{path} is not a SQLite database", hint="name another file: this one was not touched"
             )
+        case apsw.SQLError() if (found := _schema_of(path)) > (known := migrations(DIALECT)[-1].number):
+            return migrated(path, found, known)
         case apsw.NotADBError() | apsw.CorruptError() | apsw.SQLError() | UnicodeDecodeError():
             return rejected(
                 "store_damaged",
@@ -202,9 +234,7 @@ def meaning(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) 
                 "`tidemill verify-log` tells what can still be read",
             )
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            mounted = _mounted_read_only(Path(path).parent)
-            hint = _why_not(Path(path)) if mounted else "see its permissions and those of its directory"
-            return rejected("store_read_only", f"{path} cannot be written to", hint=hint)
+            return rejected("store_read_only", f"{path} cannot be written to", hint=_why_read_only(Path(path)))
         case apsw.CantOpenError():
             return rejected("store_unusable", f"{path} cannot be opened: {_line(error)}", hint=_why_not(Path(path)))
         case apsw.FullError():
@@ -212,9 +242,30 @@ def meaning(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) 
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(f"{path} is held by another process that does not let go")
         case apsw.IOError():
-            return Unavailable(f"{path} could not be read or written: {_line(error)}{_disk_words(path)}")
+            return _of_the_disk(error, path)
         case _:
             return Unavailable(f"{path}: {_line(error)}")
+
+
+def migrated(path: Path | str, found: int, known: int) -> Rejected:
+    """What becomes of a process when another version has migrated the file under it."""
+    return rejected(
+        "store_newer",
+        f"{path} now has schema {found}, and this process knows schema {known}: another version has migrated it",
+        hint="restart this process with that version of Tidemill: it wrote nothing since",
+    )
+
+
+def _schema_of(path: Path | str) -> int:
+    """The schema that a file has by now, which tells a table that was moved from one that was lost; 0 is unknown."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return int(connection.pragma("user_version"))
+        finally:
+            connection.close()
+    except apsw.Error:
+        return 0
 
 
 def _line(error: Exception) -> str:
@@ -241,6 +292,17 @@ def _why_not(path: Path) -> str:
     return "see that it is a file on a local disk"
 
 
+def _why_read_only(path: Path) -> str:
+    """Whoever was only allowed to look may have left a log that others are not allowed to write to."""
+    if _mounted_read_only(path.parent):
+        return _why_not(path)
+    beside = [path.with_name(path.name + suffix) for suffix in SHADOWS]
+    locked = [each.name for each in beside if each.exists() and not os.access(each, os.W_OK)]
+    if locked and os.access(path, os.W_OK):
+        return f"{' and '.join(locked)} beside it cannot be written to: give them the permissions of {path.name}"
+    return "see its permissions and those of its directory"
+
+
 def _mounted_read_only(folder: Path) -> bool:
     try:
         return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
@@ -248,10 +310,33 @@ def _mounted_read_only(folder: Path) -> bool:
         return False
 
 
-def _disk_words(path: Path | str) -> str:
-    """Whether the disk is full, which SQLite does not always say by itself."""
+def _of_the_disk(error: apsw.IOError, path: Path | str) -> Unavailable:
+    """What keeps a file from being read or written; that there is no room SQLite does not always say by itself."""
+    said = f"{path} could not be read or written: {_line(error)}"
+    if getattr(error, "extendedresult", 0) in READING:
+        return Unavailable(said)
     try:
-        room = os.statvfs(Path(path).parent)
-    except OSError as error:
-        return f" ({os.strerror(error.errno or errno.EIO)})"
-    return " (the disk is full)" if room.f_bavail * room.f_frsize < 1 << 20 else ""
+        room, size, limit = os.statvfs(Path(path).parent), _size_of(path), _size_limit()
+    except OSError as gone:
+        return Unavailable(f"{said} ({os.strerror(gone.errno or errno.EIO)})")
+    if room.f_bavail * room.f_frsize < ROOM_BYTES_MIN:
+        return DiskFull(f"the disk of {path} is full; free some space")
+    if limit is not None and size >= limit:
+        return DiskFull(f"{path} cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)")
+    return Unavailable(f"{said}; see that the disk is sound and has room, and that the size of files is not limited")
+
+
+def _size_limit() -> int | None:
+    """How large the files of this process may become, where there is such a limit."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _size_of(path: Path | str) -> int:
+    """The sizes of a file and its log together: as long as a page is only in the log, the file is yet to grow by it."""
+    files = (Path(f"{path}{suffix}") for suffix in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

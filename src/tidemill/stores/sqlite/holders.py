@@ -64,24 +64,31 @@ class Holders:
     def is_dead(self, holder: int) -> bool:
         """Whether the process behind a holder is gone: its lock is free, or was never there.
 
-        Where not even the locks of this process are to be seen, somebody has moved or removed the folder, and then
-        a lock that is missing proves nothing.
+        Where there is no folder of locks, or not those of this process in it, somebody has moved or removed it, and
+        then a lock that is missing proves nothing.
         """
         if not HAS_LOCKS or holder in self._mine:
             return False
+        taken = self._is_taken(holder)
+        if taken is None:
+            return self._folder.is_dir() and all(self._file(mine).exists() for mine in self._mine)
+        return not taken
+
+    def _is_taken(self, holder: int) -> bool | None:
+        """Whether another process has the lock of a holder, or may have it; None when there is no such lock."""
         try:
             handle = os.open(self._file(holder), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return all(self._file(mine).exists() for mine in self._mine)
+            return None
         except OSError:
-            return False
+            return True
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return False
+            return True
         finally:
             os.close(handle)
-        return True
+        return False
 
     def present(self, holders: Iterable[tuple[int, str]]) -> frozenset[str]:
         """The names of those that are not known to be gone."""
@@ -89,7 +96,7 @@ class Holders:
 
     def is_alive(self, holder: int) -> bool:
         """Whether another process is known to be behind a holder; where the system does not tell, it is not."""
-        return HAS_LOCKS and holder not in self._mine and not self.is_dead(holder)
+        return HAS_LOCKS and holder not in self._mine and self._is_taken(holder) is True
 
     def sweep(self, holder: int) -> None:
         """Remove the file of a holder that nobody needs any more, and the folder after the last one."""

@@ -97,6 +97,19 @@ def write_row(tx: Transaction, tenant: str, row: Row) -> None:
         tx.execute(_SET_ROW, (tenant, kind, key, sort, terms, body))
 
 
+def add_old_row(tx: Transaction, name: tuple[str, str, str], sort: int, terms: bytes, sealed: bytes) -> None:
+    """Write a row as it was found in an older table, if it is whole and has not been written anew since."""
+    tenant, kind, key = name
+    try:
+        unseal(sealed, _place(tenant, kind, key, sort, terms), "it")
+    except (Damaged, TypeError):
+        return
+    tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, sealed))
+    if tx.connection.changes():
+        for number in numbers_of(tenant, kind, terms):
+            tx.places[number, sort, key] = True
+
+
 def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
     """What a row's checksum covers beside its body."""
     return f"{tenant}\0{kind}\0{key}\0{sort}\0".encode() + terms

@@ -11,12 +11,10 @@ from typing import Any
 import apsw
 import msgspec
 
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.stores.migrate import Migration, Step, migrations, pending
-from tidemill.stores.sqlite.file import APPLICATION_ID, check_place, connect, errors_of
+from tidemill.stores.sqlite.file import APPLICATION_ID, DIALECT, check_place, connect, errors_of, migrated
 from tidemill.stores.sqlite.holders import Holders
-
-DIALECT = "sqlite"
 
 _LEDGER = """CREATE TABLE IF NOT EXISTS migrations (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_ms INTEGER NOT NULL
@@ -35,7 +33,16 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(connection: apsw.Connection, path: Path) -> Schema:
-    """What the file is; refuses one that is not ours, or not one that this code can serve."""
+    """What the file is; refuses one that is not ours, or not one that this code can serve, and then leaves it alone."""
+    try:
+        return _look(connection, path)
+    except Rejected:
+        # Whoever closes a file last moves its log into it, also the log of another program that was killed.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        raise
+
+
+def _look(connection: apsw.Connection, path: Path) -> Schema:
     with errors_of(path):
         marked = connection.pragma("application_id")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
@@ -49,21 +56,20 @@ def look(connection: apsw.Connection, path: Path) -> Schema:
         if "migrations" in tables:
             rows: list[Any] = connection.execute("SELECT number, checksum FROM migrations").fetchall()
             applied = dict(rows)
-    return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied))
+        if tables and not applied:
+            # The first migration and the list come in one transaction.
+            raise apsw.CorruptError("the list of its migrations is gone")
+    return Schema(applied=tuple(sorted(applied)), pending=pending(migrations(DIALECT), applied, path))
 
 
 def refuse_migrated(execute: Callable[..., Any], path: Path | str, schema: int) -> None:
-    """Refuse to write to a file that another version has migrated meanwhile.
+    """Refuse to read or write a file that another version has migrated meanwhile.
 
     Asked within every transaction: it is a look at the first page, which is at hand.
     """
     ((found,),) = execute("PRAGMA user_version").fetchall()
     if found != schema:
-        raise rejected(
-            "store_newer",
-            f"{path} now has schema {found}, and this process knows schema {schema}: another version has migrated it",
-            hint="restart this process with that version of Tidemill: it wrote nothing since",
-        )
+        raise migrated(path, found, schema)
 
 
 def newest_known() -> int:
@@ -75,8 +81,9 @@ def migrate(connection: apsw.Connection, path: Path) -> tuple[Migration, ...]:
     """Apply what is pending, in one transaction; two processes at once apply it once."""
     with errors_of(path):
         # A file that is refused is not touched: even the mode of its log is a part of it. And one that is up to date
-        # is not locked: whoever only reads must not wait for a writer that was stopped.
-        if not look(connection, path).pending and connection.pragma("journal_mode") == "wal":
+        # is not locked: whoever only reads must not wait for a writer that was stopped. Nor is a copy without a log
+        # given one: that is for whoever writes to it first.
+        if not look(connection, path).pending:
             return ()
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")

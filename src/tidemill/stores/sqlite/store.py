@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.errors import TidemillError, Unavailable
+from tidemill.errors import TidemillError, Unavailable, rejected
 from tidemill.stores.bells import EVERY_QUEUE, Bells
 from tidemill.stores.contract import (
     Backlog,
@@ -41,10 +41,11 @@ from tidemill.stores.sqlite.aside import Aside
 from tidemill.stores.sqlite.feeds import Feeds
 from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, connect, errors_of, located, one
 from tidemill.stores.sqlite.holders import Holders, this_process
+from tidemill.stores.sqlite.index import PlacesInFile
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
 from tidemill.stores.sqlite.lookout import Lookout
 from tidemill.stores.sqlite.relay import Ears, Mouth
-from tidemill.stores.sqlite.schema import migrate, newest_known
+from tidemill.stores.sqlite.schema import migrate, newest_known, refuse_migrated
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
 from tidemill.stores.sqlite.wal import Checkpoints, prepare
 from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
@@ -73,8 +74,7 @@ class SqliteStore:
     ) -> None:
         self.path, self.durability, self._presence_ms = located(path), durability, presence_ms
         self._clock = clock or wall_clock_ms
-        self._bells = Bells()
-        self._bells_lock = threading.Lock()
+        self._bells, self._bells_lock = Bells(), threading.Lock()
         self._jobs = Jobs()
         self._streams = Streams(self._jobs)
         self._holders = Holders(self.path)
@@ -86,6 +86,7 @@ class SqliteStore:
         self._ears = Ears(self.path, self._heard)
         self._mouth = Mouth(self.path, self._ears.names)
         self._writer: Writer | None = None
+        self.index = PlacesInFile(self.path, self._write)
 
     # Life
 
@@ -107,14 +108,14 @@ class SqliteStore:
         connection.set_busy_handler(None)
         self._checkpoints = Checkpoints(self.path)
         connection.set_wal_hook(self._checkpoints.note)
-        schema, presence = newest_known(), Presence(self.path, self._presence_ms)
-        self._aside = Aside(self.path, self._clock, schema, presence)
+        self._schema, presence = newest_known(), Presence(self.path, self._presence_ms)
+        self._aside = Aside(self.path, self._clock, self._schema, presence)
         self._writer = Writer(
             connection,
             str(self.path),
             presence=presence,
             durability=self.durability,
-            schema=schema,
+            schema=self._schema,
             clock=self._clock,
             done=self._committed,
         )
@@ -343,6 +344,7 @@ class SqliteStore:
         with errors_of(self.path):
             self._read("BEGIN")
             try:
+                refuse_migrated(self._read, self.path, self._schema)
                 yield self._read
             finally:
                 if self._reader.in_transaction:
@@ -364,7 +366,7 @@ class SqliteStore:
                     if feed.stale:
                         (tail,) = await self.load({stream: feed.version}, snapshots=False)
                         if tail.damage:
-                            raise Unavailable(f"{stream.kind} {stream.key} cannot be followed: {tail.damage}")
+                            raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
                         feed.catch_up(tail.records, max(tail.version, feed.version))
                         # What was told before these records were written is here by now, and comes before them.
                         self._ears.drain(stream)

@@ -233,6 +233,8 @@ class Writer:
         self._presence.check()
         wanted = "FULL" if durable and self._durability == "full" else "NORMAL"
         if wanted != self._synchronous:
+            if not self._synchronous:
+                self._execute("PRAGMA journal_mode = WAL")
             self._execute(f"PRAGMA synchronous = {wanted}")
             self._synchronous = wanted
         if self._doubtful:

@@ -151,6 +151,33 @@ SELECT sort, terms, body FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
 -- name: has_term
 SELECT 1 FROM terms WHERE term = ? AND sort = ? AND key = ?;
 
+-- name: table
+SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?;
+-- name: make_expected
+CREATE TEMP TABLE IF NOT EXISTS expected (
+    term, sort, key, tenant, kind, PRIMARY KEY (term, sort, key)
+) WITHOUT ROWID;
+-- name: add_expected
+INSERT OR IGNORE INTO temp.expected (term, sort, key, tenant, kind) VALUES (?, ?, ?, ?, ?);
+-- name: every_row
+SELECT tenant, kind, key, sort, terms FROM rows ORDER BY tenant, kind, key;
+-- name: missing_places
+SELECT DISTINCT tenant, kind, key FROM temp.expected e
+    WHERE NOT EXISTS (SELECT 1 FROM main.terms t WHERE t.term = e.term AND t.sort = e.sort AND t.key = e.key)
+    LIMIT ?;
+-- name: stray_places
+SELECT term, sort, key FROM main.terms t
+    WHERE NOT EXISTS (SELECT 1 FROM temp.expected e WHERE e.term = t.term AND e.sort = t.sort AND e.key = t.key)
+    LIMIT ?;
+-- name: kinds_of_rows
+SELECT DISTINCT tenant, kind FROM temp.expected;
+-- name: rows_aside_up
+SELECT tenant, kind, key, sort, terms, body FROM rows_aside
+    WHERE (tenant, kind, key) > (?, ?, ?) ORDER BY tenant, kind, key LIMIT ?;
+-- name: rows_aside_down
+SELECT tenant, kind, key, sort, terms, body FROM rows_aside
+    WHERE (tenant, kind, key) < (?, ?, ?) ORDER BY tenant DESC, kind DESC, key DESC LIMIT ?;
+
 -- name: add_holder
 INSERT INTO holders (name, opened_ms) VALUES (?, ?) RETURNING id;
 -- name: holders
