@@ -14,7 +14,9 @@ import pytest
 import tidemill
 from tidemill.stores.contract import Commit, Row, Stream
 from tidemill.stores.sqlite import index
+from tidemill.stores.sqlite.file import connect
 from tidemill.stores.sqlite.rows import number_of
+from tidemill.stores.sqlite.schema import migrate
 from tidemill.stores.sqlite.store import SqliteStore
 
 TENANT, KIND = "acme", "thing"
@@ -224,6 +226,17 @@ async def test_mending_beside_somebody_who_writes(tmp_path: Path, table: str) ->
             assert await keys(store, "last") == ["k00000"]
             assert len(await keys(store, "late")) == min(written, 100) - 1
             assert len(await keys(store)) >= MANY + written - (60 if table == "rows" else 0)
+
+
+def test_a_place_is_looked_for_and_not_walked_to(tmp_path: Path) -> None:
+    """Else a comparison takes as long as the square of what there is."""
+    connection = connect(tmp_path / "a.db")
+    migrate(connection, tmp_path / "a.db")
+    connection.execute(index.SQL["make_expected"])
+    for name in ("missing_places", "stray_places"):
+        plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {index.SQL[name]}", (1,))]
+        assert [step for step in plan if "SEARCH" in str(step) and "term=? AND sort=? AND key=?" in str(step)], plan
+    connection.close()
 
 
 FLOW = {"name": "one", "nodes": [{"id": "a", "type": "value", "config": {"n": 1}}]}

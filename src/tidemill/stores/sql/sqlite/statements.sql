@@ -155,7 +155,7 @@ SELECT 1 FROM terms WHERE term = ? AND sort = ? AND key = ?;
 SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?;
 -- name: make_expected
 CREATE TEMP TABLE IF NOT EXISTS expected (
-    term, sort, key, tenant, kind, PRIMARY KEY (term, sort, key)
+    term INTEGER, sort INTEGER, key TEXT, tenant TEXT, kind TEXT, PRIMARY KEY (term, sort, key)
 ) WITHOUT ROWID;
 -- name: add_expected
 INSERT OR IGNORE INTO temp.expected (term, sort, key, tenant, kind) VALUES (?, ?, ?, ?, ?);
