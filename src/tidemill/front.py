@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -152,6 +153,7 @@ class Tidemill:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._broken = False
+        self._closing = False
         self._refusal: Rejected | None = None
         self._asked: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="tidemill-loop", daemon=True)
@@ -214,15 +216,22 @@ class Tidemill:
         """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
         if self._closed or self._forked:
             return
-        if self._broken:
-            timeout_s = min(STOP_SECONDS_MAX, timeout_s or STOP_SECONDS_MAX)
+        self._closing = True
         try:
-            self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
-        except TimeoutError:
-            # What still runs is cut off; its lease ends by itself.
-            pass
+            self._close_engine(timeout_s)
+        except EngineBroken:
+            # That a handler has cancelled everything was noticed in the middle of it: once more.
+            with suppress(EngineBroken):
+                self._close_engine(timeout_s)
         finally:
             self._stop()
+
+    def _close_engine(self, timeout_s: float | None) -> None:
+        if self._broken:
+            timeout_s = min(STOP_SECONDS_MAX, timeout_s or STOP_SECONDS_MAX)
+        # What still runs after that is cut off; its lease ends by itself.
+        with suppress(TimeoutError):
+            self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
 
     def __enter__(self) -> Tidemill:
         return self
@@ -277,7 +286,7 @@ class Tidemill:
 
     def _give_up(self, refusal: Rejected) -> None:
         """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
-        if self._engine.worker is not None and not self._engine.worker.hands:
+        if self._engine.worker is not None and not self._engine.worker.hands and not self._closing:
             self._refusal = refusal
             for future in tuple(self._asked):
                 future.cancel()

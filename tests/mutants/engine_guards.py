@@ -643,8 +643,8 @@ ENGINE: tuple[Guard, ...] = (
         name="run-lets-what-is-in-hand-end",
         why="The command that runs a document would leave a node that it is at, and nobody would end it.",
         file="front.py",
-        snippet="if self._engine.worker is not None and not self._engine.worker.hands:",
-        sabotage="if True:",
+        snippet="if self._engine.worker is not None and not self._engine.worker.hands and not self._closing:",
+        sabotage="if not self._closing:",
         test=DAMAGE_TESTS + "test_what_is_in_hand_may_end_first",
     ),
 )
