@@ -534,14 +534,13 @@ def test_a_query_that_was_accepted_is_accepted_deep_in_the_stack() -> None:
     deepest = "$[?" + "(" * 50 + "&&".join(["@.a == 1"] * 98) + ")" * 50 + "]"
     nested = "$" + "[?@" * 49 + "]" * 49
 
-    def at(depth: int) -> None:
+    def at(depth: int) -> tuple[bool, bool]:
         if depth > 0:
             return at(depth - 1)
-        parsed(deepest, "exists")
-        parsed(nested, "exists")
-        return None
+        return parsed(deepest, "exists").light, parsed(nested, "exists").light
 
-    at((sys.getrecursionlimit() - 1000) + 300)
+    above = (parsed(deepest, "exists").light, parsed(nested, "exists").light)
+    assert at((sys.getrecursionlimit() - 1000) + 300) == above
 
 
 JSON = st.recursive(

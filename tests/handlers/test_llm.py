@@ -24,7 +24,7 @@ from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Mute
 from tidemill.handlers.llm import llm_handler
-from tidemill.kernel.compile import compile_document
+from tidemill.kernel.compile import Compiled, compile_document
 
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 PRICES = {"input_per_million": 2.0, "output_per_million": 8.0}
@@ -248,8 +248,8 @@ async def test_an_empty_part_is_no_part() -> None:
 # Documents
 
 
-def compiled(config: dict[str, Any]) -> None:
-    compile_document({"name": "f", "nodes": [{"id": "ask", "type": "llm", "config": config}]}, built_in_types())
+def compiled(config: dict[str, Any]) -> Compiled:
+    return compile_document({"name": "f", "nodes": [{"id": "ask", "type": "llm", "config": config}]}, built_in_types())
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,10 @@ def test_a_key_must_not_stand_in_a_document() -> None:
 
 
 def test_what_a_config_may_say() -> None:
-    compiled({"prompt": "?", "model": "m", "api_key": "{{ secrets.KEY }}", "headers": {"api-key": "{{ secrets.KEY }}"}})
-    compiled({"prompt": "?", "provider": "{{ inputs.provider }}", "model": "m", "answers": ["yes"]})
-    compiled({"messages": [{"role": "user", "content": [{"type": "text", "text": "?"}]}], "model": "m", "stop": "END"})
+    said = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
+    for config in (
+        {"prompt": "?", "model": "m", "api_key": "{{ secrets.KEY }}", "headers": {"api-key": "{{ secrets.KEY }}"}},
+        {"prompt": "?", "provider": "{{ inputs.provider }}", "model": "m", "answers": ["yes"]},
+        {"messages": said, "model": "m", "stop": "END"},
+    ):
+        assert "ask" in compiled(config).workflow.by_id

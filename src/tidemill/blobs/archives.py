@@ -19,6 +19,7 @@ from tempfile import mkstemp
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tidemill.blobs.contract import PIECE_BYTES, whole
+from tidemill.blobs.files import sync_folder
 from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, NO_BUCKET, service_error
 from tidemill.blobs.spool import spooled
 from tidemill.errors import Problem, Unavailable, Unfit
@@ -152,7 +153,7 @@ class DirectoryArchive:
     def _sync_above(self, target: Path) -> None:
         """Make sure that a name, and those of the folders on the way to it, are on the disk."""
         for folder in target.parents:
-            _sync_directory(folder)
+            sync_folder(folder)
             if folder == self._root:
                 break
 
@@ -288,7 +289,7 @@ def _make_directories(path: Path) -> None:
         return
     _make_directories(path.parent)
     path.mkdir(exist_ok=True)
-    _sync_directory(path.parent)
+    sync_folder(path.parent)
 
 
 def _sweep(drafts: Path) -> None:
@@ -303,11 +304,3 @@ def _sweep(drafts: Path) -> None:
 def _sync_file(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
