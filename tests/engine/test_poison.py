@@ -15,10 +15,11 @@ from tidemill.engine.returns import STEP_MS
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.codec import encode_event
-from tidemill.kernel.events import NodeFailed, RunPaused, RunRepaired
+from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JOB_FORMAT, Task
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Commit, Job
+from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.stores.contract import Commit, Job, Snapshot
 
 
 async def _append(mill: Mill, run_id: str, record: bytes) -> None:
@@ -197,4 +198,56 @@ async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill
     run = await client.end(run_id)
     assert (run.status, run.nodes["a"]["attempts"]) == ("FAILED", 0)
     assert run.nodes["a"]["error"]["code"]
+    assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
+
+
+SNAPSHOTS = {
+    "earlier version": encode_state(State())[1:],
+    "newer version": bytes([SNAPSHOT_FORMAT + 1]) + b"\xc0",
+    "empty": b"",
+    "garbage": bytes([SNAPSHOT_FORMAT]) + b"\xc1\xff not msgpack",
+    "other fields": bytes([SNAPSHOT_FORMAT]) + msgspec.msgpack.encode(["x", 1, {}]),
+}
+
+
+@pytest.mark.parametrize("kind", SNAPSHOTS)
+@simulated
+async def test_a_snapshot_that_cannot_be_used_stops_no_run(mill: Mill, kind: str) -> None:
+    """Its run is folded from the first event, and the runs that are loaded by the same call do not notice."""
+    client = await mill.process("client", work=False)
+    run_ids = [await client.start(chain("a", "b", name=f"run-{number}")) for number in range(3)]
+    log = mill.store._logs[mill.stream(run_ids[0])]
+    log.snapshot = Snapshot(version=1, body=SNAPSHOTS[kind])
+    mill.unjudged.add(run_ids[0])
+    other = await mill.process("other", work=False)
+    found = await other.engine.runs.refresh([mill.stream(run_id) for run_id in run_ids])
+    assert [found[mill.stream(run_id)].state.seq for run_id in run_ids] == [2, 2, 2]
+    worker = await mill.process("w1")
+    for run_id in run_ids:
+        assert (await worker.end(run_id)).status == "COMPLETED"
+
+
+@simulated
+async def test_a_cached_state_that_does_not_fold_on_is_folded_from_the_log(
+    mill: Mill, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await mill.process("client", work=False)
+    run_ids = [await client.start(chain("a", "b", name=f"run-{number}")) for number in range(2)]
+    entry = client.engine.runs.get(mill.stream(run_ids[0]))
+    assert entry is not None
+    entry.state.cells = None  # type: ignore[assignment]
+    worker = await mill.process("w1")
+    for run_id in run_ids:
+        assert (await worker.end(run_id)).status == "COMPLETED"
+    assert [(await client.engine.show(run_id)).status for run_id in run_ids] == ["COMPLETED", "COMPLETED"]
+    assert [record.levelname for record in caplog.records if "is folded from its first event" in record.message]
+
+
+@simulated
+async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Mill) -> None:
+    """Every record can be read, and together they make no sense."""
+    worker, run_id = await _poisoned(mill, encode_event(DeadLetterClosed(node="a", visit=1, status="discarded")))
+    with pytest.raises(Rejected, match="cannot be folded") as refused:
+        await worker.engine.show(run_id)
+    assert refused.value.code == "event_unreadable"
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"

@@ -20,7 +20,7 @@ from tidemill.errors import Rejected
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.jobs import Task
-from tidemill.kernel.state import State, encode_state
+from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
 from tidemill.stores.contract import Commit, Job, Row, Snapshot, Stream
 
 LARGE = "x" * 100_000
@@ -72,7 +72,7 @@ def _other_snapshot(mill: Mill, run_id: str) -> None:
 
 
 def _bad_snapshot(mill: Mill, run_id: str) -> None:
-    mill.store._logs[mill.stream(run_id)].snapshot = Snapshot(version=3, body=b"\xc1")
+    mill.store._logs[mill.stream(run_id)].snapshot = Snapshot(version=3, body=bytes([SNAPSHOT_FORMAT]) + b"\xc1")
 
 
 DAMAGES: list[tuple[str, Callable[[Mill, str], None]]] = [

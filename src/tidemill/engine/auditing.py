@@ -28,7 +28,7 @@ from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
 from tidemill.stores.contract import Row, Store, Stream, Tail
 from tidemill.stores.mending import Flaws
 
@@ -219,6 +219,8 @@ class Auditor:
             for event in events[short.after :]:
                 evolve(folded, event)
             same = encode_state(folded) == encode_state(state)
+        except SnapshotFormatUnknown:
+            return
         except Exception as error:
             found.problem("snapshot_unreadable", f"the snapshot cannot be read: {error!r}", short.after)
             return

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.damage import whole
+from tidemill.engine.damage import unreadable, whole
 from tidemill.engine.map_values import Lists
 from tidemill.engine.programs import Flow
 from tidemill.engine.rows import Said
@@ -20,7 +20,7 @@ from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.pen import Decision
-from tidemill.kernel.state import State, adopt, decode_state
+from tidemill.kernel.state import SnapshotFormatUnknown, State, adopt, decode_state
 from tidemill.stores.contract import Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
@@ -131,6 +131,7 @@ class Runs:
         known = {stream: self.get(stream) for stream in streams}
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
         found: dict[Stream, Entry] = {}
+        again: list[Stream] = []
         for tail in await self._store.load(after):
             before = self._damaged.pop(tail.stream, None)
             if tail.version == 0 and after[tail.stream] and not tail.damage:
@@ -144,10 +145,32 @@ class Runs:
                 self._entries.pop(tail.stream, None)
                 self._damaged[tail.stream] = error
                 continue
+            except Exception as error:
+                # The snapshot or the cached state is unusable; the log says the same.
+                self._entries.pop(tail.stream, None)
+                again.append(tail.stream)
+                if not isinstance(error, SnapshotFormatUnknown):
+                    LOG.warning("run %s is folded from its first event: %r", tail.stream.key, error)
+                continue
             if before is not None:
                 self._said.pop(str(before), None)
             if entry is not None:
                 found[tail.stream] = entry
+        return found if not again else found | await self._from_the_log(again)
+
+    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+        """Fold runs from their first event; those that cannot be folded are damaged."""
+        found: dict[Stream, Entry] = {}
+        for tail in await self._store.load(dict.fromkeys(streams, 0), snapshots=False):
+            try:
+                entry = await self._absorb(tail, None)
+            except TidemillError as error:
+                self._damaged[tail.stream] = error
+            except Exception as error:
+                self._damaged[tail.stream] = unreadable(tail.stream, f"they cannot be folded: {error!r}")
+            else:
+                if entry is not None:
+                    found[tail.stream] = entry
         return found
 
     async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
