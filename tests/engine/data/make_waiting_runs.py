@@ -9,6 +9,7 @@ so that every timer in the file is due.
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import signal
 import sqlite3
@@ -52,7 +53,7 @@ FLOWS: dict[str, list[dict[str, Any]]] = {
     "paused": [FIRST, work("job", "first"), node("last", "job", **LAST)],
     "snapshot": [
         FIRST,
-        *(node(name, before, config=1) for before, name in zip(NAMES, NAMES[1:], strict=False)),
+        *(node(name, before, config=1) for before, name in itertools.pairwise(NAMES)),
         node("go", NAMES[-1], type_="signal"),
         node("last", "go", **LAST),
     ],
