@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemill.engine.roster import WorkerView
     from tidemill.engine.rows import RunRow
     from tidemill.engine.views import RunView
-    from tidemill.errors import Problem, Rejected, TidemillError, Unavailable
+    from tidemill.errors import InternalError, Problem, Rejected, TidemillError, Unavailable
     from tidemill.front import Tidemill
     from tidemill.front import open as open  # noqa: A004
     from tidemill.handlers.contract import (
@@ -49,6 +49,7 @@ _HOMES = {
     "Child": "tidemill.handlers.contract",
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
+    "InternalError": "tidemill.errors",
     "LogLine": "tidemill.engine.logs",
     "NodeContext": "tidemill.handlers.contract",
     "NodeType": "tidemill.kernel.model",
@@ -77,6 +78,7 @@ __all__ = [
     "Child",
     "Fail",
     "Handler",
+    "InternalError",
     "LogLine",
     "NodeContext",
     "NodeType",

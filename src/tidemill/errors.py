@@ -2,18 +2,21 @@
 
 `Rejected` is the caller's fault and carries a stable code, the place, a sentence and a hint; it becomes an
 exit code or an HTTP status at the edge. `Unavailable` is the environment's fault and is retried. A failed node is
-neither: it is data in an event. Anything else that is raised is a bug and must be loud.
+neither: it is data in an event. Anything else that is raised is a bug and must be loud; where others have to go on, it
+is answered as an `InternalError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from itertools import islice
 
 import msgspec
 
 NAMES_COMPARED_MAX = 1_000
 NAMES_OFFERED_MAX = 8
+INTERNAL_TEXT_MAX = 300
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -86,3 +89,26 @@ class Unfit(Unavailable):
 
 class DiskFull(Unavailable):
     """There is no room: nothing was done, and nothing will be until somebody frees some space."""
+
+
+class InternalError(TidemillError):
+    """A bug in Tidemill; `digest` names its traceback, which is in the worker's log."""
+
+    def __init__(self, text: str, digest: str) -> None:
+        self.digest = digest
+        super().__init__(f"internal error: {text} (traceback {digest})")
+
+
+def internal_error(error: Exception) -> InternalError:
+    """An exception that was not raised on purpose. The digest is the same whenever it is raised at the same place."""
+    try:
+        text = f"{type(error).__name__}: {error}"[:INTERNAL_TEXT_MAX]
+    except Exception:
+        text = type(error).__name__
+    places, at = [type(error).__name__], error.__traceback__
+    while at is not None:
+        places.append(f"{at.tb_frame.f_code.co_filename}:{at.tb_frame.f_code.co_name}:{at.tb_lineno}")
+        at = at.tb_next
+    internal = InternalError(text, sha256("\n".join(places).encode()).hexdigest()[:12])
+    internal.__cause__ = error
+    return internal

@@ -140,9 +140,11 @@ class Door:
 
         return await self._pass("commit", call)
 
-    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
         async def call() -> list[Tail]:
-            tails = await self.inner.load(after, snapshots=snapshots)
+            tails = await self.inner.load(after, snapshots=snapshots, limit=limit)
             self.loads.append(dict(after))
             self.records_loaded += sum(len(tail.records) for tail in tails)
             return tails

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable
+from typing import Any
 
 import msgspec
 
@@ -29,6 +31,28 @@ async def test_events_from_any_place(mill: Mill) -> None:
     assert await events(run.run_id, limit=0) == []
     assert await code_of(events(run.run_id, after=-1)) == "cursor_invalid"
     assert await code_of(events("nobody")) == "run_unknown"
+
+
+@simulated
+async def test_looking_at_a_part_loads_no_more_than_that(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(chain(*(f"n{number}" for number in range(40))))
+    client = await mill.process("client", work=False)
+
+    async def loaded(asked: Awaitable[Any]) -> int:
+        before = client.door.records_loaded
+        await asked
+        return client.door.records_loaded - before
+
+    engine, pages = client.engine, -(-run.events // 10)
+    assert (
+        sum([await loaded(engine.events(run.run_id, after=10 * page, limit=10)) for page in range(pages)]) == run.events
+    )
+    assert await loaded(engine.events(run.run_id, after=run.events - 3)) == 3
+    for look in (engine.show, engine.path, engine.tokens):
+        assert await loaded(look(run.run_id, at=7)) == 7
+    assert await code_of(engine.show(run.run_id, at=run.events + 1)) == "event_unknown"
+    assert await code_of(engine.path(run.run_id, at=-1)) == "event_unknown"
 
 
 @simulated

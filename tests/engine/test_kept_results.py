@@ -86,3 +86,50 @@ async def test_bytes_that_were_given_only_once_fail_the_attempt(mill: Mill, monk
     run = await worker.end(await worker.engine.start(reference))
     assert (run.status, len(calls), run.nodes["a"]["attempts"]) == ("COMPLETED", 2, 2)
     await asyncio.sleep(0)
+
+
+@simulated
+async def test_a_result_that_waits_long_for_the_place_of_blobs_is_visible(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await mill.process(functions={"work": lambda: LONG})
+    reference = await worker.publish(document(call("a", retry={"max_attempts": 1})))
+    put = mill.blobs.put
+
+    async def out_of_reach(*given: Any, **options: Any) -> str:
+        raise Unavailable("no room")
+
+    monkeypatch.setattr(mill.blobs, "put", out_of_reach)
+    run_id = await worker.engine.start(reference)
+    await asyncio.sleep(50)
+    assert not (await mill.row(run_id)).stuck
+    await asyncio.sleep(100)
+    row = await mill.row(run_id)
+    assert (row.stuck, row.stuck_reason) == (True, "a result cannot be stored: no room")
+    assert "a result cannot be stored" in (await worker.engine.why(run_id)).headline
+    monkeypatch.setattr(mill.blobs, "put", put)
+    run = await worker.end(run_id)
+    assert (run.status, run.nodes["a"]["attempts"]) == ("COMPLETED", 1)
+    assert not (await mill.row(run_id)).stuck
+
+
+@simulated
+async def test_a_result_that_waits_long_for_the_store_is_visible(mill: Mill) -> None:
+    """As far as the store lets the mark be written: here it refuses records alone."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run_id = await worker.start(document(call("a", args={"seconds": 1}, retry={"max_attempts": 1})))
+    commit = mill.store.commit
+
+    async def no_records(commits: Any) -> Any:
+        if any(each.records for each in commits):
+            raise Unavailable("no records today")
+        return await commit(commits)
+
+    mill.store.commit = no_records  # type: ignore[method-assign]
+    await asyncio.sleep(1_200)
+    row = await mill.row(run_id)
+    assert (row.stuck, row.stuck_reason) == (True, "a result of a cannot be stored: no records today")
+    mill.store.commit = commit  # type: ignore[method-assign]
+    run = await worker.end(run_id)
+    assert (run.status, ledger.count("a"), run.nodes["a"]["attempts"]) == ("COMPLETED", 1, 1)

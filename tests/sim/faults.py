@@ -155,13 +155,15 @@ class FaultyStore:
             raise Unavailable("simulated: the reply was lost")
         return results
 
-    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
         await self._enter()
         if self._chance(self.odds.error):
             self._fire("load.error")
             raise Unavailable("simulated: load")
-        tails = await self._inner.load(after, snapshots=snapshots)
-        if self._chance(self.odds.stale):
+        tails = await self._inner.load(after, snapshots=snapshots, limit=limit)
+        if self._chance(self.odds.stale) and limit is None:
             return [self._stale(tail) for tail in tails]
         return tails
 

@@ -253,7 +253,11 @@ class Duel:
     async def do_load(self) -> None:
         after = {stream: self.dice.choice([0, 0, 1, 2, 4, 9]) for stream in self.some(STREAMS, 4)}
         snapshots = self.dice.random() < 0.8
-        tails = await self.ask(f"load {after} {snapshots}", lambda s: s.sut.store.load(after, snapshots=snapshots))
+        limit = self.dice.choice([None, None, 0, 1, 2, 5])
+        tails = await self.ask(
+            f"load {after} {snapshots} {limit}",
+            lambda side: side.sut.store.load(after, snapshots=snapshots, limit=limit),
+        )
         self.seen["snapshot loaded"] += any(tail.snapshot is not None for tail in tails)
 
     async def do_find(self) -> None:

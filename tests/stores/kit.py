@@ -137,8 +137,10 @@ class StoreUnderTest:
         await self.pass_short()
         return lease
 
-    async def tail(self, stream: Stream = RUN, after: int = 0, *, snapshots: bool = True) -> Tail:
-        return (await self.store.load({stream: after}, snapshots=snapshots))[0]
+    async def tail(
+        self, stream: Stream = RUN, after: int = 0, *, snapshots: bool = True, limit: int | None = None
+    ) -> Tail:
+        return (await self.store.load({stream: after}, snapshots=snapshots, limit=limit))[0]
 
     async def views(self, stream: Stream = RUN) -> dict[str, JobView]:
         return {view.job.key: view for view in await self.store.jobs(stream)}

@@ -218,6 +218,24 @@ class CommitLaws:
         await sut.committed(expected=0, records=(b"1", b"2"), snapshot=Snapshot(version=2, body=b"folded"))
         assert await sut.tail(snapshots=False) == Tail(stream=RUN, version=2, after=0, records=(b"1", b"2"))
 
+    @pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 9])
+    async def test_load_answers_no_more_records_than_asked_for(self, sut: StoreUnderTest, limit: int) -> None:
+        """However the records were committed."""
+        await sut.committed(expected=0, records=(b"1", b"2", b"3"))
+        await sut.committed(expected=3, records=(b"4",))
+        await sut.committed(expected=4, records=(b"5", b"6"))
+        every = (b"1", b"2", b"3", b"4", b"5", b"6")
+        for after in range(8):
+            wanted = every[after : after + limit]
+            assert await sut.tail(after=after, limit=limit) == Tail(stream=RUN, version=6, after=after, records=wanted)
+        assert await sut.tail(run("nobody"), limit=limit) == Tail(stream=run("nobody"), version=0, after=0, records=())
+
+    async def test_a_limit_counts_from_the_snapshot(self, sut: StoreUnderTest) -> None:
+        snapshot = Snapshot(version=2, body=b"folded")
+        await sut.committed(expected=0, records=(b"1", b"2", b"3", b"4"), snapshot=snapshot)
+        assert await sut.tail(limit=1) == Tail(stream=RUN, version=4, after=2, records=(b"3",), snapshot=b"folded")
+        assert await sut.tail(limit=1, snapshots=False) == Tail(stream=RUN, version=4, after=0, records=(b"1",))
+
     async def test_only_a_newer_snapshot_replaces_one(self, sut: StoreUnderTest) -> None:
         await sut.committed(expected=0, records=(b"1", b"2", b"3"), snapshot=Snapshot(version=2, body=b"two"))
         for late in (Snapshot(version=1, body=b"one"), Snapshot(version=2, body=b"two again")):

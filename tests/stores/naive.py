@@ -106,7 +106,9 @@ class NaiveStore:
         fields |= {"expires_at_ms": task.expires_at, "expired": task.expired, "ready_at_ms": task.ready_at}
         return c.Lease(stream=task.stream, token=task.token, **fields)
 
-    async def load(self, after: Mapping[c.Stream, int], *, snapshots: bool = True) -> list[c.Tail]:
+    async def load(
+        self, after: Mapping[c.Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[c.Tail]:
         tails = []
         for stream, given in after.items():
             start, body = given, None
@@ -114,9 +116,8 @@ class NaiveStore:
                 if snapshots and name == stream and snapshot.version > start:
                     start, body = snapshot.version, snapshot.body
             log = self.log(stream)
-            tails.append(
-                c.Tail(stream=stream, version=len(log), after=start, records=tuple(log[start:]), snapshot=body)
-            )
+            records = tuple(log[start:][:limit])
+            tails.append(c.Tail(stream=stream, version=len(log), after=start, records=records, snapshot=body))
         return tails
 
     async def claim(self, request: c.Claim) -> list[c.Lease]:

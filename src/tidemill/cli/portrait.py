@@ -72,6 +72,7 @@ def reference(shown: Mapping[str, Any]) -> str:
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if shown["rollback"]["status"] != "none":
         yield "rollback", _rollback(shown["rollback"])
+    yield "stuck", shown.get("stuck")
     yield "waits for", names(shown.get("waiting_for") or (), ROOM)
     yield "by", shown.get("submitted_by")
     yield "labels", names((f"{key}={value}" for key, value in sorted(shown["labels"].items())), ROOM)

@@ -66,7 +66,7 @@ def _run_note(row: RunRow) -> str:
     if row.suspect:
         said.append(f"suspect [{row.suspect}]")
     if row.stuck:
-        said.append("stuck")
+        said.append(f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck")
     if row.waiting_for:
         said.append(f"waits for {names(row.waiting_for)}")
     if row.rollback != "none":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from tidemill.errors import Problem, TidemillError, Unavailable
 from tidemill.kernel.commands import AnyCommand, Done, Result, Undone
 from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.stores.contract import Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
-
-LOG = logging.getLogger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +125,6 @@ def asks_of(batch: Mapping[Stream, list[Ask]]) -> Iterator[Ask]:
     return (ask for asks in batch.values() for ask in asks)
 
 
-def answer_all(asks: Iterable[Ask], error: Exception) -> None:
-    shown = error if isinstance(error, TidemillError) else Unavailable(f"a turn failed: {error!r}")
-    if shown is not error:
-        LOG.error("a turn failed", exc_info=error)
-        shown.__cause__ = error
+def answer_all(asks: Iterable[Ask], error: TidemillError) -> None:
     for ask in asks:
-        ask.done(ask, Answer(error=shown))
+        ask.done(ask, Answer(error=error))

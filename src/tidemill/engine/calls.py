@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from itertools import count
 from typing import TypeVar
 
@@ -25,6 +25,10 @@ LOST_AFTER_MS = 30_000
 """How long such a one may still take, unless it is cancelled again."""
 STORE_AGAIN_MS = 200
 STORE_AGAIN_MS_MAX = 5_000
+STALLED_AFTER = 20
+"""How often a place is tried, for more than a minute, before somebody is told."""
+ON_STALL: ContextVar[Callable[[str], Awaitable[None]] | None] = ContextVar("tidemill-on-stall", default=None)
+"""Who is told that a result cannot be stored."""
 
 
 class TimedOut(Exception):
@@ -61,7 +65,8 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
 async def surely(store: Callable[[], Awaitable[T]]) -> T:
     """Store what a handler came to, however long the place for it is out of reach: it will not be called again.
 
-    Whoever waits here holds a lease, and is cancelled when that is lost or the worker stops.
+    Whoever waits here holds a lease, and is cancelled when that is lost or the worker stops. It is meant to have no
+    other bound; after a while the run is marked as stuck.
     """
     for times in count():
         try:
@@ -69,6 +74,8 @@ async def surely(store: Callable[[], Awaitable[T]]) -> T:
         except Unavailable as error:
             if times == 0:
                 LOG.warning("a result is kept until it can be stored: %s", error)
+            if (tell := ON_STALL.get()) is not None and times and times % STALLED_AFTER == 0:
+                await tell(f"a result cannot be stored: {error}")
             await asyncio.sleep(min(STORE_AGAIN_MS * 2 ** min(times, 6), STORE_AGAIN_MS_MAX) / 1000)
     raise AssertionError("counting ends")
 

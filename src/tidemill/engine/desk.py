@@ -22,7 +22,7 @@ from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.endings import ABANDON
 from tidemill.kernel.events import AnyEvent, Payload
 from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Page, Store, Stream
+from tidemill.stores.contract import Page, Store, Stream, Tail
 
 LIMIT_HINT = "ask for 1 or more"
 
@@ -49,12 +49,15 @@ class Desk:
             )
         return entry
 
-    async def _log(self, run_id: str) -> list[AnyEvent]:
-        """Every event of a run."""
-        (tail,) = await self._store.load({self._stream(run_id): 0}, snapshots=False)
-        if not whole(tail).records:
+    async def _log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
+        """The events of a run, or the first of them."""
+        return [decode_event(record) for record in (await self._tail(run_id, 0, limit)).records]
+
+    async def _tail(self, run_id: str, after: int, limit: int | None) -> Tail:
+        (tail,) = await self._store.load({self._stream(run_id): after}, snapshots=False, limit=limit)
+        if whole(tail).version == 0:
             raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
-        return [decode_event(record) for record in tail.records]
+        return tail
 
     async def _command(self, run_id: str, command: AnyCommand, *, flow: Flow | None = None, reason: str = "") -> None:
         """Ask something of a run; a refusal is raised, and nothing has changed then."""
@@ -85,7 +88,7 @@ class Desk:
         seq = (await self._entry(run_id)).state.commands.get(command.id or "")
         if seq is None:
             return
-        (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False)
+        (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False, limit=1)
         first = decode_event(whole(tail).records[0])
         node, wanted = getattr(first, "node", None), getattr(command, "node", None)
         labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})

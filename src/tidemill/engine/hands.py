@@ -23,6 +23,8 @@ class Hand(msgspec.Struct):
     attempt: Attempt | None = None
     beats: int = 0
     begun: bool = False
+    handed_in: int = 0
+    """How often its result was handed in to a store that did not answer."""
 
     @property
     def place(self) -> Place:

@@ -8,19 +8,22 @@ from typing import Any
 import msgspec
 
 from tidemill.engine.answers import child_id
+from tidemill.engine.indexing import row_like
 from tidemill.engine.roster import Roster
+from tidemill.engine.rows import RUN, read_run_row
 from tidemill.engine.runs import Entry
 from tidemill.engine.unread import Unread
 from tidemill.engine.unstarted import Unstarted
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import offered, rejected
-from tidemill.kernel.codec import plain
+from tidemill.kernel.codec import decode_event, plain
+from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain import Explanation, JobFact, explain
 from tidemill.kernel.explain.account import Account, account_for
 from tidemill.kernel.messages import CHILD_FAILED
 from tidemill.kernel.sight import Step, path, tokens
-from tidemill.stores.contract import JobView
+from tidemill.stores.contract import JobView, Row
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,31 +44,44 @@ class History(Roster):
     async def show(self, run_id: str, *, at: int | None = None) -> RunView:
         """The run as it is now, or as it was after event `at`."""
         entry = await self._at(run_id, at)
-        return await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs, gaps=True)
+        view = await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs, gaps=True)
+        view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
+        return view
+
+    async def _stuck_reason(self, run_id: str, entry: Entry) -> str:
+        """Why a worker gave up on a run for the time being; nothing once the run has gone on."""
+        state = entry.state
+        if not state.busy:
+            return ""
+        like = Row(kind=RUN, key=run_id, sort=state.created_ms, terms=("stuck", f"workflow:{state.workflow}"))
+        row = await row_like(self._store, self._tenant, like)
+        shown = None if row is None else read_run_row(row)
+        return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
 
     async def _at(self, run_id: str, at: int | None) -> Entry:
         if at is None:
             return await self._entry(run_id)
-        events = await self._log(run_id)
-        if not 1 <= at <= len(events):
-            message = f"the run has events 1 to {len(events)}, not {at}"
-            raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
-        state = replay(events, until=at)
+        state = replay(await self._events_until(run_id, at))
         return Entry(state, await self.catalog.flow(self._tenant, state.digest))
+
+    async def _events_until(self, run_id: str, at: int) -> list[AnyEvent]:
+        tail = await self._tail(run_id, 0, max(at, 0))
+        if not 1 <= at <= tail.version:
+            message = f"the run has events 1 to {tail.version}, not {at}"
+            raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
+        return [decode_event(record) for record in tail.records]
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""
-        events = await self._log(run_id)
         if after < 0:
             raise rejected("cursor_invalid", "events are counted from 1", path="/after")
-        end = len(events) if limit is None else min(len(events), after + limit)
-        return [plain(events[number], number + 1) for number in range(min(after, len(events)), end)]
+        tail = await self._tail(run_id, after, None if limit is None else max(limit, 0))
+        return [plain(decode_event(record), seq) for seq, record in enumerate(tail.records, after + 1)]
 
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """The way the run went: every visit in the order in which they ended, each with the edges it took."""
-        await self._at(run_id, at)
-        steps = path((await self._log(run_id))[:at])
-        return [_step_view(step) for step in steps]
+        events = await (self._log(run_id) if at is None else self._events_until(run_id, at))
+        return [_step_view(step) for step in path(events)]
 
     async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """What is in flight: the tokens that the run's counter counts."""
@@ -86,6 +102,9 @@ class History(Roster):
         facts = await unstarted.noted(facts)
         workers = await self._workers(entry.state.digest)
         found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
+        if stuck := await self._stuck_reason(run_id, entry):
+            headline = f"the run is stuck: {stuck}; {found.headline}"
+            found = msgspec.structs.replace(found, stuck=stuck, headline=headline)
         return await self._of_a_child(run_id, found)
 
     async def why_node(self, run_id: str, node: str) -> Account:

@@ -111,7 +111,7 @@ def _agrees(present: Row, expected: Row, state: State) -> bool:
     added = {"stuck": shown.stuck, "idle": shown.idle, "suspect": bool(shown.suspect)}
     terms = {*expected.terms, *(name for name, there in added.items() if there)}
     lags = state.in_flight > 0 and shown.events <= meant.events
-    mine: dict[str, Any] = {"stuck": False, "idle": False, "suspect": "", "waiting_for": ()}
+    mine: dict[str, Any] = {"stuck": False, "idle": False, "suspect": "", "stuck_reason": "", "waiting_for": ()}
     if lags:
         names = ("last_event_ms", "counter", "events", "started_ms", "tolerated", "dead_letters", "late_results")
         mine |= {name: getattr(meant, name) for name in names}

@@ -23,7 +23,7 @@ from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.tasks import task_of
 from tidemill.engine.turn import Turns
 from tidemill.engine.views import named_wait, waiting_for
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
 from tidemill.kernel.commands import Repair
 from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs
 from tidemill.stores.contract import Commit, JobView, Store, Stream
@@ -122,7 +122,16 @@ class Keeper:
     async def _look_through(self, term: str, after: str | None, limit: int) -> str | None:
         page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
         for row in page.rows:
-            await self._look_at(Stream(self._tenant, RUN, row.key), read_run_row(row))
+            stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
+            try:
+                await self._look_at(stream, shown)
+            except Exception as error:
+                if isinstance(error, TidemillError) and not isinstance(error, InternalError):
+                    raise
+                # A bug that one run brings out must not keep the others from being looked at.
+                reason = str(self._turns.report(error))
+                if shown.stuck_reason != reason:
+                    await self._turns.mark_stuck(stream, reason)
         return page.after
 
     async def _look_at(self, stream: Stream, shown: RunRow) -> None:
@@ -151,7 +160,8 @@ class Keeper:
         quiet_ms = now - state.last_ms
         held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
         named = held or named_wait(workflow, state, now)
-        stuck = quiet_ms >= STUCK_AFTER_MS and not named
+        reason = shown.stuck_reason if shown.events == state.seq else ""
+        stuck = bool(reason) or (quiet_ms >= STUCK_AFTER_MS and not named)
         idle = quiet_ms >= IDLE_AFTER_MS
         waits = waiting_for(workflow, state)
         if not waits and not held:
@@ -167,6 +177,7 @@ class Keeper:
             waiting_for=waits,
             stuck=stuck,
             idle=idle,
+            stuck_reason=reason,
         )
         await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
 

@@ -78,7 +78,7 @@ class Letters(Operators, Changes):
         letter = entry.state.letters.get(place)
         if letter is None:
             raise rejected("dead_letter_unknown", f"there is no dead letter {place}", hint="see `tidemill dlq list`")
-        events = await self._log(run_id)
+        events = await self._log(run_id, limit=letter.seq if letter.open else None)
         closed = _closing(events[letter.seq :], node, at, at_index(index))
         return {
             "run_id": run_id,

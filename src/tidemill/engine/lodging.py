@@ -27,6 +27,7 @@ from tidemill.kernel.codec import DAMAGE
 from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 REMEMBERED = Stream("", "store", "blobs")
+RACES_MAX = 16
 
 
 class Lodged(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +57,11 @@ class Lodging:
 
         Who only looks at a copy leaves no mark of it: a backup that is checked keeps nobody from collecting.
         """
-        while not await self._is_settled(stays):
-            continue  # Another process was faster: what it wrote counts.
+        for _ in range(RACES_MAX):
+            if await self._is_settled(stays):
+                return
+            # Another process was faster: what it wrote counts.
+        raise Unavailable("too many processes write down at once where the blobs of the store are")
 
     async def check_alone(self) -> None:
         """Refuse to collect in a place that other stores use too."""

@@ -76,6 +76,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     revision: int = 0
     suspect: str = ""
     """What the audit found wrong with the run's log, in one word."""
+    stuck_reason: str = ""
+    """Why a worker or the reconciler gave up on the run for the time being; it counts until the next event."""
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -188,6 +190,7 @@ def run_row(
     waiting_for: tuple[str, ...] = (),
     stuck: bool = False,
     idle: bool = False,
+    stuck_reason: str = "",
 ) -> Row:
     """The row of a run after a commit."""
     # The fields of `RunRow` in their order, encoded as it would be: this runs for every start and end of a run.
@@ -221,6 +224,7 @@ def run_row(
         state.rollback,
         state.revision,
         "",
+        stuck_reason,
     )
     return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
 

@@ -96,6 +96,10 @@ class Runs:
                 return
             del self._entries[stream]
 
+    def forget(self, stream: Stream) -> None:
+        """Read a run anew when it is next asked for."""
+        self._entries.pop(stream, None)
+
     def damage(self, stream: Stream) -> TidemillError | None:
         """Why a run could not be read when that was last tried."""
         return self._damaged.get(stream)

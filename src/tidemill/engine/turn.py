@@ -31,7 +31,7 @@ from tidemill.engine.programs import Flow
 from tidemill.engine.rows import rows_beside, run_row, run_terms, what_terms_say
 from tidemill.engine.runs import Entry, Runs
 from tidemill.engine.views import waiting_for
-from tidemill.errors import Problem, Unavailable
+from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide import decide_all
@@ -57,6 +57,7 @@ OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
 CLOSED = "the engine is closed; whether it still happened, the run will tell"
 SNAPSHOT_TAIL_MIN = 500
+REPORTED_MAX = 1_000
 ROW_LAG_MS = 1_000
 """How long the row of a run that makes progress may lag behind its log."""
 NODES_LOOKED_AT_MAX = 1_000
@@ -103,6 +104,8 @@ class Turns:
         self.commits = 0
         self.gathered = 0
         """Commands that shared a commit with an earlier one."""
+        self._reported: dict[str, None] = {}
+        """Digests of tracebacks that were logged."""
 
     def open(self) -> None:
         """Begin to take turns."""
@@ -165,18 +168,48 @@ class Turns:
                 answer_all(asks_of(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                answer_all(asks_of(batch), error)
+                answer_all(asks_of(batch), self._answerable(error))
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
             self._promise(0)
 
-    async def _work_off(self, batch: dict[Stream, list[Ask]]) -> None:
+    def report(self, error: Exception) -> InternalError:
+        """An exception that is a bug, as an error to answer with; its traceback is logged once."""
+        internal = error if isinstance(error, InternalError) else internal_error(error)
+        if internal.digest not in self._reported:
+            LOG.error("%s", internal, exc_info=internal.__cause__ or internal)
+            self._reported[internal.digest] = None
+            if len(self._reported) > REPORTED_MAX:
+                del self._reported[next(iter(self._reported))]
+        return internal
+
+    def _answerable(self, error: Exception) -> TidemillError:
+        return error if isinstance(error, TidemillError) else self.report(error)
+
+    async def mark_stuck(self, stream: Stream, reason: str) -> None:
+        """Let lists, `why` and `show` say why a run does not go on. Its next event removes the mark."""
+        try:
+            entry = (await self._runs.refresh([stream])).get(stream)
+            if entry is None or not entry.state.busy:
+                return
+            LOG.error("run %s is stuck: %s", stream.key, reason)
+            terms = run_terms(entry.state, retention=entry.flow.workflow.retention, stuck=True)
+            row = run_row(stream, entry.state, terms, stuck=True, stuck_reason=reason)
+            entry.terms_of = None
+            await self._store.commit([Commit(stream=stream, expected=entry.state.seq, rows=(row,))])
+        except TidemillError as error:
+            LOG.warning("run %s could not be marked as stuck: %s", stream.key, error)
+        except Exception as error:
+            self.report(error)
+
+    async def _work_off(self, batch: dict[Stream, list[Ask]], unsure: Iterable[Stream] = ()) -> None:
         """Commit a batch, deciding again for whatever lost a race."""
         races = outages = 0
-        unsure: dict[Stream, None] = {}
         while batch:
             try:
                 plans = await self._plan(batch, unsure)
+                # The other asks are answered.
+                batch = {plan.stream: plan.asks for plan in plans}
                 results = await self._store.commit([plan.commit for plan in plans if plan.commit is not None])
             except Unavailable as error:
                 outages += 1
@@ -188,21 +221,35 @@ class Turns:
                 mark_unsure(asks_of(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
+            except Exception as error:
+                await self._isolate(batch, error)
+                return
             answers = iter(results)
-            batch, unsure = {}, {}
+            batch = {}
+            lost: dict[Stream, None] = {}
             for plan in plans:
                 result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
                 if isinstance(result, Committed):
                     self._apply(plan, result)
                 else:
                     batch[plan.stream] = with_standing(plan.asks, result)
-                    unsure[plan.stream] = None
+                    lost[plan.stream] = None
+            unsure = lost
             if batch:
                 self.races += 1
                 races += 1
                 if races > RACES_MAX:
                     answer_all(asks_of(batch), Unavailable("too many lost races"))
                     return
+
+    async def _isolate(self, batch: dict[Stream, list[Ask]], error: Exception) -> None:
+        """A bug in the commit of one run must not keep the others that shared the call from theirs."""
+        if isinstance(error, TidemillError) or len(batch) == 1:
+            answer_all(asks_of(batch), self._answerable(error))
+            return
+        mark_unsure(asks_of(batch))
+        for stream, asks in batch.items():
+            await self._work_off({stream: asks}, (stream,))
 
     async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
         """Decide what each run's asks come to."""
@@ -244,7 +291,7 @@ class Turns:
                 plans.append(self._decide(stream, entry, asks, now_ms))
             except Exception as error:
                 # One run's trouble is not that of the others whose commits would have shared the call.
-                answer_all(asks, error)
+                answer_all(asks, self._answerable(error))
         return plans
 
     def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
@@ -319,6 +366,22 @@ class Turns:
 
     def _apply(self, plan: Plan, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
+        try:
+            self._take_in(plan)
+        except Exception as error:
+            # It is in the store all the same.
+            self.report(error)
+            self._runs.forget(plan.stream)
+        for ask, problem in zip(plan.asks, plan.problems, strict=True):
+            ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
+        if result.kept and self.taker is not None:
+            if plan.commit is not None and plan.commit.acks:
+                self.taker.take(result.kept)
+            else:
+                # Whoever started the run hears of it before its first node can hold up the loop.
+                asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
+
+    def _take_in(self, plan: Plan) -> None:
         entry, events = plan.entry, plan.decision.events
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
@@ -329,14 +392,6 @@ class Turns:
             self.commits += 1
             self.gathered += len(plan.asks) - 1
         self._runs.keep(plan.stream, entry)
-        for ask, problem in zip(plan.asks, plan.problems, strict=True):
-            ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
-        if result.kept and self.taker is not None:
-            if plan.commit is not None and plan.commit.acks:
-                self.taker.take(result.kept)
-            else:
-                # Whoever started the run hears of it before its first node can hold up the loop.
-                asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
 
 
 def _job(put: Put, seq: int) -> Job:

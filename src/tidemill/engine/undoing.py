@@ -85,8 +85,8 @@ class Undoing:
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
         with waits_for_repair():
-            (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False)
-            return replay((decode_event(record) for record in whole(tail).records), until=self._undo.seq)
+            (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False, limit=self._undo.seq)
+            return replay(decode_event(record) for record in whole(tail).records)
 
     def _has_moved_on(self, state: State) -> bool:
         """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""

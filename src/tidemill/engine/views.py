@@ -44,6 +44,8 @@ class RunView:
         self.failed_node = state.failed_node or None
         self.waiting_for: tuple[str, ...] = ()
         """In a few words, what it waits for that has a name."""
+        self.stuck = ""
+        """Why a worker gave up on it for the time being."""
         self.rollback = {"status": state.rollback, "undone": _undone(state), "left": list(state.undo_left)}
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
@@ -71,6 +73,7 @@ class RunView:
             "parent": self.parent,
             "forked_from": self.forked_from,
             "nodes": self.nodes,
+            **({"stuck": self.stuck} if self.stuck else {}),
             **({"outputs_missing": self.outputs_missing} if self.outputs_missing else {}),
         }
 

@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.asks import DURABLE, OVERTAKEN, Answer, Ask
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.attempt_log import AttemptLog, unheard
-from tidemill.engine.calls import LEASE_LOST, discard, given_to
+from tidemill.engine.calls import LEASE_LOST, ON_STALL, discard, given_to
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
 from tidemill.engine.failures import failed_result
@@ -33,9 +35,10 @@ from tidemill.engine.tools import Elsewhere, Stale, Surroundings, Tools
 from tidemill.engine.turn import Turns
 from tidemill.engine.undoing import Undoing
 from tidemill.engine.values import Values
-from tidemill.errors import Unavailable
+from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.commands import AnyCommand, Lost, Rendered, Result, UndoLost
+from tidemill.kernel.commands import AnyCommand, Failed, Lost, Rendered, Result, UndoLost
+from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JOB_FORMAT, MESSAGES, SYSTEM_QUEUE, cap_of
 from tidemill.kernel.standing import standing
 from tidemill.kernel.undoing import current as current_undo
@@ -45,6 +48,13 @@ LOG = logging.getLogger(__name__)
 
 GIVE_BACK_MS = 1_000
 """How long a job rests that could not be settled, before somebody may claim it again."""
+HANDED_IN_MAX = 60
+"""How often a result is handed in to a store that does not answer before its run is marked as stuck."""
+INTERNAL_TRIES_MAX = 4
+"""How often a job may end in an internal error before its run is marked as stuck."""
+INTERNAL_REST_MS_MAX = 600_000
+INTERNAL = "internal_error"
+TRIED_MAX = 10_000
 SETTLE_MS = 1_000
 """How long a drain waits, after its grace, for results that are being committed."""
 
@@ -100,6 +110,8 @@ class Worker:
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
         self._hands: dict[Place, Hand] = {}
+        self._internal: dict[Place, int] = {}
+        """How often each job has ended in an internal error."""
         self._aside, self._returns = Aside(store.now_ms), Returns(store)
         self._claiming = Claiming(store, ambient, self._aside, self._wanted, self._accept)
         self.refusals = self._claiming.refusals
@@ -241,6 +253,12 @@ class Worker:
 
     def _begin(self, hand: Hand, entry: Entry | None, known: bool) -> None:
         """Do what a job asks for. `known`: the cached state was found to call for it just now."""
+        try:
+            self._dispatch(hand, entry, known)
+        except Exception as error:
+            self._rest(hand, self._turns.report(error))
+
+    def _dispatch(self, hand: Hand, entry: Entry | None, known: bool) -> None:
         task = hand.task
         if task.v > JOB_FORMAT:
             self._put_aside(hand)
@@ -297,8 +315,12 @@ class Worker:
 
     async def _run(self, hand: Hand, pending: Awaitable[Result]) -> None:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
+        ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
         try:
             result = await pending
+        except InternalError as error:
+            self._rest(hand, error)
+            return
         except Unavailable as error:
             if hand.attempt is None or not hand.attempt.called:
                 self._give_back(hand)
@@ -346,10 +368,8 @@ class Worker:
         except Elsewhere:
             self._put_aside(hand)
             return
-        except Exception:
-            # A bug must be heard of; the job is tried again, by somebody who may know better.
-            LOG.exception("a job failed and will be repeated: %s", hand.task)
-            self._give_back(hand)
+        except Exception as error:
+            self._rest(hand, self._turns.report(error))
             return
         self._settle(hand, command)
 
@@ -359,18 +379,64 @@ class Worker:
 
     def _settled(self, ask: Ask, answer: Answer) -> None:
         hand: Hand = ask.about
+        if self._internal and answer is DURABLE:
+            self._internal.pop(hand.place, None)
         if answer is OVERTAKEN:
             self._begin(hand, self._runs.get(hand.lease.stream), known=False)
         elif isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
-            # The store is out of reach: what a handler came to is kept, or it would be called again for nothing.
-            self._in_task(hand, self._hand_in_again(hand, ask.command))
+            self._in_task(hand, self._hand_in_again(hand, ask.command, answer.error))
+        elif isinstance(answer.error, InternalError) and not self.draining:
+            self._on_internal_error(hand, ask.command, answer.error)
         else:
             let_go = self._let_go if answer is DURABLE else self._give_back
             let_go(hand)
 
-    async def _hand_in_again(self, hand: Hand, result: Result) -> None:
-        await self._ambient.sleep(GIVE_BACK_MS)
+    async def _hand_in_again(self, hand: Hand, result: Result, error: Unavailable) -> None:
+        """Keep what a handler came to until the store answers, however long: else it would be called again.
+
+        After a while the run is marked, as far as the store lets that happen.
+        """
+        hand.handed_in += 1
+        if hand.handed_in % HANDED_IN_MAX == 0:
+            reason = f"a result of {hand.task.node} cannot be stored: {error}"
+            await self._turns.mark_stuck(hand.lease.stream, reason)
+        await self._hand_in_later(hand, result, GIVE_BACK_MS)
+
+    def _on_internal_error(self, hand: Hand, command: AnyCommand, error: InternalError) -> None:
+        """A result is handed in again a few times, then the visit fails; a job that cannot even fail rests."""
+        tries = self._internal.get(hand.place, 0)
+        if not isinstance(command, Result) or _is_internal(command):
+            self._rest(hand, error)
+        elif tries < INTERNAL_TRIES_MAX - 1:
+            self._count_internal(hand)
+            self._in_task(hand, self._hand_in_later(hand, command, GIVE_BACK_MS * 2**tries))
+        else:
+            envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
+            failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(command.outcome, Failed))
+            self._settle(hand, msgspec.structs.replace(command, outcome=failed, route=None))
+
+    async def _hand_in_later(self, hand: Hand, result: Result, delay_ms: int) -> None:
+        await self._ambient.sleep(delay_ms)
         self._settle(hand, result)
+
+    def _count_internal(self, hand: Hand) -> int:
+        tries = self._internal[hand.place] = self._internal.pop(hand.place, 0) + 1
+        if len(self._internal) > TRIED_MAX:
+            del self._internal[next(iter(self._internal))]
+        return tries
+
+    def _rest(self, hand: Hand, error: InternalError) -> None:
+        """Give back a job that ended in an internal error, each time for longer; in the end its run is marked."""
+        tries = self._count_internal(hand)
+        delay_ms = min(GIVE_BACK_MS * 2 ** min(tries - 1, 20), INTERNAL_REST_MS_MAX)
+        if tries < INTERNAL_TRIES_MAX or self.draining:
+            self._give_back(hand, delay_ms)
+        else:
+            self._in_task(hand, self._give_up(hand, error, delay_ms))
+
+    async def _give_up(self, hand: Hand, error: InternalError, delay_ms: int) -> None:
+        await self._turns.mark_stuck(hand.lease.stream, str(error))
+        self._give_back(hand, delay_ms)
 
     def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
         self.returned += self.draining
@@ -398,3 +464,8 @@ class Worker:
             if hand.beats > 1 and not hand.begun and attempt is not None and attempt.called:
                 hand.begun = True
                 self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), unheard, hold=hand.lease))
+
+
+def _is_internal(result: Result) -> bool:
+    """Whether a result already says that another one could not be recorded."""
+    return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL

@@ -232,7 +232,8 @@ def in_family(family: str, key: str) -> bool:
 class Tail(Value, frozen=True, kw_only=True):
     """Part of a stream: records `after`+1 … `version`; when `snapshot` is set it stands for the first `after`.
 
-    A stream nobody wrote to has version 0 and is answered like any other.
+    With a limit, only the first of these records. A stream nobody wrote to has version 0 and is answered like any
+    other.
     """
 
     stream: Stream
@@ -311,10 +312,12 @@ class Store(Protocol):
         """
         ...
 
-    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
         """Read many streams, each after a version; from its newest snapshot where that is further on.
 
-        Answers in the order of `after`, one for each.
+        Answers in the order of `after`, one for each, with the first `limit` records of each.
         """
         ...
 

@@ -173,16 +173,18 @@ class MemoryStore:
         else:
             self._logs.pop(stream, None)
 
-    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
         with self._lock:
-            return [self._tail(stream, version, snapshots) for stream, version in after.items()]
+            return [self._tail(stream, version, snapshots, limit) for stream, version in after.items()]
 
-    def _tail(self, stream: Stream, after: int, snapshots: bool) -> Tail:
+    def _tail(self, stream: Stream, after: int, snapshots: bool, limit: int | None) -> Tail:
         log = self._logs.get(stream) or _Log()
         body = None
         if snapshots and log.snapshot is not None and log.snapshot.version > after:
             after, body = log.snapshot.version, log.snapshot.body
-        records = tuple(log.records[after:])
+        records = tuple(log.records[after : None if limit is None else after + limit])
         return Tail(stream=stream, version=len(log.records), after=after, records=records, snapshot=body)
 
     async def claim(self, request: Claim) -> list[Lease]:

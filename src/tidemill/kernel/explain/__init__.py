@@ -58,6 +58,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     status: RunStatus
     headline: str
+    stuck: str = ""
+    """Why a worker gave up on it for the time being. What it waits for otherwise is said all the same."""
     since_ms: int | None
     """Since when that is so, as far as it is known."""
     blockers: tuple[AnyBlocker, ...] = ()

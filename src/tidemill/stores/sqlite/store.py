@@ -299,7 +299,9 @@ class SqliteStore:
 
     # Reading
 
-    async def load(self, after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
+    async def load(
+        self, after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None
+    ) -> list[Tail]:
         if self._writer is None:
             raise Unavailable("the store is closed")
         with errors_of(self.path):
@@ -307,7 +309,7 @@ class SqliteStore:
         if quiet is not None:
             return quiet
         with self._view() as execute:
-            return [tail_of(execute, stream, version, snapshots) for stream, version in after.items()]
+            return [tail_of(execute, stream, version, snapshots, limit) for stream, version in after.items()]
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50

@@ -230,7 +230,7 @@ def _version_of(execute: Execute, stream: Stream) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Tail:
+def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool, limit: int | None = None) -> Tail:
     """A stream behind a version, or why it cannot be read."""
     version = 0
     try:
@@ -241,7 +241,7 @@ def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool) -> Ta
         body = None
         if snapshots:
             after, body = _snapshot(execute, stream, number, after)
-        records = _records(execute, stream, number, after, version)
+        records = _records(execute, stream, number, after, version, limit)
     except (Damaged, apsw.CorruptError, TypeError, ValueError) as error:
         # A flipped bit may turn a number into a text.
         return Tail(stream=stream, version=_whole(version), after=after, records=(), damage=str(error))
@@ -263,15 +263,20 @@ def _snapshot(execute: Execute, stream: Stream, number: int, after: int) -> tupl
     return after, None
 
 
-def _records(execute: Execute, stream: Stream, number: int, after: int, version: int) -> tuple[bytes, ...]:
-    if after >= version:
+def _records(
+    execute: Execute, stream: Stream, number: int, after: int, version: int, limit: int | None
+) -> tuple[bytes, ...]:
+    end = version if limit is None else min(version, after + limit)
+    if after >= end:
         return ()
-    chunks = list(_chunks(stream, execute(SQL["records"], (number, after)).fetchall()))
+    # Every row holds at least one record that is wanted.
+    rows = execute(SQL["records"], (number, after, -1 if limit is None else limit)).fetchall()
+    chunks = list(_chunks(stream, rows))
     records = tuple(record for _, chunk in chunks for record in chunk)
     first, last = (chunks[0][0], chunks[0][0] + len(records) - 1) if chunks else (0, 0)
-    if last != version or first > after + 1:
-        raise Damaged(f"records {after + 1} to {version} are not all there")
-    return records[after + 1 - first :]
+    if not end <= last <= version or first > after + 1:
+        raise Damaged(f"records {after + 1} to {end} are not all there")
+    return records[after + 1 - first : end + 1 - first]
 
 
 def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, list[bytes]]]:

@@ -19,8 +19,6 @@ UPDATE streams SET version = ? WHERE id = ? AND version = ?
 -- name: add_records
 INSERT INTO records (stream, version, body) VALUES (?, ?, ?);
 -- name: records
-SELECT version, body FROM records WHERE stream = ? AND version > ? ORDER BY version;
--- name: records_until
 SELECT version, body FROM records WHERE stream = ? AND version > ? ORDER BY version LIMIT ?;
 -- name: snapshot
 SELECT version, body FROM snapshots WHERE stream = ?;
