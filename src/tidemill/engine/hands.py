@@ -21,7 +21,6 @@ class Hand(msgspec.Struct):
     task: Task
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
-    beats: int = 0
     begun: bool = False
 
     @property
