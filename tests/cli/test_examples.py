@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +143,8 @@ def test_every_example_is_tried_and_introduces_itself() -> None:
 
 
 def test_the_showcase_shows_everything() -> None:
-    began = time.monotonic()
     ended = process("run", str(EXAMPLES / "showcase.yaml"), "--json")
     assert ended.code == exits.OK
-    assert time.monotonic() - began < 20
     view = ended.json
     nodes = view["nodes"]
     assert view["outputs"] == {
