@@ -36,7 +36,7 @@ endif
 run: setup ## Run the showcase workflow
 	@$(BIN)/tidemill run examples/showcase.yaml
 
-test: setup ## Run every suite within its budget (SUITE=kernel for one)
+test: setup ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)
 
 check: setup ## Check format, lint, types, import contracts and the house rules

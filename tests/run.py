@@ -1,10 +1,9 @@
-"""Run the test suites one after another and hold each to its budget.
+"""Run the test suites one after another, and warn of those that are slow.
 
-`tests/budget.toml` names the suites. A suite fails when a test of it fails, when one was skipped or expected to
-fail, when no test ran, or when it took more than one and a half times its seconds. The budgets add up to less than
-`TOTAL_SECONDS_MAX`, and the whole may take a fifth more where a machine is busy. Every such complaint counts as a
-failure, so the last line, `N passed, M failed`, says `0 failed` only when the exit code is 0. Nothing beyond
-the standard library is imported here.
+`tests/budget.toml` names the suites. A suite fails when a test of it fails, when one was skipped or expected to fail,
+or when no test ran. Every such complaint counts as a failure, so the last line, `N passed, M failed`, says `0 failed`
+only when the exit code is 0. Time decides nothing: a suite over its budget gets a warning, and only one that hangs for
+`HANG_SECONDS` is killed. Nothing beyond the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests" / "budget.toml"
-TOTAL_SECONDS_MAX = 715
 OVERRUN_MAX = 1.5
-LATE_SECONDS_MAX = TOTAL_SECONDS_MAX * 6 // 5
-KILL_AFTER = 2.0
+HANG_SECONDS = 1200.0
+"""Protects CI from a suite that never ends; far above what any suite takes on a slow machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """What to run, in how many processes (0 for none beside pytest's own), and how long it may take."""
+    """What to run, in how many processes (0 for none beside pytest's own), and how long it usually takes."""
 
     name: str
     paths: tuple[str, ...]
@@ -63,9 +61,6 @@ def read_suites(text: str) -> tuple[Suite, ...]:
         raise ValueError(f"a suite is named twice: {names}")
     if not all(suite.paths and suite.seconds > 0 and suite.workers >= 0 for suite in suites):
         raise ValueError("every suite needs paths, positive seconds and a number of workers")
-    total = sum(suite.seconds for suite in suites)
-    if total >= TOTAL_SECONDS_MAX:
-        raise ValueError(f"the budgets add up to {total:.0f} s; the whole must stay below {TOTAL_SECONDS_MAX} s")
     return suites
 
 
@@ -92,17 +87,21 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append("no test ran")
     if outcome.exit_code and not outcome.failed:
         found.append(f"pytest ended with exit code {outcome.exit_code}")
-    if outcome.seconds > outcome.suite.seconds * OVERRUN_MAX:
-        found.append(f"took {outcome.seconds:.1f} s, budget {outcome.suite.seconds:.0f} s")
     return found
+
+
+def slow(outcomes: Sequence[Outcome]) -> list[str]:
+    """Name the suites that took much longer than their budgets: a warning, whatever the reason."""
+    return [
+        f"{outcome.suite.name}: took {outcome.seconds:.1f} s, budget {outcome.suite.seconds:.0f} s"
+        for outcome in outcomes
+        if outcome.seconds > outcome.suite.seconds * OVERRUN_MAX
+    ]
 
 
 def verdict(outcomes: Sequence[Outcome]) -> tuple[list[str], int, int]:
     """Judge the whole: complaints in words, tests passed, and failures including the complaints."""
     words = [f"{outcome.suite.name}: {problem}" for outcome in outcomes for problem in complaints(outcome)]
-    total = sum(outcome.seconds for outcome in outcomes)
-    if total >= LATE_SECONDS_MAX:
-        words.append(f"all suites took {total:.0f} s; the whole must stay below {LATE_SECONDS_MAX} s")
     passed = sum(outcome.passed for outcome in outcomes)
     return words, passed, sum(outcome.failed for outcome in outcomes) + len(words)
 
@@ -113,12 +112,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
     rows += [(o.suite.name, str(o.passed), f"{o.seconds:.1f}", f"{o.suite.seconds:.0f}") for o in outcomes]
     seconds = sum(outcome.seconds for outcome in outcomes)
     passed = sum(outcome.passed for outcome in outcomes)
-    rows.append(("total", str(passed), f"{seconds:.1f}", f"{TOTAL_SECONDS_MAX}"))
+    rows.append(("total", str(passed), f"{seconds:.1f}", f"{sum(o.suite.seconds for o in outcomes):.0f}"))
     return "\n".join(f"{name:<16}{passed:>8}{seconds:>10}{budget:>8}" for name, passed, seconds, budget in rows)
 
 
-def run_suite(suite: Suite, root: Path = ROOT) -> Outcome:
-    """Run one suite in a process group of its own, which is ended when it takes far too long."""
+def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECONDS) -> Outcome:
+    """Run one suite in a process group of its own, which is killed when it hangs."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -126,7 +125,7 @@ def run_suite(suite: Suite, root: Path = ROOT) -> Outcome:
         started = time.monotonic()
         process = subprocess.Popen([*command, *suite.paths], cwd=root, env=environment, start_new_session=True)
         try:
-            exit_code = process.wait(timeout=suite.seconds * KILL_AFTER)
+            exit_code = process.wait(timeout=hang_seconds)
         except subprocess.TimeoutExpired:
             exit_code = -signal.SIGKILL
         finally:
@@ -157,6 +156,8 @@ def main(names: Sequence[str]) -> int:
             outcomes.append(run_suite(suite))
     words, passed, failed = verdict(outcomes)
     print(f"\n{table(outcomes)}\n")
+    for warning in slow(outcomes):
+        print(f"SLOW {warning}")
     for problem in words:
         print(f"FAILED {problem}")
     print(f"{passed} passed, {failed} failed")

@@ -34,8 +34,8 @@ PATIENCE_MS = 700
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30
-PROCESSOR_SECONDS_MAX = 60
-HANG_SECONDS = 10
+PROCESSOR_SECONDS_MAX = 200
+HANG_SECONDS = 60
 TICK_SECONDS = 0.002
 
 

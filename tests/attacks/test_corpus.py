@@ -25,10 +25,10 @@ from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
 
 ATTACKS_MIN = 300
-WHOLE_SECONDS_MAX = 50
-TEMPLATE_MS_MAX = 2000
-CONDITION_MS_MAX = PATIENCE_MS + 1000
-BLOCKED_MS_MAX = 1000
+WHOLE_SECONDS_MAX = 250
+TEMPLATE_MS_MAX = 6000
+CONDITION_MS_MAX = PATIENCE_MS + 5000
+BLOCKED_MS_MAX = 3000
 """For a condition. A template may take a second by its own rules, and is looked at only between its steps."""
 
 GROWTH_MB_MAX = 100

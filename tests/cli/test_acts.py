@@ -203,6 +203,19 @@ def test_patch_says_what_it_would_do_and_then_does_it(shop: Shop) -> None:
     )
 
 
+def test_a_dry_run_on_a_failed_run_says_that_retry_is_needed(shop: Shop) -> None:
+    run_id = shop.failed()
+    change = ("runs", "patch", run_id, "--set", "/nodes/transfer/type=value")
+    shown = shop.fine(*change, "--dry-run")
+    assert shown.startswith("○ this patch can be applied; nothing was done\n")
+    assert "  re-run   transfer\n" in shown
+    assert shown.endswith("→ the run has ended: add --retry to apply the patch and let the run continue\n")
+    assert "--retry" not in shop.fine(*change, "--dry-run", "--retry")
+    assert [shop.json(*change, "--dry-run", *more)["needs_retry"] for more in ((), ("--retry",))] == [True, False]
+    assert codes(shop.refused(*change)) == ["patch_needs_retry"]
+    assert shop.mill.show(run_id).events == 10
+
+
 def test_patch_from_a_file_as_json(shop: Shop, tmp_path: Path) -> None:
     run_id = shop.asking()
     patch = tmp_path / "patch.yaml"

@@ -140,7 +140,7 @@ def test_a_window_costs_the_same_for_any_run() -> None:
             taken.append(time.process_time() - began)
         return min(taken)
 
-    assert seconds(20_000) <= 3 * seconds(200) + 0.01
+    assert seconds(20_000) <= 10 * seconds(200) + 0.02
 
 
 @pytest.mark.parametrize(

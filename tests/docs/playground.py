@@ -34,7 +34,7 @@ from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.document import Format, read_document
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 MARKS = {"no-run", "part"}
 OPTIONS = {"title", "data-input", "data-fails", "data-refused", "data-exit"}
 COMMANDS = {"tidemill", "python", "cat", "echo"}

@@ -29,7 +29,7 @@ from tidemill.stores.sqlite.store import SqliteStore
 NOBODY = 65534
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452") + bytes(200)
 LOOKING = ("runs", "list")
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 def ours(path: Path) -> None:

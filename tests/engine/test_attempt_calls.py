@@ -311,16 +311,52 @@ async def test_a_plain_handler_answers_in_the_same_commit_as_it_starts(mill: Mil
     assert [len(commit.records) for commit in worker.door.commits] == [2, 3]
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@simulated
+async def test_the_start_of_an_attempt_carries_the_moment_of_the_call(mill: Mill, delivery: str) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run = await worker.run(
+        document(
+            call("a", args={"seconds": 2}, delivery=delivery),
+            call("b", "a", args={"seconds": 3}, delivery=delivery),
+        )
+    )
+    first, second = await mill.of(run.run_id, NodeStarted)
+    ends = [event.at_ms for event in await mill.of(run.run_id, NodeCompleted)]
+    assert (ends[0] - first.at_ms, second.at_ms - ends[0], ends[1] - second.at_ms) == (2_000, 0, 3_000)
+
+
+@simulated
+async def test_an_attempt_that_outlived_a_heartbeat_is_in_the_log_when_its_worker_is_lost(mill: Mill) -> None:
+    ledger = Ledger()
+    first = await mill.process("w1", functions={"work": ledger.work})
+    run_id = await first.start(document(call("a", args={"seconds": 20})))
+    began = mill.now_ms()
+    await asyncio.sleep(5.5)
+    first.kill()
+    second = await mill.process("w2", functions={"work": ledger.work})
+    assert (await second.end(run_id)).status == "COMPLETED"
+    started = await mill.of(run_id, NodeStarted)
+    assert [(event.worker, event.attempt) for event in started] == [("w1", 1), ("w2", 2)]
+    assert started[0].at_ms == began
+    (lost,) = await mill.of(run_id, NodeFailed)
+    assert (lost.error.code, lost.attempt) == ("worker_lost", 1)
+
+
 @simulated
 async def test_a_long_handler_is_announced_by_a_heartbeat(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, lease_ms=15_000)
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
+    began = mill.now_ms()
     await asyncio.sleep(4)
     assert await mill.of(run_id, NodeStarted) == []
-    await asyncio.sleep(7)
+    await asyncio.sleep(1.1)
     (started,) = await mill.of(run_id, NodeStarted)
-    assert (started.worker, started.attempt) == ("w1", 1)
+    assert (started.worker, started.attempt, started.at_ms) == ("w1", 1, began)
+    shown = await worker.engine.show(run_id)
+    assert (shown.nodes["a"]["status"], shown.last_event_ms) == ("RUNNING", began)
     run = await worker.end(run_id)
     assert (run.nodes["a"]["attempts"], ledger.count("a")) == (1, 1)
     (completed,) = await mill.of(run_id, NodeCompleted)

@@ -59,6 +59,20 @@ async def test_a_dry_run_tells_and_changes_nothing(mill: Mill) -> None:
 
 
 @simulated
+async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Mill) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a"), node("f", "a", type="fail"), node("z", "f")))
+    before = await mill.events(run.run_id)
+    asked = await worker.engine.patch(run.run_id, FIX, dry_run=True)
+    assert (asked.applied, asked.needs_retry, asked.rerun, asked.kept) == (False, True, ("f",), ("a",))
+    assert not (await worker.engine.patch(run.run_id, FIX, dry_run=True, retry=True)).needs_retry
+    assert await mill.events(run.run_id) == before
+    assert not (await worker.engine.patch(run.run_id, FIX, retry=True)).needs_retry
+    done = await worker.end(run.run_id)
+    assert await unchanged(mill, done.run_id, worker.engine.patch(run.run_id, FIX, dry_run=True)) == "run_completed"
+
+
+@simulated
 async def test_fix_and_continue_is_one_commit(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.quick})

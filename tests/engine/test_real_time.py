@@ -86,15 +86,15 @@ async def test_a_blocking_function_runs_in_a_thread_and_others_go_on() -> None:
 
     def block() -> bool:
         inside.append(threading.current_thread())
-        return others_done.wait(10)
+        return others_done.wait(50)
 
     async with _engine(MemoryStore(), MemoryBlobs(), "w1", {"work": block}) as (engine, _):
         await engine.publish(document(_function("thread"), node("z", "a", config="{{ a.output }}")))
         await engine.publish(document(node("q", config=1), name="quick"))
         run_id = await engine.start("test")
-        quick = await engine.result(await engine.start("quick"), timeout_s=5)
+        quick = await engine.result(await engine.start("quick"), timeout_s=30)
         others_done.set()
-        run = await engine.result(run_id, timeout_s=5)
+        run = await engine.result(run_id, timeout_s=30)
     assert (quick.status, run.outputs) == ("COMPLETED", {"z": True})
     assert inside[0] is not threading.main_thread()
 
@@ -104,7 +104,7 @@ async def test_the_default_is_a_thread() -> None:
     functions = {"work": lambda: inside.append(threading.current_thread())}
     async with _engine(MemoryStore(), MemoryBlobs(), "w1", functions) as (engine, _):
         await engine.publish(document({"id": "a", "type": "python", "config": {"function": "work"}}))
-        run = await engine.result(await engine.start("test"), timeout_s=5)
+        run = await engine.result(await engine.start("test"), timeout_s=30)
     assert run.status == "COMPLETED" and inside[0] is not threading.main_thread()
 
 
@@ -112,13 +112,13 @@ async def test_a_thread_that_takes_too_long_is_not_waited_for() -> None:
     release = threading.Event()
 
     def block() -> None:
-        release.wait(10)
+        release.wait(50)
 
     async with _engine(MemoryStore(), MemoryBlobs(), "w1", {"work": block}) as (engine, _):
         await engine.publish(document(_function("thread", timeout_seconds=0.2, retry={"max_attempts": 1})))
         began = time.monotonic()
-        run = await engine.result(await engine.start("test"), timeout_s=5)
-        assert time.monotonic() - began < 3
+        run = await engine.result(await engine.start("test"), timeout_s=30)
+        assert time.monotonic() - began < 30
         release.set()
     assert run.nodes["a"]["error"]["code"] == "timeout"
 
@@ -132,7 +132,7 @@ async def test_whatever_a_thread_raises_ends_the_attempt() -> None:
 
         async with _engine(MemoryStore(), MemoryBlobs(), "w1", {"work": explode}) as (engine, _):
             await engine.publish(document(_function("thread", retry={"max_attempts": 1})))
-            run = await engine.result(await engine.start("test"), timeout_s=5)
+            run = await engine.result(await engine.start("test"), timeout_s=30)
         assert run.status == "FAILED"
         assert run.nodes["a"]["error"]["code"] == "exception"
         assert "in a thread" in run.nodes["a"]["error"]["message"]
@@ -143,6 +143,6 @@ async def test_a_worker_stops_with_its_heart() -> None:
     async with _engine(MemoryStore(), MemoryBlobs(), "w1", {}) as (engine, _):
         assert any(thread.name == "tidemill-heart" for thread in threading.enumerate())
         await engine.publish(document(node("a")))
-        assert (await engine.result(await engine.start("test"), timeout_s=5)).status == "COMPLETED"
+        assert (await engine.result(await engine.start("test"), timeout_s=30)).status == "COMPLETED"
     after = {thread.name for thread in threading.enumerate()}
     assert "tidemill-heart" not in after - before

@@ -11,8 +11,9 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
+from tidemill.blobs.payloads import decode_value
 from tidemill.errors import Rejected
-from tidemill.kernel.events import RunCancelled, RunFailed, RunPaused, RunResumed
+from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
 
 SCHEMA = {
     "type": "object",
@@ -291,3 +292,100 @@ async def test_cancel_ends_everything_and_tells_running_handlers(mill: Mill) -> 
     assert (cancelled.reason, cancelled.actor) == ("enough", "ada")
     await worker.engine.cancel(run_id)
     assert (await mill.kinds(run_id)).count("RunCancelled") == 1
+
+
+DEFAULTS = {
+    "type": "object",
+    "required": ["town"],
+    "properties": {
+        "town": {"default": "Bonn"},
+        "mail": {"type": "object", "properties": {"port": {"default": 25}, "tls": {"default": True}}},
+        "page": {"$ref": "#/$defs/page", "default": {}},
+        "lines": {"type": "array", "items": {"properties": {"count": {"default": 1}}}},
+        "seen": {"type": "object", "properties": {"ever": {"default": 0}}},
+    },
+    "allOf": [{"properties": {"unit": {"default": None}}}],
+    "$defs": {"page": {"type": "object", "properties": {"size": {"default": 10}, "next": {"$ref": "#/$defs/page"}}}},
+    "unevaluatedProperties": False,
+}
+WHOLE = {"town": "Bonn", "page": {}, "unit": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        (None, WHOLE),
+        ({}, WHOLE),
+        ({"town": "Ulm", "unit": "m"}, WHOLE | {"town": "Ulm", "unit": "m"}),
+        ({"town": None}, WHOLE | {"town": None}),
+        ({"mail": {"tls": False}}, WHOLE | {"mail": {"port": 25, "tls": False}}),
+        ({"page": {"next": {"next": {}}}}, WHOLE | {"page": {"size": 10, "next": {"size": 10, "next": {"size": 10}}}}),
+        ({"lines": [{}, {"count": 3}]}, WHOLE | {"lines": [{"count": 1}, {"count": 3}]}),
+    ],
+)
+@simulated
+async def test_defaults_of_the_schema_complete_the_inputs(mill: Mill, given: Any, recorded: Any) -> None:
+    worker = await mill.process()
+    before = repr(given)
+    run = await worker.run(document(node("a", config="{{ inputs }}"), inputs=DEFAULTS), inputs=given, key="k")
+    assert (run.status, run.outputs, repr(given)) == ("COMPLETED", {"a": recorded}, before)
+    created = (await mill.of("k", RunCreated))[0]
+    assert isinstance(created.inputs, bytes)
+    assert decode_value(created.inputs) == recorded
+
+
+@simulated
+async def test_a_default_is_checked_like_any_other_input(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    await client.publish(chain("a", inputs={"properties": {"n": {"type": "integer", "default": "many"}}}))
+    with pytest.raises(Rejected) as refused:
+        await client.engine.start("test")
+    assert [(problem.code, problem.path) for problem in refused.value.problems] == [("inputs_invalid", "/inputs/n")]
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(Rejected):
+        await client.engine.start("test", {"ring": ring})
+
+
+@simulated
+async def test_definitions_that_refer_to_each_other_at_the_same_place_take_no_time(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    both = {"$ref": "#/$defs/one", "properties": {"a": {"$ref": "#/$defs/two"}, "n": {"default": 1}}}
+    schema = {"$ref": "#/$defs/two", "$defs": {"one": {"properties": {"a": {"$ref": "#/$defs/two"}}}, "two": both}}
+    await client.publish(chain("a", inputs=schema))
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    await client.engine.start("test", deep, key="k")
+    created = (await mill.of("k", RunCreated))[0]
+    assert isinstance(created.inputs, bytes)
+    assert created.inputs.count(b'"n":1') == 101
+
+
+@simulated
+async def test_a_key_stands_for_the_inputs_with_their_defaults(mill: Mill) -> None:
+    client = await mill.process(work=False)
+    large = "x" * 100_000
+    schema = {"properties": {"n": {"default": 1}}}
+    await client.publish(chain("a", inputs=schema))
+    assert await client.engine.start("test", {"text": large}, key="k") == "k"
+    await client.publish(chain("a", "b", inputs={"properties": {"n": {"default": 2}}}))
+    for same in ({"text": large}, {"n": 1, "text": large}):
+        assert await client.engine.start("test", same, key="k") == "k"
+    for other in ({"n": 2, "text": large}, {"text": "x"}, None):
+        with pytest.raises(Rejected, match="key k"):
+            await client.engine.start("test", other, key="k")
+
+
+@simulated
+async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
+    worker = await mill.process()
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"default": 7}}}
+    await worker.publish(document(node("a", config="{{ inputs }}"), name="kid", inputs=schema))
+    kid = node("c", type="workflow", config={"workflow": "kid", "inputs": {"x": 1}})
+    run = await worker.run(document(kid), key="mum")
+    assert run.outputs == {"c": {"a": {"x": 1, "n": 7}}}
+    await worker.engine.start("kid", {"n": 1}, key="first")
+    await worker.end("first")
+    fork = await worker.engine.fork("first", node="a", inputs={"y": 2}, key="second")
+    assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import AFTER, SCOPE
+from tests.pace import allowed
 from tidemill.errors import Problem
 from tidemill.expressions.cel import EXPRESSION_MAX, parse_cel
 from tidemill.expressions.failure import ExpressionError
@@ -301,7 +302,7 @@ def test_only_what_is_read_is_handed_over() -> None:
     scope = replace(AFTER, output={"ok": True, "big": big}, inputs={"big": big})
     program = parse_cel("output.ok && has(output.big) && has(inputs.big) && !has(inputs.small)", "", [])
     assert program is not None
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(20):
         assert program.holds(program.bind(scope), scope)
-    assert time.perf_counter() - started < 1, "converting the lists would take a second each time"
+    assert time.thread_time() - started < allowed(1), "converting the lists would take a second each time"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, evaluate
+from tests.pace import allowed
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import normal, parse_condition
 from tidemill.expressions.failure import ExpressionError
@@ -466,17 +467,17 @@ def test_what_is_light_ends_soon(query: str, output: Any) -> None:
     condition = parsed(query, "count_ge", 0)
     assert condition.light
     assert holds(condition, output)
-    began = time.perf_counter()
+    began = time.thread_time()
     holds(condition, output)
-    assert time.perf_counter() - began < 0.5, "some milliseconds on an idle machine"
+    assert time.thread_time() - began < allowed(0.5), "some milliseconds on an idle machine"
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a|a?)+b", "(.*)*x", "([a-z]+)*!"])
 def test_a_regular_expression_takes_linear_time(pattern: str) -> None:
     condition = parsed(f"$[?search(@, '{pattern}')]", "count_ge", 0)
-    began = time.perf_counter()
+    began = time.thread_time()
     condition.holds([["a" * 50_000 + "-"]], AFTER)
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < allowed(2)
 
 
 def test_no_depth_of_a_value_hurts() -> None:
@@ -511,11 +512,11 @@ def test_no_depth_of_a_value_hurts() -> None:
     ],
 )
 def test_no_query_hurts_who_reads_it(query: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     problems: list[Problem] = []
     parse_jsonpath({"type": "jsonpath", "query": query, "operator": "exists"}, "", problems)
     assert all(problem.code == "condition_syntax" for problem in problems)
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < allowed(2)
 
 
 def test_terms_are_nested_to_a_fixed_depth() -> None:

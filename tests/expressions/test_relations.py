@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pace import allowed
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.relations import RELATIONS, contains, equal, hopeless, ordered
 
@@ -153,6 +154,6 @@ def test_what_is_hopeless_never_answers_and_what_is_not_sometimes_does(operator:
 
 
 def test_long_texts_are_searched_in_linear_time() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not contains("a" * 200_000, "a" * 100_000 + "b")
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < allowed(1)

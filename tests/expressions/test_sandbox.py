@@ -191,14 +191,14 @@ async def test_time_is_bounded(processes: Processes, body: str) -> None:
     begun = time.monotonic()
     told = await failure(processes, written(body, timeout_ms=200))
     assert told.message == "evaluate took longer than 200 ms"
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
 
 
 @shared
 async def test_sleeping_takes_no_time(processes: Processes) -> None:
     begun = time.monotonic()
     assert await decided(processes, written("import time\ntime.sleep(50)\nreturn True"))
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
 
 
 @shared

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.pace import allowed
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, check_schema, compile_schema
 from tidemill.expressions.templates import is_template
@@ -271,7 +272,7 @@ def test_a_schema_whose_references_multiply_is_refused(schema: Any) -> None:
     problems = check_schema(schema, "/s")
     assert [(problem.code, problem.path) for problem in problems] == [("schema_invalid", "/s")]
     assert "its references multiply" in problems[0].message
-    assert time.thread_time() - began < 0.5
+    assert time.thread_time() - began < allowed(0.5)
 
 
 def far_around(levels: int) -> Any:
@@ -308,7 +309,7 @@ def test_hostile_schemas_of_some_kilobytes_are_read_soon(schemas: list[Any]) -> 
     began = time.thread_time()
     for schema in schemas:
         check_schema(schema)
-    assert time.thread_time() - began < 0.8
+    assert time.thread_time() - began < allowed(0.8)
 
 
 def test_patterns_look_around_a_few_times() -> None:
@@ -384,7 +385,7 @@ def test_a_schema_that_is_taken_is_checked_soon(schema: Any) -> None:
         began = time.thread_time()
         if not compiled.accepts(value):
             assert compiled.problems(value)
-        assert time.thread_time() - began < 0.5
+        assert time.thread_time() - began < allowed(0.5)
 
 
 def test_errors_of_a_tree_are_told_one_by_one() -> None:
@@ -403,7 +404,7 @@ def test_errors_of_a_knot_are_told_together(schema: Any) -> None:
 def test_a_pattern_with_lookaround_is_bounded_on_long_texts() -> None:
     began = time.thread_time()
     assert not compile_schema({"pattern": "(?=a)(a+)+$"}).accepts("a" * 200_000 + "b")
-    assert time.thread_time() - began < 3
+    assert time.thread_time() - began < allowed(3)
 
 
 def test_a_schema_of_many_steps_is_refused() -> None:

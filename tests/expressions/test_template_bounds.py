@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.pace import allowed
 from tidemill.expressions.bounds import RENDER_MS_MAX
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.meter import Meter
@@ -122,11 +123,11 @@ TUPLES = "{% set a = (1, 2) %}" + "{% set a = (a, a) %}" * 60
 )
 def test_a_bomb_is_defused(source: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(ExpressionError) as caught:
         compile_template(source).render(SCOPE)
     assert caught.value.code == "template_failed"
-    assert time.perf_counter() - started < SECONDS
+    assert time.thread_time() - started < allowed(SECONDS)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < MEBIBYTES
 
 
@@ -169,7 +170,7 @@ def test_work_in_few_steps_ends_at_the_deadline() -> None:
     started = time.thread_time()
     with pytest.raises(ExpressionError, match=f"more than {RENDER_MS_MAX} ms"):
         compile_template("{{ big.text | regex_findall('(a)(b)?(c)?(d)?') | length }}").render(SCOPE)
-    assert time.thread_time() - started < RENDER_MS_MAX / 1000 * 2
+    assert time.thread_time() - started < allowed(RENDER_MS_MAX / 1000)
 
 
 def test_a_process_that_is_held_up_does_not_fail_its_renderings() -> None:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.pace import allowed
 from tidemill.expressions.templates import check_template
 
 
@@ -93,6 +94,6 @@ def test_a_value_that_is_nested_too_deep_is_a_problem() -> None:
     ],
 )
 def test_compiling_executes_nothing(source: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     assert check_template(source, "")[0] == []
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < allowed(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,67 @@ def shout(text: str) -> str:
 
 def test_a_mark_changes_nothing_about_a_function() -> None:
     assert shout("a") == "A" and shout.__name__ == "shout"
+
+
+@tidemill.function
+def bare(n: int) -> int:
+    return n + 1
+
+
+@tidemill.function()
+def called(n: int) -> int:
+    return n + 2
+
+
+def test_a_mark_without_a_name_takes_the_name_of_the_function() -> None:
+    assert (bare(1), called(1)) == (2, 3)
+    assert by_name([bare, called]) == {"bare": bare, "called": called}
+    flow = {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": "bare", "args": {"n": 1}}}]}
+    with tidemill.open("memory://", functions=[bare]) as mill:
+        assert mill.run(flow).outputs == {"a": 2}
+
+
+@pytest.mark.parametrize("given", [3, "", [], b"x"])
+def test_a_mark_takes_a_name_or_a_function(given: Any) -> None:
+    for mark in (tidemill.function, tidemill.node_type):
+        with pytest.raises(TypeError, match=f"^tidemill.{mark.__name__} takes the name of "):
+            mark(given)
+        with pytest.raises(TypeError, match="is not a function with a name"):
+            mark()(given)
+        with pytest.raises(TypeError, match="is not a function with a name"):
+            mark(partial(crafts.add, 1))
+
+
+def test_a_node_type_without_a_name_takes_that_of_the_function() -> None:
+    @tidemill.node_type
+    def shout(context: tidemill.NodeContext) -> str:
+        return str(context.config).upper()
+
+    @tidemill.node_type(title="Softly")
+    def whisper(context: tidemill.NodeContext) -> str:
+        return str(context.config).lower()
+
+    assert (whisper.type.name, whisper.type.title) == ("whisper", "Softly")
+    nodes = [{"id": each, "type": each, "config": "Abc"} for each in ("shout", "whisper")]
+    with tidemill.open("memory://", handlers=[shout, whisper]) as mill:
+        assert mill.run({"name": "f", "nodes": nodes}).outputs == {"shout": "ABC", "whisper": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ([3, "x"], "`functions` holds 3, which is not a function"),
+        ({"a": 3}, "`functions` holds 3, which is not a function"),
+        ({1: crafts.add}, "without a name"),
+        ([[]], "which is not a function"),
+        ([partial(crafts.add, 1)], "without a name: write a mapping"),
+        ("crafts", "`functions` is a list of functions, or a mapping"),
+        (crafts.add, "`functions` is a list of functions, or a mapping"),
+    ],
+)
+def test_what_is_no_function_is_refused(functions: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        tidemill.open("memory://", functions=functions)
 
 
 def test_functions_by_name() -> None:

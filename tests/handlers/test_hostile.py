@@ -244,7 +244,7 @@ def test_a_thread_that_never_returns_does_not_keep_the_engine_open() -> None:
         view = run(lambda: hold.wait(60), {**ONCE, "timeout_seconds": 0.2})
     finally:
         hold.set()
-    assert error(view)["code"] == "timeout" and time.monotonic() - began < 20
+    assert error(view)["code"] == "timeout" and time.monotonic() - began < 50
 
 
 async def test_a_result_after_the_lease_is_lost_is_void() -> None:
@@ -336,7 +336,7 @@ def test_a_copy_that_it_makes_of_the_worker_ends_where_it_comes_back(kind: str, 
 def test_a_copy_that_outlives_its_process_does_not_hide_its_death(mill: tidemill.Tidemill) -> None:
     began = time.monotonic()
     assert "status 4" in error(in_process(mill, "dies_with_a_copy_alive", ONCE))["message"]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 50
 
 
 def test_a_copy_that_it_makes_of_its_own_process(mill: tidemill.Tidemill, tmp_path: Path) -> None:

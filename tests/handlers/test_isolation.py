@@ -21,7 +21,7 @@ from tidemill.handlers.contract import Return
 from tidemill.handlers.python_process import Limits, PythonProcesses
 
 LIMITS = {"memory_mb": 200}
-GONE_SECONDS = 5
+GONE_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_memory_that_no_limit_of_the_process_counts(mill: tidemill.Tidemill, nam
     began = time.monotonic()
     failed = error(escaping(mill, name, limits=LIMITS))
     assert failed["code"] == "out_of_memory" and "200 MB" in failed["message"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 40
 
 
 def test_the_hard_limit_cannot_be_lifted() -> None:

@@ -14,6 +14,7 @@ import pytest
 import tidemill
 from tests.expressions.children import deciders
 from tests.handlers.kit import called
+from tests.pace import allowed
 from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
 from tidemill.expressions.chores import Chore, Sift
@@ -431,10 +432,10 @@ def test_a_program_that_cannot_be_compiled_is_refused_when_it_is_published(progr
 
 
 def test_a_long_program_is_not_compiled_in_this_process() -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     assert publish({"step": "jq_transform", "program": "." + "?" * (PROGRAM_MAX - 1)}) == []
     assert publish({"step": "jq_transform", "program": "." + "?" * (CHECKED_MAX - 1)}) == []
-    assert time.monotonic() - began < 0.6
+    assert time.thread_time() - began < allowed(0.3)
 
 
 def test_a_condition_that_does_not_know_what_its_row_is_called() -> None:

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 import tidemill
+from tests.pace import allowed
 from tidemill.errors import Rejected
 from tidemill.handlers.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
@@ -148,14 +149,14 @@ def test_a_statement_elsewhere_that_nobody_waits_for_is_given_up(
 ) -> None:
     made(tmp_path / "crm.db", "CREATE TABLE t (n)").close()
     monkeypatch.setenv("TIDEMILL_DATABASE_CRM", f"sqlite:///{tmp_path / 'crm.db'}")
-    counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 30000000)"
+    counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000000)"
     slow = f"{counting} INSERT INTO t SELECT max(i) FROM n"
     document = asks(slow, "crm")
     document["nodes"][0] |= {"timeout_seconds": 0.3, "retry": {"max_attempts": 1}}
     assert ran(store, document).error["code"] == "timeout"
     begun = time.monotonic()
     assert ran(store, asks("INSERT INTO t VALUES (7)", "crm")).status == "COMPLETED"
-    assert time.monotonic() - begun < 4, "the statement that was given up still holds the file"
+    assert time.monotonic() - begun < 30, "the statement that was given up still holds the file"
     assert made(tmp_path / "crm.db").execute("SELECT n FROM t").fetchall() == [(7,)]
 
 
@@ -234,14 +235,14 @@ def test_where_a_statement_ends(text: str, dialect: Dialect, several: bool) -> N
 
 @pytest.mark.parametrize("part", [";", "/*", "/**/", "$$", "$a$", "'", "E'\\", "--", "\n", " ", ":a", "?", "CREATE "])
 def test_reading_a_text_takes_time_in_proportion_to_it(part: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     text = part * (65_536 // len(part))
     for dialect in ("sqlite", "postgresql"):
         is_several("SELECT '" + text, dialect)
         is_several(text + "x", dialect)
     with_placeholders(text, {"a": 1})
     with_placeholders(text, [])
-    assert time.monotonic() - began < 1
+    assert time.thread_time() - began < allowed(1)
 
 
 def test_the_tables_of_the_store_are_known() -> None:

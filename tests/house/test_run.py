@@ -1,4 +1,4 @@
-"""The test runner keeps its promises: budgets, no skipping, no empty suite, an honest last line."""
+"""The test runner keeps its promises: no skipping, no empty suite, an honest last line, and no failure by time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ GOOD = run.Outcome(suite=SUITE, passed=3, seconds=9.0)
     ("changes", "words"),
     [
         ({}, []),
-        ({"seconds": 15.0}, []),
-        ({"seconds": 15.1}, ["kernel: took 15.1 s, budget 10 s"]),
+        ({"seconds": 1_000.0}, []),
         ({"skipped": 2}, ["kernel: 2 skipped or expected to fail; every test must run and pass"]),
         ({"passed": 0, "exit_code": 5}, ["kernel: no test ran", "kernel: pytest ended with exit code 5"]),
         ({"exit_code": -9}, ["kernel: pytest ended with exit code -9"]),
@@ -35,11 +34,19 @@ def test_complaints_count_as_failures(changes: dict[str, Any], words: list[str])
     assert failed == len(words) + changes.get("failed", 0)
 
 
-def test_the_whole_has_a_budget_too() -> None:
-    slow = run.Suite(name="slow", paths=("tests/slow",), seconds=848, workers=0)
-    words, _, failed = run.verdict([GOOD, replace(GOOD, suite=slow, seconds=849.0)])
-    assert words == ["all suites took 858 s; the whole must stay below 858 s"]
-    assert failed == 1
+def test_a_suite_over_its_budget_gets_a_warning() -> None:
+    assert run.slow([GOOD, replace(GOOD, seconds=15.0)]) == []
+    assert run.slow([replace(GOOD, seconds=15.1), GOOD]) == ["kernel: took 15.1 s, budget 10 s"]
+
+
+def test_a_slow_suite_passes_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "run_suite", lambda suite: replace(GOOD, suite=suite, seconds=suite.seconds * 100))
+    assert run.main(["house", "sim"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith(("SLOW", "FAILED"))] == ["SLOW house", "SLOW sim"]
+    assert lines[-1] == "6 passed, 0 failed"
 
 
 def budget(*rows: tuple[str, int]) -> str:
@@ -61,7 +68,6 @@ def test_suites_are_read_in_order() -> None:
     [
         (budget(("a", 1), ("a", 1)), "named twice"),
         (budget(("a", 0)), "positive seconds"),
-        (budget(("a", 350), ("b", 365)), "add up to 715 s"),
     ],
 )
 def test_a_senseless_budget_is_refused(text: str, message: str) -> None:
@@ -75,7 +81,7 @@ def test_the_table_shows_every_suite_and_the_whole() -> None:
         ["suite", "passed", "seconds", "budget"],
         ["kernel", "3", "9.0", "10"],
         ["sim", "3", "9.0", "90"],
-        ["total", "6", "18.0", "715"],
+        ["total", "6", "18.0", "100"],
     ]
 
 
@@ -104,6 +110,13 @@ def test_pytest_is_understood(tmp_path: Path, workers: int) -> None:
 
 def test_a_suite_that_hangs_is_ended(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text("import time\ndef test_hangs(): time.sleep(60)\n")
-    seen = run.run_suite(run.Suite(name="hangs", paths=(".",), seconds=0.5, workers=0), tmp_path)
+    suite = run.Suite(name="hangs", paths=(".",), seconds=600, workers=0)
+    seen = run.run_suite(suite, tmp_path, hang_seconds=1)
     assert (seen.passed, seen.exit_code) == (0, -9)
-    assert seen.seconds < 10
+    assert run.HANG_SECONDS >= 20 * 60
+
+
+def test_a_suite_is_not_ended_by_its_budget(tmp_path: Path) -> None:
+    (tmp_path / "test_slow.py").write_text("def test_slow(): assert True\n")
+    seen = run.run_suite(run.Suite(name="slow", paths=(".",), seconds=0.001, workers=0), tmp_path)
+    assert (seen.passed, seen.exit_code) == (1, 0)

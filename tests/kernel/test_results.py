@@ -213,6 +213,18 @@ def test_a_start_is_recorded_once() -> None:
     assert len(run.of(NodeStarted)) == 1
 
 
+@pytest.mark.parametrize(("started", "at"), [(0, 9_000), (4_000, 4_000), (10, 1_000), (99_000, 9_000)])
+def test_a_start_carries_the_moment_of_the_call_within_the_visit(started: int, at: int) -> None:
+    run = one()
+    run.kernel.now = 9_000
+    run.do(Begin(node="a", visit=1, token=5, started_ms=started))
+    assert [event.at_ms for event in run.of(NodeStarted)] == [at]
+    assert run.kernel.state.peek("a").since_ms == at
+    assert run.kernel.state.last_ms == 1_000
+    run.done("a", token=5)
+    assert run.kernel.state.last_ms == 9_000
+
+
 def test_nobody_begins_an_at_most_once_attempt_under_another_lease() -> None:
     run = one(delivery="at_most_once")
     run.begin("a", token=5)

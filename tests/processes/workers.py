@@ -16,7 +16,7 @@ from typing import Any
 import tidemill
 from tests.cli.kit import COMMAND, environment
 
-SECONDS_MAX = 25.0
+SECONDS_MAX = 120.0
 APP = """
 import asyncio, os, threading, time
 import tidemill

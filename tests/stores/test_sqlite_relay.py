@@ -129,7 +129,7 @@ async def test_a_burst_is_waited_for_as_long_as_it_is_read(tmp_path: Path) -> No
 async def test_who_stops_reading_misses_frames_and_slows_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "PATIENCE_MS", 300.0)
+    monkeypatch.setattr(relay, "PATIENCE_MS", 1_000.0)
     letters = "x" * 100_000
     async with opened(tmp_path) as store, following(store) as reads, following(store) as stopped:
         stopped.tell(signal.SIGSTOP)
@@ -143,7 +143,7 @@ async def test_who_stops_reading_misses_frames_and_slows_nobody(
         seen = await stopped.seen()
         assert 1 < len(seen) < 41, "it took nothing, or all: then nobody stopped it"
         assert seen[-1] == "written"
-        assert spent < 4, "more than one telling has waited for it"
+        assert spent < 20, "more than one telling has waited for it"
 
 
 async def test_what_a_killed_follower_leaves_is_removed_by_the_next(

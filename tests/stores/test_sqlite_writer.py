@@ -64,7 +64,7 @@ async def test_sqlite_may_have_ended_the_transaction_itself(store: SqliteStore) 
         tx.execute("ROLLBACK")
         raise apsw.FullError("database or disk is full")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(Unavailable, match="full"):
             await writer_of(store).submit(rolled_back, durable=True)
         both = asyncio.gather(
@@ -115,7 +115,7 @@ async def test_somebody_else_writes(store: SqliteStore) -> None:
     assert writer_of(store).busy < 100, "it asks in a hurry"
     other.execute("COMMIT")
     other.close()
-    (result,) = await asyncio.wait_for(waiting, 5)
+    (result,) = await asyncio.wait_for(waiting, 30)
     assert isinstance(result, Committed)
 
 

@@ -37,6 +37,8 @@ def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
     if outcome.warnings:
         print_problems(f"! {counted(len(outcome.warnings), 'warning')}", outcome.warnings, sys.stderr, warning=True)
+    if outcome.needs_retry:
+        print_hint("the run has ended: add --retry to apply the patch and let the run continue")
     if outcome.published is not None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 

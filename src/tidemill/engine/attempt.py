@@ -61,7 +61,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "phase", "task",
+        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "phase", "started_ms", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -75,6 +75,8 @@ class Attempt:
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False
         """The handler was called."""
+        self.started_ms = 0
+        """When it was called, by the store's clock."""
         self._disclosed = Disclosed(tools.around.secrets)
         self._within = b""
         self.admission: Admission | None = None
@@ -172,7 +174,7 @@ class Attempt:
         return await _resolved(self._run(context))
 
     def _run(self, context: NodeContext) -> Coming:
-        self.called = True
+        self.called, self.started_ms = True, self._tools.clock()
         speaker = self._speaker
         assert speaker is not None, "it speaks through its context"
         try:
@@ -383,6 +385,7 @@ class Attempt:
             admission=self.admission,
             called=self.called,
             worker=self._tools.worker,
+            started_ms=self.started_ms,
             duration_ms=round(duration_ms),
             waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
             chance=ambient.chance(),

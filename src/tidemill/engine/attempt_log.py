@@ -47,6 +47,8 @@ class AttemptLog:
             admission=attempt.admission,
             token=lease.token,
             value=payload,
+            worker=self._worker,
+            started_ms=attempt.started_ms,
         )
         # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
@@ -62,6 +64,7 @@ class AttemptLog:
             admission=attempt.admission,
             token=attempt.lease.token,
             worker=self._worker,
+            started_ms=attempt.started_ms,
         )
 
 

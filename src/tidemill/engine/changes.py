@@ -57,6 +57,8 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
     warnings: tuple[Problem, ...] = ()
     published: Published | None = None
+    needs_retry: bool = False
+    """The run has ended: the patch can be applied only with `retry`, which this dry run was not given."""
 
 
 class Changes(Desk):
@@ -107,7 +109,8 @@ class Changes(Desk):
     ) -> PatchOutcome:
         """Change the graph of a run with a JSON Patch on its document, or see what that would do (`dry_run`).
 
-        A FAILED or CANCELLED run is patched and goes on at once (`retry`). `base_digest` is the digest the patch
+        A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
+        patch needs it. `base_digest` is the digest the patch
         was made against. `publish` also makes the outcome a version of the workflow.
         """
         check_words(message=message, actor=actor)
@@ -117,10 +120,15 @@ class Changes(Desk):
         if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
         command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
-        command = msgspec.structs.replace(
-            command, id=command_id, actor=actor or None, retry=retry, sure=tuple(did_not_happen), message=message
-        )
         flow, state = entry.flow.workflow, entry.state
+        command = msgspec.structs.replace(
+            command,
+            id=command_id,
+            actor=actor or None,
+            retry=retry or dry_run,
+            sure=tuple(did_not_happen),
+            message=message,
+        )
         found = tuple(problems(flow, state, command))
         if found:
             raise Rejected(found)
@@ -145,6 +153,7 @@ class Changes(Desk):
             kept=seen.kept,
             warnings=compiled.warnings,
             published=published,
+            needs_retry=dry_run and not retry and not state.live,
         )
 
     async def _patched_before(

@@ -15,13 +15,13 @@ from typing import Any, cast
 from tidemill.ambient import Ambient
 from tidemill.blobs.archives import Archive
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value
+from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.auditing import Auditor
 from tidemill.engine.catalog import Catalog, Version
 from tidemill.engine.errands import Errands
 from tidemill.engine.history import History
 from tidemill.engine.inbox import Inbox
-from tidemill.engine.inputs import checked_inputs
+from tidemill.engine.inputs import checked_inputs, with_defaults
 from tidemill.engine.keeper import Keeper
 from tidemill.engine.letters import Letters
 from tidemill.engine.library import Library
@@ -45,7 +45,7 @@ from tidemill.expressions.isolation import Isolation, Nowhere
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
-from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.security.secrets import FirstOf, Secrets
 from tidemill.stores.contract import Breath, Frame, Store, Stream
@@ -219,19 +219,30 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         if answer.problem is not None:
             raise Rejected(answer.problem)
         if key is not None:
-            await self._same_start(stream, version, payload)
+            await self._same_start(stream, version, inputs)
         return run_id
 
-    async def _same_start(self, stream: Stream, version: Version, inputs: Payload) -> None:
-        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
-        state = (await self._entry(stream.key)).state
+    async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
+        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin.
+
+        Defaults are those of the version that the run was started with: a newer one does not make a repeated request
+        another request.
+        """
+        entry = await self._entry(stream.key)
+        state, given = entry.state, with_defaults(inputs, entry.flow.workflow.inputs)
         foreign = state.parent is not None or state.forked_from is not None
-        if foreign or state.workflow != version.name or not _same_value(state.inputs, inputs):
+        if foreign or state.workflow != version.name or not await self._is_recorded(state.inputs, given):
             raise rejected(
                 "key_reused",
                 f"key {stream.key} belongs to a run with other inputs",
                 hint="use a new key for a new request",
             )
+
+    async def _is_recorded(self, recorded: Payload, value: Any) -> bool:
+        """Whether a value is the recorded one; the order of keys does not matter."""
+        text = encode_given(value)
+        known = await self._blobs.get(self._tenant, recorded.digest) if isinstance(recorded, BlobRef) else recorded
+        return known == text or bool(decode_value(known) == decode_value(text))
 
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
         """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
@@ -313,10 +324,3 @@ LOOK_AGAIN_MS = 5.0
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
-
-
-def _same_value(one: Payload, other: Payload) -> bool:
-    """Whether two inputs mean the same; the order in which a mapping was written does not matter."""
-    if isinstance(one, bytes) and isinstance(other, bytes):
-        return one == other or bool(decode_value(one) == decode_value(other))
-    return one == other

@@ -21,7 +21,6 @@ class Hand(msgspec.Struct):
     task: Task
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
-    beats: int = 0
     begun: bool = False
     handed_in: int = 0
     """How often its result was handed in to a store that did not answer."""

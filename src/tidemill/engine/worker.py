@@ -459,9 +459,8 @@ class Worker:
             if hand is not None and hand.lease.token == lease.token and hand.running is not None:
                 hand.running.cancel(LEASE_LOST)
         for hand in list(self._hands.values()):
-            hand.beats += 1
             attempt = hand.attempt
-            if hand.beats > 1 and not hand.begun and attempt is not None and attempt.called:
+            if not hand.begun and not hand.settling and attempt is not None and attempt.called:
                 hand.begun = True
                 self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), unheard, hold=hand.lease))
 

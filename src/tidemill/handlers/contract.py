@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import msgspec
 
@@ -292,17 +292,28 @@ def handler_of(node: Handler | NodeClass) -> Handler:
     return Handler(node.type, _ending(node.call), **steps)
 
 
-def node_type(name: str, **described: Any) -> Callable[[Callable[[NodeContext], Any]], Handler]:
+@overload
+def node_type(name: Callable[[NodeContext], Any], /) -> Handler: ...
+@overload
+def node_type(name: str | None = None, **described: Any) -> Callable[[Callable[[NodeContext], Any]], Handler]: ...
+def node_type(name: Any = None, **described: Any) -> Any:
     """Make a node type of a function: `@tidemill.node_type("shout", config_schema={…})`.
 
-    The function gets the attempt's context and returns a JSON value, or one of the outcomes; it may be async. The
-    keywords are those of `NodeType`.
+    Without a name it is the function's. The function gets the attempt's context and returns a JSON value, or one of the
+    outcomes; it may be async. The keywords are those of `NodeType`.
     """
 
-    def wrap(function: Callable[[NodeContext], Any]) -> Handler:
+    def wrap(function: Any) -> Handler:
+        called = getattr(function, "__name__", None) if name is None or name is function else name
+        if not callable(function) or not called:
+            raise TypeError(f"tidemill.node_type is for functions, and {function!r} is not a function with a name")
         words = {"description": inspect.getdoc(function) or "", **described}
-        return Handler(NodeType(name=name, **words), _ending(function))
+        return Handler(NodeType(name=called, **words), _ending(function))
 
+    if callable(name):
+        return wrap(name)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TypeError(f"tidemill.node_type takes the name of a node type or a function, not {name!r}")
     return wrap
 
 

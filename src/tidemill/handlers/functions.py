@@ -10,7 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from tidemill.errors import offered
 from tidemill.handlers.contract import Fail, Lacking, NodeContext
@@ -21,23 +21,44 @@ _F = TypeVar("_F", bound=Function)
 _MARK = "__tidemill_function__"
 
 
-def function(name: str) -> Callable[[_F], _F]:
-    """Give a function the name by which nodes of type `python` call it: `@tidemill.function("score")`."""
+@overload
+def function(name: _F, /) -> _F: ...
+@overload
+def function(name: str | None = None) -> Callable[[_F], _F]: ...
+def function(name: Any = None) -> Any:
+    """Mark a function for nodes of type `python`: `@tidemill.function`, or `@tidemill.function("score")` to name it."""
+    if callable(name):
+        return _marked(name, None)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TypeError(f"tidemill.function takes the name of a function or the function itself, not {name!r}")
+    return lambda function: _marked(function, name)
 
-    def mark(function: _F) -> _F:
-        setattr(function, _MARK, name)
-        return function
 
-    return mark
+def _marked(function: Any, name: str | None) -> Any:
+    name = name or getattr(function, "__name__", None)
+    if not callable(function) or not name:
+        raise TypeError(f"tidemill.function marks functions, and {function!r} is not a function with a name")
+    setattr(function, _MARK, name)
+    return function
 
 
 def by_name(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
-    """Functions by name; in a list, each has the name that it was marked with, or else its own."""
+    """Functions by name; in a list, each has the name that it was marked with, or else its own. Raises TypeError."""
     if functions is None:
         return {}
-    if isinstance(functions, Mapping):
-        return dict(functions)
-    return {str(getattr(each, _MARK, None) or getattr(each, "__name__", each)): each for each in functions}
+    given: Any = functions
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+        raise TypeError(f"`functions` is a list of functions, or a mapping from names to functions, not {given!r}")
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        pairs = [(getattr(each, _MARK, None) or getattr(each, "__name__", ""), each) for each in given]
+    for name, each in pairs:
+        if not callable(each):
+            raise TypeError(f"`functions` holds {each!r}, which is not a function")
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"`functions` holds {each!r} without a name: write a mapping from names to functions")
+    return dict(pairs)
 
 
 def marked_in(module: object) -> dict[str, Function]:

@@ -47,7 +47,7 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
         return
     called = result.called and phase == "call"
     if called:
-        begin(pen, result, result.worker)
+        begin(pen, result)
     cause = pen.state.seq if called else 0
     reads = result.outcome.reads if isinstance(result.outcome, Failed) else ()
     facts = Facts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
@@ -67,20 +67,24 @@ def take_result(pen: Pen, node: Node, result: Result) -> None:
             _expands(pen, node, result, expands, facts)
 
 
-def begin(pen: Pen, command: Result | Begin | Checkpoint, worker: str) -> None:
-    """Record that the current attempt has started, unless the log knows."""
+def begin(pen: Pen, command: Result | Begin | Checkpoint) -> None:
+    """Record that the current attempt has started, unless the log knows.
+
+    The event may be written long after the handler was called, so its moment is the worker's: not before the visit was
+    scheduled and not after the commit, should clocks differ.
+    """
     act = peek_at(pen.state.peek(command.node), command.index)
     if act is None or act.running:
         return
     pen.emit(
         NodeStarted(
-            at_ms=pen.now,
+            at_ms=min(pen.now, max(command.started_ms, act.since_ms)) if command.started_ms else pen.now,
             node=command.node,
             visit=command.visit,
             index=command.index,
             attempt=act.attempt + 1,
             token=command.token,
-            worker=worker,
+            worker=command.worker,
             admission=command.admission,
         )
     )
@@ -88,12 +92,12 @@ def begin(pen: Pen, command: Result | Begin | Checkpoint, worker: str) -> None:
 
 def take_begin(pen: Pen, command: Begin) -> None:
     """Record the start of an attempt before its end: at-most-once nodes and long handlers."""
-    begin(pen, command, command.worker)
+    begin(pen, command)
 
 
 def take_checkpoint(pen: Pen, command: Checkpoint) -> None:
     """Keep how far a long handler has come, for the attempt after a crash."""
-    begin(pen, command, "")
+    begin(pen, command)
     act = peek_at(pen.state.peek(command.node), command.index)
     pen.emit(
         NodeCheckpointed(

@@ -160,6 +160,8 @@ class Result(ToActivation, frozen=True, kw_only=True):
     called: bool = True
     """Whether the handler was called; rendering, expansion and assembly alone are not attempts."""
     worker: str = ""
+    started_ms: int = 0
+    """When the handler was called, by the store's clock; 0 where the moment of the commit is near enough."""
     duration_ms: int = 0
     waited_ms: int = 0
     chance: float = 0.5
@@ -175,6 +177,7 @@ class Begin(ToActivation, frozen=True, kw_only=True):
 
     token: int
     worker: str = ""
+    started_ms: int = 0
 
 
 class Lost(ToActivation, frozen=True, kw_only=True):
@@ -189,6 +192,8 @@ class Checkpoint(ToActivation, frozen=True, kw_only=True):
 
     token: int
     value: Payload
+    worker: str = ""
+    started_ms: int = 0
 
 
 class Wake(ToActivation, frozen=True, kw_only=True):

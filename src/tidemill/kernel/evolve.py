@@ -16,6 +16,7 @@ from tidemill.kernel import fold_acts, fold_visits, fold_waits
 from tidemill.kernel.events import (
     AnyEvent,
     BlobRef,
+    NodeStarted,
     RunCancelled,
     RunCompleted,
     RunCreated,
@@ -30,7 +31,9 @@ from tidemill.kernel.state import State, notes
 def evolve(state: State, event: AnyEvent) -> State:
     """Apply one fact to a state that the caller owns, and return it."""
     state.seq += 1
-    state.last_ms = event.at_ms
+    if type(event) is not NodeStarted:
+        # It carries the moment of the call, and may be written long after.
+        state.last_ms = event.at_ms
     command = event.command
     if command is not None and state.commands.get(command) is None:
         notes(state, "commands")[command] = state.seq

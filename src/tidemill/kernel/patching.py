@@ -104,7 +104,7 @@ def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
         yield Problem(code="run_completed", message="the run is COMPLETED, and that is final", hint="fork it instead")
         return
     if not state.live and not patch.retry:
-        hint = "ask for patch and retry together"
+        hint = "apply it together with a retry: `--retry`, or `retry=True`"
         yield Problem(code="patch_needs_retry", message=f"the run is {state.status}", hint=hint)
     if patch.workflow.name != flow.name:
         hint = "leave the name as it is, or publish the document under the other name"
