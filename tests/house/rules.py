@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 BACKEND_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 VAGUE_NAMES = {"utils", "helpers", "common", "base", "manager", "misc", "core"}

@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
-from tidemill.engine.bearing import borne
+from tidemill.engine.bearing import TransactionalStatement, transactional
 from tidemill.engine.binaries import MARKED, read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, masked, rendered
@@ -61,7 +61,7 @@ class Attempt:
 
     __slots__ = (
         "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "phase", "task",
+        "_started", "_state", "_tools", "admission", "called", "lease", "phase", "statement", "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -76,7 +76,7 @@ class Attempt:
         self.called = False
         """The handler was called."""
         self._disclosed = Disclosed(tools.around.secrets)
-        self._within = b""
+        self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._speaker: Speaker | None = None
 
@@ -249,7 +249,7 @@ class Attempt:
     def _ended(self, ended: Ended) -> Coming:
         match ended:
             case Return(value, chosen, statement):
-                self._within = borne(statement, self._disclosed.values_seen)
+                self.statement = transactional(statement, self._disclosed.values_seen)
                 try:
                     text = encoded(value, self.mask)
                 except NotJson as error:
@@ -326,14 +326,11 @@ class Attempt:
         if len(text) > INLINE_BYTES_MAX:
             return self._routed(text, chosen, lambda route: self._finish_stored(text, route))
         if not self._node.routed:
-            return self._result(self._done(text, len(text)))
-        return self._routed(text, chosen, lambda route: self._result(self._done(text, len(text)), route))
+            return self._result(Done(text, len(text)))
+        return self._routed(text, chosen, lambda route: self._result(Done(text, len(text)), route))
 
     async def _finish_stored(self, text: bytes, route: Route | None) -> Result:
-        return self._result(self._done(await self._store(text), len(text)), route)
-
-    def _done(self, output: Payload, size: int) -> Done:
-        return Done(output, size, self._within)
+        return self._result(Done(await self._store(text), len(text)), route)
 
     def _keep(self, text: bytes, then: Callable[[Payload], Result]) -> Coming:
         """Go on with a text as the log keeps it."""

@@ -333,7 +333,7 @@ class Worker:
         if handler is None:
             self._put_aside(hand)
             return
-        undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
+        undoing = hand.undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
         self._in_task(hand, self._work_on(hand, undoing.run()))
 
     async def _work_on(self, hand: Hand, work: Awaitable[AnyCommand]) -> None:
@@ -355,7 +355,9 @@ class Worker:
 
     def _settle(self, hand: Hand, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
-        self._turns.ask(hand.lease.stream, Ask(command, self._settled, about=hand, ack=hand.lease))
+        statement = hand.statement_with(command)
+        ask = Ask(command, self._settled, about=hand, ack=hand.lease, statement=statement)
+        self._turns.ask(hand.lease.stream, ask)
 
     def _settled(self, ask: Ask, answer: Answer) -> None:
         hand: Hand = ask.about
