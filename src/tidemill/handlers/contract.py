@@ -309,6 +309,14 @@ def node_type(name: str, **described: Any) -> Callable[[Callable[[NodeContext], 
 
 
 def _ending(function: Callable[[NodeContext], Any]) -> Call:
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def call_async(context: NodeContext) -> Ended:
+            return ended(await function(context))
+
+        return call_async
+
     @wraps(function)
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         result = function(context)
