@@ -191,14 +191,15 @@ class Attempt:
                     speaker.over = True
         if isinstance(ended, Lacking):
             return await self._lacking(ended)
-        if not speaker.has_spoken:
-            return await self._ended(ended)
         try:
             return await self._ended(ended)
         finally:
-            # What the handler has said is written before its result.
-            await self._leave()
-            await speaker.hush()
+            # The traceback of an exception refers to this frame.
+            del ended
+            if speaker.has_spoken:
+                # What the handler has said is written before its result.
+                await self._leave()
+                await speaker.hush()
 
     async def _lacking(self, error: Lacking) -> Result:
         """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
@@ -206,6 +207,7 @@ class Attempt:
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
             lack = lack_of(self._state.digest, self.task, result.outcome.error)
+            await self._leave()
             await self._tools.around.leave(error, lack, self._tools.clock())
         return result
 

@@ -277,9 +277,10 @@ class Worker:
         attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
         work = self._run(hand, attempt)
         try:
-            work.send(None)
+            waits_for = work.send(None)
         except StopIteration:
             return
+        assert waits_for is None, "an attempt waits only in a task"
         self._in_task(hand, work)
 
     def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
