@@ -192,14 +192,19 @@ class Attempt:
         if isinstance(ended, Lacking):
             return await self._lacking(ended)
         try:
-            return await self._ended(ended)
-        finally:
-            # The traceback of an exception refers to this frame.
-            del ended
-            if speaker.has_spoken:
-                # What the handler has said is written before its result.
-                await self._leave()
-                await speaker.hush()
+            result = await self._ended(ended)
+        except Exception:
+            await self._hush(speaker)
+            raise
+        del ended  # The traceback of an exception refers to this frame.
+        if speaker.has_spoken:
+            await self._hush(speaker)
+        return result
+
+    async def _hush(self, speaker: Speaker) -> None:
+        """Have it written what the handler has said; its result comes after."""
+        await self._leave()
+        await speaker.hush()
 
     async def _lacking(self, error: Lacking) -> Result:
         """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
