@@ -174,16 +174,30 @@ class Shelf(NamedTuple):
     """Which of them belong together, where they could be mixed up."""
 
 
-_NAMED: dict[str, Shelf] = {}
-"""Stores in memory by name, like the files that other URLs name: what they hold outlives whoever opened them."""
+class NamedMemory:
+    """Memory stores by name. A store stays, with what it holds, when the engines that opened it are closed."""
+
+    def __init__(self) -> None:
+        self._shelves: dict[str, Shelf] = {}
+
+    def shelf(self, name: str) -> Shelf:
+        """The store of that name, made when it is first asked for."""
+        from tidemill.blobs.local import MemoryBlobs
+        from tidemill.stores.memory import SharedMemoryStore
+
+        return self._shelves.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
 
 
-def shelf_at(url: str) -> Shelf:
+NAMED_MEMORY = NamedMemory()
+"""The one that `memory://NAME` means unless the caller passes its own."""
+
+
+def shelf_at(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Shelf:
     """The store behind a URL.
 
     `sqlite:///FILE` is a file (four slashes begin an absolute path), with `?durability=relaxed` where the last
-    moments before a power cut may be lost. `memory://` is a new store, `memory://NAME` the same one throughout this
-    process.
+    moments before a power cut may be lost. `memory://` is a new store, `memory://NAME` the same one for all
+    who use the same `named_memory`, by default everywhere in this process.
     """
     try:
         parts = urlsplit(url)
@@ -197,7 +211,7 @@ def shelf_at(url: str) -> Shelf:
         raise rejected("store_option_unknown", message, hint="name each option once")
     match parts.scheme:
         case "memory" if not options:
-            return _in_memory(parts.netloc + parts.path)
+            return _in_memory(parts.netloc + parts.path, named_memory)
         case "sqlite":
             return _in_file(url, parts.netloc, parts.path, options)
         case _:
@@ -221,13 +235,11 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     return steps(store.path, dry_run=dry_run) if store is not None else ()
 
 
-def _in_memory(name: str) -> Shelf:
+def _in_memory(name: str, named_memory: NamedMemory) -> Shelf:
     from tidemill.blobs.local import MemoryBlobs
-    from tidemill.stores.memory import MemoryStore, SharedMemoryStore
+    from tidemill.stores.memory import MemoryStore
 
-    if not name:
-        return Shelf(MemoryStore(), MemoryBlobs())
-    return _NAMED.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
+    return named_memory.shelf(name) if name else Shelf(MemoryStore(), MemoryBlobs())
 
 
 def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:

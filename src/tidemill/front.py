@@ -152,7 +152,6 @@ class Tidemill:
         self._closed = self._ended = False
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._broken = False
         self._closing = False
         self._refusal: Rejected | None = None
         self._asked: set[Future[Any]] = set()
@@ -218,20 +217,11 @@ class Tidemill:
             return
         self._closing = True
         try:
-            self._close_engine(timeout_s)
-        except EngineBroken:
-            # That a handler has cancelled everything was noticed in the middle of it: once more.
-            with suppress(EngineBroken):
-                self._close_engine(timeout_s)
+            # What still runs after that is cut off; its lease ends by itself.
+            with suppress(TimeoutError):
+                self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
         finally:
             self._stop()
-
-    def _close_engine(self, timeout_s: float | None) -> None:
-        if self._broken:
-            timeout_s = min(STOP_SECONDS_MAX, timeout_s or STOP_SECONDS_MAX)
-        # What still runs after that is cut off; its lease ends by itself.
-        with suppress(TimeoutError):
-            self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
 
     def __enter__(self) -> Tidemill:
         return self
@@ -253,9 +243,6 @@ class Tidemill:
             if self._closed:
                 raise RuntimeError("this Tidemill is closed")
             raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
-        if self._broken:
-            answer.close()
-            raise EngineBroken
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
@@ -264,6 +251,7 @@ class Tidemill:
         try:
             return future.result()
         except CancelledError:
+            # Without a refusal, code in the engine's loop has cancelled a task that is not its own.
             raise self._refusal or EngineBroken() from None
         except BaseException:
             future.cancel()
@@ -273,16 +261,7 @@ class Tidemill:
 
     def _run(self) -> None:
         """In the loop's thread: all of its life."""
-        canary = self._loop.create_task(asyncio.Event().wait(), name="tidemill-canary")
-        canary.add_done_callback(self._break)
         run_until(self._loop, lambda: self._ended)
-
-    def _break(self, _: asyncio.Task[Any]) -> None:
-        """A task that waits for nothing was cancelled: whoever did that did it to the engine's own tasks too."""
-        if not self._closed:
-            self._broken = True
-            for future in tuple(self._asked):
-                future.cancel()
 
     def _give_up(self, refusal: Rejected) -> None:
         """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.engine.door import refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.calls import bounded, discard
+from tidemill.engine.calls import bounded
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import NodeType
@@ -378,6 +378,28 @@ async def test_what_is_cancelled_before_its_first_step_leaves_no_coroutine_behin
     await asyncio.gather(task, return_exceptions=True)
     await asyncio.sleep(0)
     assert inspect.getcoroutinestate(pending) == inspect.CORO_CLOSED
-    outer = waits(inner := handler())
-    discard(outer)
-    assert inspect.getcoroutinestate(inner) == inspect.CORO_CLOSED
+
+
+@simulated
+async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed(mill: Mill) -> None:
+    made: list[Coroutine[Any, Any, Return]] = []
+
+    async def later() -> Return:
+        return Return(len(made))
+
+    def begin(context: NodeContext) -> Coroutine[Any, Any, Return]:
+        made.append(later())
+        if len(made) == 1:
+            asyncio.get_running_loop().call_soon(cancel)
+        return made[-1]
+
+    def cancel() -> None:
+        assert worker.engine.worker is not None
+        for hand in worker.engine.worker.hands:
+            assert hand.running is not None
+            hand.running.cancel()
+
+    worker = await mill.process(more=[_type("later", begin)])
+    run = await worker.run(document(node("a", type="later")))
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
+    assert (run.status, run.nodes["a"]["output"]) == ("COMPLETED", 2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.engine.loops import EngineBroken, run_until
+from tidemill.engine.loops import run_until
 from tidemill.engine.views import RunView
 
 
@@ -116,28 +116,6 @@ def test_a_loop_that_was_stopped_goes_on() -> None:
     run_until(loop, ended.is_set)
     loop.close()
     assert ended.is_set()
-
-
-@pytest.mark.parametrize("before_s", [0.0, 0.3])
-def test_cancelling_every_task_ends_the_engine_and_says_so(before_s: float) -> None:
-    """Whether somebody waits already when it happens, or asks only afterwards."""
-    begun, told = threading.Event(), threading.Event()
-
-    async def cancels_all() -> None:
-        begun.set()
-        await asyncio.sleep(before_s)
-        for task in asyncio.all_tasks():
-            task.cancel()
-        told.set()
-
-    document = {"name": "one", "nodes": [{"id": "a", "type": "python", "config": {"function": "f"}}]}
-    with tidemill.open("memory://", functions={"f": cancels_all}) as mill:
-        published = mill.publish(document)
-        run_id = mill.start(f"{published.name}@1")
-        assert (begun if before_s else told).wait(10)
-        time.sleep(0 if before_s else 0.2)
-        with pytest.raises(EngineBroken, match="a handler has cancelled"):
-            mill.result(run_id, timeout_s=5)
 
 
 STUBBORN_S = 30.0

@@ -162,6 +162,19 @@ async def test_runs_whose_names_begin_alike_are_apart() -> None:
 # Through an engine
 
 
+@simulated
+async def test_a_line_is_kept_at_any_level(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+
+    def details(context: NodeContext) -> Ended:
+        context.log.debug("in detail")
+        return Return(None)
+
+    worker = await mill.process(more=[Handler(NodeType(name="details"), details)])
+    run = await worker.run(document(node("a", type="details")))
+    assert [(each.source, each.text) for each in await worker.engine.logs(run.run_id)] == [("debug", "in detail")]
+
+
 def chatty(context: NodeContext) -> Ended:
     print("attempt", context.attempt, "of", context.node)
     context.log.info("visit %d", context.visit)

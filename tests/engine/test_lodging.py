@@ -60,11 +60,8 @@ def test_a_place_that_was_moved_is_the_same_place(tmp_path: Path) -> None:
         mill.collect_blobs()
 
 
-@pytest.mark.parametrize("copied", [False, True], ids=["another", "copy"])
-def test_nothing_is_collected_in_a_place_that_stores_share(tmp_path: Path, copied: bool) -> None:
+def test_nothing_is_collected_in_a_place_that_stores_share(tmp_path: Path) -> None:
     first, second = used(tmp_path / "a.db", tmp_path / "place"), tmp_path / "b.db"
-    if copied:
-        shutil.copy(first, second)
     at(second, tmp_path / "place", work=True).close()
     for store, other in ((first, second), (second, first)):
         with at(store, tmp_path / "place") as mill:
@@ -78,17 +75,43 @@ def test_nothing_is_collected_in_a_place_that_stores_share(tmp_path: Path, copie
         mill.collect_blobs()
 
 
-def test_a_store_from_before_is_taken_in(tmp_path: Path) -> None:
-    """It remembers nothing, and its place is full; a place that is empty may be a slip of the pen."""
-    store, place = used(tmp_path / "a.db", tmp_path / "place"), tmp_path / "place"
-    shelf = shelf_at(f"sqlite:///{store}")
+def test_a_copy_collects_nothing_until_the_marker_of_its_original_is_removed(tmp_path: Path) -> None:
+    first, copy = used(tmp_path / "a.db", tmp_path / "place"), tmp_path / "b.db"
+    shutil.copy(first, copy)
+    with at(copy, tmp_path / "place", work=True) as mill:
+        with pytest.raises(Rejected, match=str(first)) as told:
+            mill.collect_blobs(dry_run=True)
+        Path(told.value.problems[0].hint.rpartition(" ")[2]).unlink()
+        mill.collect_blobs()
+    with at(first, tmp_path / "place") as mill, pytest.raises(Rejected, match=str(copy)):
+        mill.collect_blobs()
 
-    async def forget() -> None:
+
+def test_a_marker_that_a_killed_process_has_left_is_used_again(tmp_path: Path) -> None:
+    store, place = used(tmp_path / "a.db", tmp_path / "place"), tmp_path / "place"
+    forget(store)
+    at(store, place).close()
+    assert len([*(place / ".stores").iterdir()]) == 1
+    with at(store, place) as mill:
+        mill.collect_blobs()
+
+
+def forget(file: Path) -> None:
+    """Have a store remember no place."""
+    shelf = shelf_at(f"sqlite:///{file}")
+
+    async def forgetting() -> None:
         await shelf.store.open()
         assert await shelf.store.forget(REMEMBERED)
         await shelf.store.close()
 
-    asyncio.run(forget())
+    asyncio.run(forgetting())
+
+
+def test_a_store_from_before_is_taken_in(tmp_path: Path) -> None:
+    """It remembers nothing, and its place is full; a place that is empty may be a slip of the pen."""
+    store, place = used(tmp_path / "a.db", tmp_path / "place"), tmp_path / "place"
+    forget(store)
     shutil.rmtree(place / ".stores")
     at(store, tmp_path / "typo").close()
     at(store, place).close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import Call, refuse
+from tests.engine.door import Call, after_s, refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
@@ -319,6 +319,19 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Mill)
     # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
     alone = await poor.engine.show(run_id)
     assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
+
+
+@simulated
+async def test_a_slow_store_is_asked_who_else_has_the_function(mill: Mill) -> None:
+    ledger = Ledger()
+    poor = await mill.process("poor")
+    rich = await mill.process("rich", functions={"work": ledger.work})
+    await asyncio.sleep(6)
+    poor.door.always("look", after_s(0.2))
+    reference = await poor.publish(document(node("v"), call("b", "v")))
+    runs = [await client.engine.start(reference) for client in (poor, rich) * 5]
+    assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
+    assert poor.door.fired["look"] and ledger.count("b") == len(runs)
 
 
 @simulated

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tidemill
+from tidemill.bootstrap import NamedMemory, shelf_at
 from tidemill.engine.engine import Engine
 from tidemill.front import EVENTS_AHEAD_MAX, Tidemill
 
@@ -28,6 +29,15 @@ HELLO = dedent("""\
     """)
 ASLEEP = "name: asleep\nnodes: [{id: a, type: sleep, config: {seconds: 600}}]\n"
 CALL = "name: call\nnodes: [{id: a, type: python, config: {function: f}}]\n"
+
+
+def test_a_memory_store_is_known_by_its_name() -> None:
+    mine, others = NamedMemory(), NamedMemory()
+    store = shelf_at("memory://one", named_memory=mine).store
+    assert shelf_at("memory://one", named_memory=mine).store is store
+    assert shelf_at("memory://two", named_memory=mine).store is not store
+    assert shelf_at("memory://one", named_memory=others).store is not store
+    assert shelf_at("memory://one").store is shelf_at("memory://one").store
 
 
 @pytest.fixture

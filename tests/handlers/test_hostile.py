@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +23,6 @@ from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.views import RunView
 from tidemill.engine.worker import WorkerOptions
-from tidemill.handlers.forks import FORKED_STATUS
 from tidemill.stores.memory import MemoryStore
 
 
@@ -285,52 +282,6 @@ def test_megabytes_that_it_prints_are_cut_to_the_last(isolation: str) -> None:
 
 
 # Copies of the process
-
-SCRIPT = """
-import asyncio, os, sys, threading
-import tidemill
-
-def forked():
-    child = os.fork()
-    if not child:
-        # Should nobody end the copy, it ends by itself.
-        threading.Timer(8, os._exit, (1,)).start()
-    return child
-
-async def later():
-    child = forked()
-    await asyncio.sleep(0.05)
-    if child:
-        return os.waitpid(child, 0)[1]
-    return "copy"
-
-def plain():
-    child = forked()
-    return os.waitpid(child, 0)[1] if child else "copy"
-
-function = later if sys.argv[2] == "async" else plain
-isolation = "inline" if sys.argv[2] == "inline" else "thread"
-with tidemill.open("sqlite:///" + sys.argv[1], functions={"f": function}) as mill:
-    config = {"function": "f", "isolation": isolation}
-    view = mill.run({"name": "one", "nodes": [{"id": "a", "type": "python", "config": config}]}, timeout_s=20)
-    print(os.getpid(), view.status, os.waitstatus_to_exitcode(view.nodes["a"]["output"]), len(mill.events(view.run_id)))
-"""
-
-
-@pytest.mark.parametrize("kind", ["inline", "thread", "async"])
-def test_a_copy_that_it_makes_of_the_worker_ends_where_it_comes_back(kind: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "mill.db"), kind],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    # One line: the copy has printed nothing, and the run was judged once.
-    (line,) = done.stdout.splitlines()
-    assert line.split()[1:3] == ["COMPLETED", str(FORKED_STATUS)], done.stderr
 
 
 def test_a_copy_that_outlives_its_process_does_not_hide_its_death(mill: tidemill.Tidemill) -> None:

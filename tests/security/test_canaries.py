@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tidemill
@@ -14,7 +15,8 @@ from tests.kernel.authoring import document, node
 from tests.security import canaries
 from tests.security.canaries import CANARIES
 from tidemill.engine.asks import Ask, with_standing
-from tidemill.engine.bearing import borne
+from tidemill.engine.bearing import transactional
+from tidemill.engine.turn import Turns
 from tidemill.handlers.answers import check_status
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm_errors import refusal
@@ -24,7 +26,7 @@ from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.security.fetcher import Answer
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import MASKED, PREFIX
-from tidemill.stores.contract import Statement, StatementRefused
+from tidemill.stores.contract import Statement, StatementRefused, Stream
 
 HERE = "tests.security.canaries"
 
@@ -72,14 +74,33 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
     """By then the attempt is gone that knows what is secret."""
     secret = CANARIES["CANARY_0"]
     statement = Statement(text="SELECT json_extract('{}', ?)", parameters=f'["{secret}"]'.encode())
-    done = Done(output=b"1", size=1, within=borne(statement, {"CANARY_0": secret}))
-    command = Result(node="n", visit=1, index=-1, token=1, outcome=done)
+    command = Result(node="n", visit=1, index=-1, token=1, outcome=Done(output=b"1", size=1))
+    bears = transactional(statement, {"CANARY_0": secret})
     refused = StatementRefused(statement=statement, message=f"bad JSON path: '{secret}'")
-    (ask,) = with_standing([Ask(command, lambda ask, answer: None)], refused)
+    (ask,) = with_standing([Ask(command, lambda ask, answer: None, statement=bears)], refused)
     assert isinstance(ask.command, Result) and isinstance(ask.command.outcome, Failed)
     error = ask.command.outcome.error
     assert (error.code, error.message) == ("sql_failed", f"bad JSON path: '{MASKED}'")
     assert "by hand" in error.hint
+
+
+def test_no_command_carries_a_secret_of_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, asked, ask = CANARIES["CANARY_0"], list[Ask](), Turns.ask
+    monkeypatch.setenv(f"{PREFIX}CANARY_0", secret)
+
+    def noted(self: Turns, stream: Stream, asks: Ask) -> None:
+        asked.append(asks)
+        ask(self, stream, asks)
+
+    monkeypatch.setattr(Turns, "ask", noted)
+    config = {"database": "store", "statement": "SELECT length(?) AS n", "parameters": ["{{ secrets.CANARY_0 }}"]}
+    with tidemill.open(f"sqlite:///{tmp_path}/mill.db") as mill:
+        view = mill.run(document(node("n", type="sql", config=config)))
+    assert view.outputs["n"]["rows"] == [{"n": len(secret)}], view.error
+    (bearing,) = [each for each in asked if each.statement is not None]
+    assert bearing.statement is not None and secret in bearing.statement.statement.parameters.decode()
+    shown = [repr(each) for each in asked] + [repr(msgspec.msgpack.encode(each.command)) for each in asked]
+    assert [text for text in shown if secret in text] == []
 
 
 def _status(text: str) -> str:

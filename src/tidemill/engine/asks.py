@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.bearing import refusal_of, statement_of
+from tidemill.engine.bearing import TransactionalStatement
 from tidemill.engine.programs import Flow
 from tidemill.errors import Problem, TidemillError, Unavailable
-from tidemill.kernel.commands import AnyCommand, Done, Result, Undone
+from tidemill.kernel.commands import AnyCommand, Result, Undone
 from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.stores.contract import Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
 
@@ -43,6 +43,8 @@ class Ask(msgspec.Struct):
     """The workflow of a run that is to be created."""
     flow: Flow | None = None
     """The workflow that the run goes on under, when the command changes it."""
+    statement: TransactionalStatement | None = None
+    """What the store is to do in the transaction that takes the result."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused
@@ -50,27 +52,21 @@ Refusal = VersionConflict | LeasesLost | StatementRefused
 
 def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
-    bearing = [ask.command for ask in asks if _within(ask.command)]
-    if not bearing:
+    wanted: dict[tuple[type, str, int, int], Statement] = {}
+    for ask in asks:
+        if ask.statement is not None:
+            command = ask.command
+            assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
+            wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = ask.statement.statement
+    if not wanted:
         return ()
-    wanted: dict[tuple[type, str, int, int], bytes] = {}
-    for command in bearing:
-        assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
-        wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = _within(command)
     ended = [each for each in events if isinstance(each, (NodeCompleted, CompensationCompleted))]
     taken = [(type(each), each.node, each.visit, each.index) for each in ended]
-    return tuple([statement_of(wanted[place]) for place in taken if place in wanted])
+    return tuple([wanted[place] for place in taken if place in wanted])
 
 
 _TAKEN: Mapping[type, type] = {Result: NodeCompleted, Undone: CompensationCompleted}
 """Which event says that what a command brings is taken."""
-
-
-def _within(command: AnyCommand) -> bytes:
-    """The statement that goes with a result, if there is one."""
-    if isinstance(command, (Result, Undone)) and isinstance(command.outcome, Done):
-        return command.outcome.within
-    return b""
 
 
 def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
@@ -100,18 +96,19 @@ def _without_statement(asks: list[Ask], refused: StatementRefused) -> list[Ask]:
     Where somebody was quicker, it does not count, and those behind it were rehearsed too early as well. Those before it
     stay, so of statements that get into each other's way the first is done.
     """
-    bearing = [number for number, ask in enumerate(asks) if _within(ask.command)]
-    equals = [number for number in bearing if statement_of(_within(asks[number].command)) == refused.statement]
-    place = equals[refused.equals]
+    bearing = [(number, ask.statement) for number, ask in enumerate(asks) if ask.statement is not None]
+    equals = [(number, bears) for number, bears in bearing if bears.statement == refused.statement]
+    place, refused_one = equals[refused.equals]
     if refused.changed:
-        late = [number for number in bearing if number >= place]
+        late = [number for number, _ in bearing if number >= place]
         for number in late:
             asks[number].done(asks[number], OVERTAKEN)
         return [ask for number, ask in enumerate(asks) if number not in late]
-    command, failed = asks[place].command, refusal_of(_within(asks[place].command), refused)
+    command, failed = asks[place].command, refused_one.refusal(refused)
     assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
     routed = {"route": None} if isinstance(command, Result) else {}
     asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
+    asks[place].statement = None
     return asks
 
 

@@ -1,24 +1,24 @@
 """One try at an activation, read from top to bottom: look → render → call → pack → route → result.
 
-An attempt that needs nothing from outside (no blob, no awaiting handler) runs in one go without a task of
-its own; `start` then returns its result at once, and an awaitable otherwise. Conditions are evaluated here,
-right after the handler and off the run's serial path; the kernel only checks that the route is legal.
+An attempt that needs nothing from outside (no blob, no awaiting handler) runs in one go without a task of its own.
+Conditions are evaluated here, right after the handler and off the run's serial path; the kernel only checks that the
+route is legal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from contextvars import Context
+from collections.abc import Awaitable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
+from types import coroutine
 from typing import Any, TypeVar
 
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.answers import asked_for, child_id
-from tidemill.engine.bearing import borne
+from tidemill.engine.bearing import TransactionalStatement, transactional
 from tidemill.engine.binaries import MARKED, read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import attempt_of, context_of, encoded, hidden, masked, rendered
@@ -35,13 +35,15 @@ from tidemill.engine.tools import Stale, Tools
 from tidemill.engine.utterances import Speaker
 from tidemill.engine.values import Fetched, text_of
 from tidemill.errors import Unavailable
+from tidemill.expressions.conditions import Condition
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
+from tidemill.expressions.leaf import Steps
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates import Template
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips
+from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import Task
 from tidemill.kernel.model import Node
@@ -53,15 +55,15 @@ from tidemill.stores.contract import Lease
 
 NO_ITEMS = Expands(count=0, items=b"[]")
 _T = TypeVar("_T")
-Coming = Result | Awaitable[Result]
 
 
 class Attempt:
     """Everything that one try needs."""
 
     __slots__ = (
-        "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_lists", "_node", "_speaker",
-        "_started", "_state", "_tools", "_within", "admission", "called", "lease", "phase", "started_ms", "task",
+        "_act", "_cell", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task", "_lists", "_node",
+        "_speaker", "_started", "_state", "_tools", "admission", "called", "lease", "phase", "started_ms", "statement",
+        "task",
     )  # fmt: skip
 
     def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
@@ -78,77 +80,84 @@ class Attempt:
         self.started_ms = 0
         """When it was called, by the store's clock."""
         self._disclosed = Disclosed(tools.around.secrets)
-        self._within = b""
+        self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
+        self._in_task = False
         self._speaker: Speaker | None = None
 
-    def start(self) -> Coming:
-        """Run as far as possible without waiting."""
-        if self._state.blobs:
-            needed = self._needed()
-            known = self._tools.values.known(self.lease.stream.tenant, needed)
-            if known is None:
-                return self._fetch(needed)
-            self._fetched = known
-        return self._go()
+    async def run(self) -> Result:
+        """Look, render, call, pack and route.
 
-    def _needed(self) -> dict[str, None]:
-        task, listed = self.task, (self.task.node, self.task.visit) in self._lists
-        return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
-
-    async def _fetch(self, needed: Iterable[str]) -> Result:
-        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, needed)
-        return await _resolved(self._go())
-
-    async def _later(self, pending: Awaitable[_T], then: Callable[[_T], Coming]) -> Result:
-        """Go on once something is known that had to be waited for."""
+        The worker takes the first step of this coroutine itself, outside a task. It never suspends if nothing has to
+        be waited for; everything that waits comes after `_leave`.
+        """
         try:
-            return await _resolved(then(await pending))
-        except (ExpressionError, SecretUnusable) as error:
-            return self._result(failed_by(error))
-
-    def _go(self) -> Coming:
-        try:
+            if self._state.blobs:
+                await self._look()
             match self.phase:
-                case "call":
-                    return self._admitted(self._flow.program(self._node), self._call)
-                case "expand":
-                    return self._admitted(self._flow.program(self._node), self._expand)
+                case "call" | "expand":
+                    program = self._flow.program(self._node)
+                    if program.when is not None and self._is_first:
+                        answer = await self._admission(program.when)
+                        if not isinstance(answer, Admission):
+                            return self._result(answer)
+                        self.admission = answer
+                    return await (self._call(program) if self.phase == "call" else self._expand(program))
                 case "assemble":
                     assert self._cell.map is not None
-                    return self._finish(assembled(self._cell.map, self._fetched))
+                    return await self._finish(assembled(self._cell.map, self._fetched))
                 case "route":
                     assert self._cell.resumed is not None
-                    return self._finish(text_of(self._cell.resumed, self._fetched))
+                    return await self._finish(text_of(self._cell.resumed, self._fetched))
         except (ExpressionError, SecretUnusable) as error:
             return self._result(failed_by(error))
+
+    async def _leave(self, pending: object = None) -> None:
+        """Go on in a task, unless this is one already. `pending` is closed if the task is cancelled before that."""
+        if not self._in_task:
+            self._in_task = True
+            try:
+                await _next_step()
+            except BaseException:
+                if isinstance(pending, Coroutine):
+                    pending.close()
+                raise
+
+    async def _settled(self, steps: Steps[_T]) -> _T:
+        """The end of a computation, which may have errands to another process."""
+        answer = settled(steps, self._tools.around.isolation)
+        if isawaitable(answer):
+            await self._leave(answer)
+            return await answer
+        return answer
 
     # Look and render
 
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
-    def _admitted(self, program: Program, then: Callable[[Program], Coming]) -> Coming:
-        """Go on if `when` lets the visit happen; it is asked once per visit, before its first attempt.
+    def _needed(self) -> dict[str, None]:
+        task, listed = self.task, (self.task.node, self.task.visit) in self._lists
+        return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
-        A worker that was lost may never have asked, so it counts as one that did not.
-        """
+    async def _look(self) -> None:
+        """Have the values at hand that are kept as blobs."""
+        needed, tenant = self._needed(), self.lease.stream.tenant
+        known = self._tools.values.known(tenant, needed)
+        if known is None:
+            await self._leave()
+            known = await self._tools.values.fetch(tenant, needed)
+        self._fetched = known
+
+    @property
+    def _is_first(self) -> bool:
+        """`when` is asked once per visit, before its first attempt. A worker that was lost may never have asked."""
         act = self._act
-        if program.when is None or self.task.index != NOT_AN_ITEM or act.failures or act.running or act.recall:
-            return then(program)
-        scope, inputs = self._scope(), self._state.inputs
-        steps = find_admission(program.when, scope, partial(readings_of, scope=scope, inputs=inputs))
-        answer = settled(steps, self._tools.around.isolation)
-        go_on = partial(self._told_by_when, program=program, then=then)
-        return self._later(answer, go_on) if isawaitable(answer) else go_on(answer)
+        return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall)
 
-    def _told_by_when(
-        self, answer: Admission | Skips | Failed, program: Program, then: Callable[[Program], Coming]
-    ) -> Coming:
-        if not isinstance(answer, Admission):
-            return self._result(answer)
-        self.admission = answer
-        return then(program)
+    async def _admission(self, when: Condition) -> Admission | Skips | Failed:
+        scope, inputs = self._scope(), self._state.inputs
+        return await self._settled(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
     def _render(self, template: Template) -> Any:
         scope = replace(self._scope(), secrets=self._disclosed)
@@ -160,40 +169,45 @@ class Attempt:
 
     # Call
 
-    def _call(self, program: Program) -> Coming:
+    async def _call(self, program: Program) -> Result:
         config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
-            return self._call_once(context)
-        return self._run(context)
-
-    async def _call_once(self, context: NodeContext) -> Result:
-        """Let the log know before the handler does anything; a stale attempt does nothing at all."""
-        if not await self._tools.recorder.record_start(self):
-            raise Stale
-        return await _resolved(self._run(context))
-
-    def _run(self, context: NodeContext) -> Coming:
+            # The log knows before the handler does anything; a stale attempt does nothing at all.
+            await self._leave()
+            if not await self._tools.recorder.record_start(self):
+                raise Stale
         self.called, self.started_ms = True, self._tools.clock()
         speaker = self._speaker
         assert speaker is not None, "it speaks through its context"
+        ended: Ended | Awaitable[Ended] | BaseException
         try:
             ground, ended = self._tools.around.stage.call(self._handler, context, speaker.hear)
-            if not isinstance(ended, (Return, Pause, Skip)):
-                return self._await(ended, ground)
-        except Lacking as error:
-            return self._lacking(error)
         except BaseException as error:
-            result: Coming = self._result(failed_by(error))
+            ended = error
         else:
-            result = self._ended(ended)
-        return self._hushed(result) if speaker.has_spoken else result
+            if not isinstance(ended, (Return, Pause, Skip)):
+                await self._leave(ended)
+                try:
+                    ended = await bounded(ended, self._node.timeout_ms, ground)
+                finally:
+                    speaker.over = True
+        if isinstance(ended, Lacking):
+            return await self._lacking(ended)
+        try:
+            result = await self._ended(ended)
+        except Exception:
+            await self._hush(speaker)
+            raise
+        del ended  # The traceback of an exception refers to this frame.
+        if speaker.has_spoken:
+            await self._hush(speaker)
+        return result
 
-    async def _hushed(self, result: Coming) -> Result:
+    async def _hush(self, speaker: Speaker) -> None:
         """Have it written what the handler has said; its result comes after."""
-        assert self._speaker is not None
-        await self._speaker.hush()
-        return await _resolved(result)
+        await self._leave()
+        await speaker.hush()
 
     async def _lacking(self, error: Lacking) -> Result:
         """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
@@ -201,6 +215,7 @@ class Attempt:
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
             lack = lack_of(self._state.digest, self.task, result.outcome.error)
+            await self._leave()
             await self._tools.around.leave(error, lack, self._tools.clock())
         return result
 
@@ -231,73 +246,66 @@ class Attempt:
         """Hides the secrets that were disclosed to the attempt."""
         return NO_MASK if self._speaker is None or not self._disclosed.values_seen else self._speaker.mask
 
-    async def _await(self, pending: Awaitable[Ended], ground: Context) -> Result:
-        """Wait for a handler no longer than it may take."""
-        try:
-            ended = await bounded(pending, self._node.timeout_ms, ground)
-        finally:
-            if self._speaker is not None:
-                self._speaker.over = True
-        if isinstance(ended, Lacking):
-            return await self._lacking(ended)
-        if isinstance(ended, TimedOut):
-            result: Coming = self._result(timed_out(self._node.timeout_ms or 0))
-        elif isinstance(ended, BaseException):
-            result = self._result(failed_by(ended))
-        else:
-            result = self._ended(ended)
-        return await self._hushed(result)
-
-    def _ended(self, ended: Ended) -> Coming:
+    async def _ended(self, ended: Ended | BaseException) -> Result:
         match ended:
             case Return(value, chosen, statement):
-                self._within = borne(statement, self._disclosed.values_seen)
+                self.statement = transactional(statement, self._disclosed.values_seen)
                 try:
                     text = encoded(value, self.mask)
                 except NotJson as error:
-                    return self._finish_binary(value, chosen, error)
-                return self._returned(text, chosen)
+                    found = await self._stored_binary(value, error)
+                    if isinstance(found, Failed):
+                        return self._result(found)
+                    text = found
+                return await self._returned(text, chosen)
             case Pause() | Skip():
+                task = self.task
                 try:
-                    return self._asked(hidden(ended, self.mask))
+                    child = child_id(self.lease.stream.key, task.node, task.visit, task.index)
+                    outcome, ask = asked_for(hidden(ended, self.mask), child)
                 except Exception as error:
                     return self._result(failed_by(error))
+                return await self._asked(outcome, ask)
+            case TimedOut():
+                return self._result(timed_out(self._node.timeout_ms or 0))
+            case _:
+                return self._result(failed_by(ended))
 
-    async def _finish_binary(self, value: Any, chosen: Chosen, refusal: NotJson) -> Result:
+    async def _stored_binary(self, value: Any, refusal: NotJson) -> bytes | Failed:
         """The value holds bytes, or is not JSON at all. Storing them takes no longer than a handler may."""
+        await self._leave()
         stored = stored_value(self._tools.blobs, self.lease.stream.tenant, value, refusal, self.mask)
         text = await bounded(stored, self._node.timeout_ms)
         if isinstance(text, Unavailable):
             raise text
-        if isinstance(text, BaseException):
-            late = isinstance(text, TimedOut)
-            return self._result(timed_out(self._node.timeout_ms or 0) if late else failed_by(text))
-        return await _resolved(self._returned(text, chosen))
+        if isinstance(text, TimedOut):
+            return timed_out(self._node.timeout_ms or 0)
+        return failed_by(text) if isinstance(text, BaseException) else text
 
-    def _returned(self, text: bytes, chosen: Chosen) -> Coming:
+    async def _returned(self, text: bytes, chosen: Chosen) -> Result:
         if self._handler.type.output_schema is not True:
             try:
                 self._tools.around.stage.check_output(self._handler, text)
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
-        return self._finish_described(text, chosen) if MARKED in text else self._finish(text, chosen)
+        if MARKED in text:
+            # The value describes files: they must be there before a fact says that they are.
+            await self._leave()
+            wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+            if wrong:
+                return self._result(wrong)
+        return await self._finish(text, chosen)
 
-    async def _finish_described(self, text: bytes, chosen: Chosen) -> Result:
-        """The value describes files: they must be there before a fact says that they are."""
-        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
-        return self._result(wrong) if wrong else await _resolved(self._finish(text, chosen))
-
-    def _asked(self, ended: Pause | Skip) -> Coming:
+    async def _asked(self, outcome: Waits | Skips, ask: bytes | None) -> Result:
         """The handler waits or skips; what it asks of a child is kept like any other value."""
-        task = self.task
-        outcome, ask = asked_for(ended, child_id(self.lease.stream.key, task.node, task.visit, task.index))
         if ask is None or isinstance(outcome, Skips):
             return self._result(outcome)
-        return self._keep(ask, lambda kept: self._result(msgspec.structs.replace(outcome, ask=kept)))
+        kept = await self._kept(ask)
+        return self._result(kept if isinstance(kept, Failed) else msgspec.structs.replace(outcome, ask=kept))
 
     # Maps
 
-    def _expand(self, program: Program) -> Coming:
+    async def _expand(self, program: Program) -> Result:
         assert program.over is not None
         items = program.over.render(self._scope())
         if not isinstance(items, list):
@@ -307,63 +315,51 @@ class Attempt:
                 hint="refer to a list with a single {{ expression }}",
             )
         if not items:
-            return self._routed(b"[]", None, lambda route: self._result(NO_ITEMS, route))
-        text = encode_value(items)
-        return self._keep(text, lambda kept: self._result(Expands(count=len(items), items=kept)))
+            route = await self._route(b"[]", None)
+            return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
+        kept = await self._kept(encode_value(items))
+        return self._result(kept if isinstance(kept, Failed) else Expands(count=len(items), items=kept))
 
     # Route and pack
 
-    def _finish(self, text: bytes, chosen: Chosen = None) -> Coming:
+    async def _finish(self, text: bytes, chosen: Chosen = None) -> Result:
         """The visit has its output: find the way it goes on, and keep a long value by content."""
-        if self._node.routed and self.task.index == NOT_AN_ITEM and self._entry.state.blobs:
-            # Other nodes may have ended while the handler ran, with values too large to be at hand.
-            return self._finish_looking_again(text, chosen)
-        return self._finish_known(text, chosen)
+        route: Route | None = None
+        if self._node.routed and self.task.index == NOT_AN_ITEM:
+            if self._entry.state.blobs:
+                # Other nodes may have ended while the handler ran, with values too large to be at hand.
+                await self._leave()
+                self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
+            found = await self._route(text, chosen)
+            if isinstance(found, Failed):
+                return self._result(found)
+            route = found
+        output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
+        return self._result(Done(output, len(text)), route)
 
-    async def _finish_looking_again(self, text: bytes, chosen: Chosen) -> Result:
-        self._fetched = await self._tools.values.fetch(self.lease.stream.tenant, self._needed())
-        return await _resolved(self._finish_known(text, chosen))
-
-    def _finish_known(self, text: bytes, chosen: Chosen) -> Coming:
-        if len(text) > INLINE_BYTES_MAX:
-            return self._routed(text, chosen, lambda route: self._finish_stored(text, route))
-        if not self._node.routed:
-            return self._result(self._done(text, len(text)))
-        return self._routed(text, chosen, lambda route: self._result(self._done(text, len(text)), route))
-
-    async def _finish_stored(self, text: bytes, route: Route | None) -> Result:
-        return self._result(self._done(await self._store(text), len(text)), route)
-
-    def _done(self, output: Payload, size: int) -> Done:
-        return Done(output, size, self._within)
-
-    def _keep(self, text: bytes, then: Callable[[Payload], Result]) -> Coming:
-        """Go on with a text as the log keeps it."""
+    async def _kept(self, text: bytes) -> Payload | Failed:
+        """A text as the log keeps it."""
         if len(text) <= INLINE_BYTES_MAX and MARKED not in text:
-            return then(text)
-        return self._keep_checked(text, then)
-
-    async def _keep_checked(self, text: bytes, then: Callable[[Payload], Result]) -> Result:
+            return text
+        await self._leave()
         wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
         if wrong:
-            return self._result(wrong)
-        return then(text if len(text) <= INLINE_BYTES_MAX else await self._store(text))
+            return wrong
+        return text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
 
     async def _store(self, text: bytes) -> BlobRef:
+        await self._leave()
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return BlobRef(digest, len(text))
 
-    def _routed(self, text: bytes, chosen: Chosen, then: Callable[[Route | None], Coming]) -> Coming:
+    async def _route(self, text: bytes, chosen: Chosen) -> Route | Failed | None:
         """Conditions look at the value as it will be stored, not at what the handler held in its hands."""
         if self.task.index != NOT_AN_ITEM or not self._node.routed:
-            return then(None)
+            return None
         scope, inputs = replace(self._scope(), has_output=True, output=decode_value(text)), self._state.inputs
         program = self._flow.program(self._node)
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
-        route = settled(find_route(self._node, program, scope, chosen, reads), self._tools.around.isolation)
-        if isinstance(route, (Route, Failed)):
-            return self._result(route) if isinstance(route, Failed) else then(route)
-        return self._later(route, lambda known: self._result(known) if isinstance(known, Failed) else then(known))
+        return await self._settled(find_route(self._node, program, scope, chosen, reads))
 
     def fails(self, error: BaseException) -> Result:
         """What the attempt comes to when it has called its handler and something else went wrong for good."""
@@ -392,5 +388,7 @@ class Attempt:
         )
 
 
-async def _resolved(result: Coming) -> Result:
-    return result if isinstance(result, Result) else await result
+@coroutine
+def _next_step() -> Generator[None, None, None]:
+    """Suspend once; whoever drives the coroutine resumes it."""
+    yield

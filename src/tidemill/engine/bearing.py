@@ -1,13 +1,13 @@
-"""Results that bear a statement for the store: it is done, or refused, when nobody knows the attempt any more.
+"""A handler's result together with a SQL statement that the store executes in the same commit.
 
-So what must be hidden from a refusal is borne along. None of it is ever written.
+The store may refuse the statement after the attempt has ended, so the secrets that mask its error message go along.
+The ask of a worker carries this in memory beside the command; it is never part of the command and never written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import msgspec
+from dataclasses import dataclass, field
 
 from tidemill.engine.contexts import masked
 from tidemill.kernel.commands import Failed
@@ -18,28 +18,17 @@ from tidemill.stores.contract import Statement, StatementRefused
 HINT = "it did work when it was rehearsed: see what has changed, and try it by hand with the same parameters"
 
 
-class Borne(msgspec.Struct, frozen=True, array_like=True):
-    """A statement, and the secrets that the attempt knew which asks for it."""
+@dataclass(frozen=True, slots=True)
+class TransactionalStatement:
+    """A statement, and the secrets that were disclosed to the attempt which asks for it."""
 
-    statement: Statement
-    secrets: tuple[str, ...]
+    statement: Statement = field(repr=False)
+    _secrets: tuple[str, ...] = field(repr=False)
 
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Borne)
-
-
-def borne(statement: Statement | None, secrets: Mapping[str, str]) -> bytes:
-    """As a result bears it; nothing without a statement."""
-    return b"" if statement is None else _ENCODER.encode(Borne(statement, tuple(secrets.values())))
+    def refusal(self, refused: StatementRefused) -> Failed:
+        """What the result becomes when the store refuses the statement: a database quotes values in its messages."""
+        return masked(Failed(error=Error("sql_failed", refused.message, hint=HINT)), Mask(self._secrets))
 
 
-def statement_of(within: bytes) -> Statement:
-    """What the store is to do."""
-    return _DECODER.decode(within).statement
-
-
-def refusal_of(within: bytes, refused: StatementRefused) -> Failed:
-    """What a result comes to whose statement the store refuses: the words of a database quote values."""
-    failed = Failed(error=Error("sql_failed", refused.message, hint=HINT))
-    return masked(failed, Mask(_DECODER.decode(within).secrets))
+def transactional(statement: Statement | None, secrets: Mapping[str, str]) -> TransactionalStatement | None:
+    return None if statement is None else TransactionalStatement(statement, tuple(secrets.values()))

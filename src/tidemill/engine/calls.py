@@ -11,7 +11,6 @@ from itertools import count
 from typing import TypeVar
 
 from tidemill.errors import Unavailable
-from tidemill.handlers.forks import at_home
 
 LOG = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context
             return TimedOut()
     except asyncio.CancelledError as stop:
         handler.cancel()
-        handler.add_done_callback(lambda _: discard(pending))
+        handler.add_done_callback(lambda _: _close(pending))
         if stop.args != (LEASE_LOST,):
             raise
         # As long as it goes on it keeps its place.
@@ -80,19 +79,10 @@ async def surely(store: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("counting ends")
 
 
-def given_to(work: object) -> tuple[object, ...]:
-    """What a coroutine that has not begun was called with."""
-    frame = getattr(work, "cr_frame", None)
-    return () if frame is None else tuple(frame.f_locals.values())
-
-
-def discard(*works: object) -> None:
-    """Close coroutines that were cancelled before their first step, and those they were to wait for: nobody will."""
-    for work in works:
-        if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-            given = given_to(work)
-            work.close()
-            discard(*given)
+def _close(pending: object) -> None:
+    """Close a coroutine whose task was cancelled before its first step; one that has ended is closed already."""
+    if inspect.iscoroutine(pending):
+        pending.close()
 
 
 async def guarded(pending: Awaitable[T]) -> T | BaseException:
@@ -101,6 +91,6 @@ async def guarded(pending: Awaitable[T]) -> T | BaseException:
     Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
     """
     try:
-        return await at_home(pending)
+        return await pending
     except BaseException as error:
         return error

@@ -144,7 +144,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
 
     async def _settle(self, lodging: Lodging) -> None:
         try:
-            await lodging.settle(stays=self.worker is not None)
+            await lodging.settle()
         except BaseException:
             await self._blobs.close()
             await self._store.close()

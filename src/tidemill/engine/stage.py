@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -15,7 +14,6 @@ from tidemill.blobs.payloads import decode_value
 from tidemill.engine.calls import guarded
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext
-from tidemill.handlers.forks import end_copy
 from tidemill.observe.overhearing import EAR, Ear
 
 LOG = logging.getLogger(__name__)
@@ -59,11 +57,7 @@ class Stage:
             return ground, self._staged(handler, context)
         if handler.close is not None and handler not in self._handlers:
             self._handlers.append(handler)
-        home = os.getpid()
-        try:
-            return ground, ground.run(handler.call, context)
-        finally:
-            end_copy(home)
+        return ground, ground.run(handler.call, context)
 
     async def close(self) -> None:
         """Close what was opened; one that fails to does not keep the others."""

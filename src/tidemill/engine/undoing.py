@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
-from tidemill.engine.bearing import borne
+from tidemill.engine.bearing import TransactionalStatement, transactional
 from tidemill.engine.binaries import read_described, stored_value, wrong_files
 from tidemill.engine.calls import TimedOut, bounded, surely
 from tidemill.engine.contexts import encoded, masked, rendered
@@ -56,6 +56,7 @@ class Undoing:
         assert undo is not None
         self._undo: Undo = undo
         self._started = tools.ambient.monotonic_ms()
+        self.statement: TransactionalStatement | None = None
         self._disclosed = Disclosed(tools.around.secrets)
         place = Place(task.node, task.visit, task.index, undo.attempt + 1)
         self._speaker = Speaker(tools.around.air, lease, place, self._disclosed)
@@ -135,14 +136,15 @@ class Undoing:
             case TimedOut():
                 return self._undone(timed_out(self._compensator.timeout_ms or 0))
             case Return(value=value, statement=statement):
-                return await self._returned(value, borne(statement, self._disclosed.values_seen))
+                self.statement = transactional(statement, self._disclosed.values_seen)
+                return await self._returned(value)
             case BaseException():
                 return await self._failed(ended)
             case _:
                 message = "a compensator cannot wait or be skipped"
                 return self._undone(failed_by(Fail("answer_invalid", message)))
 
-    async def _returned(self, value: Any, within: bytes) -> Undone:
+    async def _returned(self, value: Any) -> Undone:
         try:
             text = encoded(value, self._speaker.mask)
         except NotJson as error:
@@ -158,9 +160,9 @@ class Undoing:
         if wrong is not None:
             return self._undone(wrong)
         if len(text) <= INLINE_BYTES_MAX:
-            return self._undone(Done(output=text, size=len(text), within=within))
+            return self._undone(Done(output=text, size=len(text)))
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
-        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text), within=within))
+        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
 
     async def _failed(self, error: BaseException) -> Undone:
         """What it came to; what only this worker lacks is left to another one, if there may be one."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.engine.asks import DURABLE, OVERTAKEN, Answer, Ask
 from tidemill.engine.attempt import Attempt
 from tidemill.engine.attempt_log import AttemptLog, unheard
-from tidemill.engine.calls import LEASE_LOST, ON_STALL, discard, given_to
+from tidemill.engine.calls import LEASE_LOST, ON_STALL
 from tidemill.engine.claiming import Claiming
 from tidemill.engine.errands import Errands
 from tidemill.engine.failures import failed_result
@@ -267,11 +268,11 @@ class Worker:
         elif entry is None or not may_run(task, entry.state):
             self._settle(hand, shelved(task))
         elif task.kind in MESSAGES:
-            self._in_task(hand, self._work_on(hand, self._errands.run(hand.lease.stream, entry.state, task)))
+            self._in_task(hand, self._work_on(hand, partial(self._errands.run, hand.lease.stream, entry.state, task)))
         elif task.kind == "undo":
             self._begin_undo(hand, entry)
         elif task.kind == "outputs":
-            self._in_task(hand, self._work_on(hand, self._rendered(hand, entry)))
+            self._in_task(hand, self._work_on(hand, partial(self._rendered, hand, entry)))
         else:
             self._settle(hand, timer_of(task))
 
@@ -292,40 +293,37 @@ class Worker:
             self._put_aside(hand)
             return
         attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
+        work = self._run(hand, attempt)
         try:
-            result = attempt.start()
-        except Exception as error:
-            result = failed_result(task, lease, error, self._options.name)
-        if isinstance(result, Result):
-            self._settle(hand, result)
-        else:
-            self._in_task(hand, self._run(hand, result))
+            waits_for = work.send(None)
+        except StopIteration:
+            return
+        assert waits_for is None, "an attempt waits only in a task"
+        self._in_task(hand, work)
 
     def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
-        given = given_to(work)
 
         def over(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is not None:
                 self._let_go(hand)
-                discard(*given)
 
         hand.running = asyncio.create_task(work)
         hand.running.add_done_callback(over)
 
-    async def _run(self, hand: Hand, pending: Awaitable[Result]) -> None:
+    async def _run(self, hand: Hand, attempt: Attempt) -> None:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
         ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
         try:
-            result = await pending
+            result = await attempt.run()
         except InternalError as error:
             self._rest(hand, error)
             return
         except Unavailable as error:
-            if hand.attempt is None or not hand.attempt.called:
+            if not attempt.called:
                 self._give_back(hand)
                 return
-            result = hand.attempt.fails(error)
+            result = attempt.fails(error)
         except Stale:
             self._settle(hand, shelved(hand.task))
             return
@@ -355,13 +353,13 @@ class Worker:
         if handler is None:
             self._put_aside(hand)
             return
-        undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
-        self._in_task(hand, self._work_on(hand, undoing.run()))
+        undoing = hand.undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
+        self._in_task(hand, self._work_on(hand, undoing.run))
 
-    async def _work_on(self, hand: Hand, work: Awaitable[AnyCommand]) -> None:
+    async def _work_on(self, hand: Hand, work: Callable[[], Awaitable[AnyCommand]]) -> None:
         """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
         try:
-            command = await work
+            command = await work()
         except Unavailable:
             self._give_back(hand)
             return
@@ -375,7 +373,9 @@ class Worker:
 
     def _settle(self, hand: Hand, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
-        self._turns.ask(hand.lease.stream, Ask(command, self._settled, about=hand, ack=hand.lease))
+        statement = hand.statement_with(command)
+        ask = Ask(command, self._settled, about=hand, ack=hand.lease, statement=statement)
+        self._turns.ask(hand.lease.stream, ask)
 
     def _settled(self, ask: Ask, answer: Answer) -> None:
         hand: Hand = ask.about

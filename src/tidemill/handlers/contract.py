@@ -230,6 +230,9 @@ class NodeContext(msgspec.Struct):
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines are kept with the attempt."""
         where = {"run": self.run_id, "node": self.node, "visit": self.visit, "attempt": self.attempt}
+        if NODE_LOG.level == logging.NOTSET:
+            # The attempt's log keeps every level; without a level of its own the logger would drop what the root drops.
+            NODE_LOG.setLevel(logging.DEBUG)
         return logging.LoggerAdapter(NODE_LOG, where)
 
     def stream(self, chunk: Any) -> None:
@@ -249,7 +252,6 @@ class NodeContext(msgspec.Struct):
 
 
 NODE_LOG = logging.getLogger("tidemill.node")
-NODE_LOG.setLevel(logging.DEBUG)
 
 Call = Callable[[NodeContext], Ended | Awaitable[Ended]]
 Step = Callable[[NodeContext], Awaitable[None] | None]
@@ -318,6 +320,14 @@ def node_type(name: Any = None, **described: Any) -> Any:
 
 
 def _ending(function: Callable[[NodeContext], Any]) -> Call:
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def call_async(context: NodeContext) -> Ended:
+            return ended(await function(context))
+
+        return call_async
+
     @wraps(function)
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         result = function(context)

@@ -9,7 +9,7 @@ kind shows its result bit by bit. The function gets `args` as keyword arguments 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -79,10 +79,16 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
             return pool.call(path, context, msgspec.convert(config.get("limits") or {}, Limits))
         target = resolve(name)
         function = target.function
-        if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            return _in_loop(function, target.arguments(config, context), context)
+        if isolation == "inline":
             result = function(**target.arguments(config, context))
             return ended(result) if is_final(result) else settled(result, context)
         label = str(getattr(function, "__name__", "call"))
         return in_thread(label, lambda given: function(**target.arguments(config, given)), context)
 
     return Handler(PYTHON, call, close=pool.close)
+
+
+async def _in_loop(function: Callable[..., Any], arguments: dict[str, Any], context: NodeContext) -> Ended:
+    return await settled(function(**arguments), context)

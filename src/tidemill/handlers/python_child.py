@@ -25,7 +25,6 @@ import msgspec
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.expressions.offspring import framed, resident_mb
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Pause, Return, Skip, ended
-from tidemill.handlers.forks import end_copy
 from tidemill.handlers.functions import callee, imported
 from tidemill.handlers.generators import drained, settled
 from tidemill.handlers.python_blobs import SentBlob, taken_out
@@ -84,7 +83,6 @@ def _send(answer: Answer, line: Line) -> None:
 
 def _answer(call: Call, line: Line, interruption: Interruption) -> Answer:
     """Call the function; whatever comes of it is an answer."""
-    home = os.getpid()
     logging.getLogger().setLevel(call.log_level)
     sys.path[:] = call.paths
     try:
@@ -94,7 +92,6 @@ def _answer(call: Call, line: Line, interruption: Interruption) -> Answer:
         answer = _out_of_memory(call, error)
     except BaseException as error:
         answer = Stopped() if _is_end(error, interruption) else threw(error)
-    end_copy(home)
     for printed in (sys.stdout, sys.stderr):
         with suppress(Exception):
             printed.flush()

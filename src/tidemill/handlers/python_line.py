@@ -126,7 +126,9 @@ class Line:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def next_call(self) -> Call | None:
-        """Wait for something to do; nothing when the worker is gone."""
+        """Wait for something to do; nothing when the worker is gone, or in a forked copy of the process."""
+        if self._cut:
+            return None
         order = self._next()
         self._interruption.forget()
         self._patient = True

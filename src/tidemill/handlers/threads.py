@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -19,7 +18,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tidemill.handlers.contract import Cancelled, Ended, NodeContext
-from tidemill.handlers.forks import end_copy
 from tidemill.handlers.generators import drained, settled
 
 T = TypeVar("T")
@@ -83,7 +81,6 @@ async def in_thread(name: str, function: Callable[[NodeContext], Any], context: 
     bridge = _Bridge(context, loop)
     given = bridge.context()
     future: asyncio.Future[Any] = loop.create_future()
-    home = os.getpid()
 
     def run() -> None:
         outcome, error = None, None
@@ -91,7 +88,6 @@ async def in_thread(name: str, function: Callable[[NodeContext], Any], context: 
             outcome = _called(function, given)
         except BaseException as raised:
             error = raised
-        end_copy(home)
         with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
             loop.call_soon_threadsafe(_settle, future, outcome, error)
 

@@ -87,8 +87,6 @@ class Done(msgspec.Struct, frozen=True, gc=False):
 
     output: Payload
     size: int = 0
-    within: bytes = b""
-    """What the store is to do in the transaction that records this; the kernel does not look into it."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):

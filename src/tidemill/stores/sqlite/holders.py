@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from weakref import WeakSet
+from weakref import WeakMethod
 
 from tidemill.errors import Unavailable
 
@@ -35,7 +35,7 @@ class Holders:
     def __init__(self, path: Path) -> None:
         self._folder = path.with_name(path.name + "-live")
         self._mine: dict[int, int] = {}
-        _ALL.add(self)
+        self._has_fork_hook = False
 
     def enter(self, holder: int) -> None:
         """Take the lock of a new holder. To be called before anybody else can read of it."""
@@ -47,6 +47,7 @@ class Holders:
         except OSError as error:
             raise Unavailable(f"no lock can be made in {self._folder}: {error.strerror}") from error
         self._mine[holder] = handle
+        self._add_fork_hook()
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,23 +105,16 @@ class Holders:
             self._file(holder).unlink()
             self._folder.rmdir()
 
-    def forked(self) -> None:
+    def _add_fork_hook(self) -> None:
+        """Have forked children close the locks. Python cannot remove a hook, so it holds this object weakly."""
+        if not self._has_fork_hook:
+            self._has_fork_hook, forked = True, WeakMethod(self._forked)
+            os.register_at_fork(after_in_child=lambda: (close := forked()) and close())
+
+    def _forked(self) -> None:
         """Let go, in a child, of locks that are its parent's: it would hold them beyond the parent's death."""
         while self._mine:
             os.close(self._mine.popitem()[1])
 
     def _file(self, holder: int) -> Path:
         return self._folder / f"{holder}.lock"
-
-
-_ALL: WeakSet[Holders] = WeakSet()
-"""Those of this process, since the system tells a process of a fork and not an object."""
-
-
-def _forked() -> None:
-    for holders in list(_ALL):
-        holders.forked()
-
-
-if HAS_LOCKS:
-    os.register_at_fork(after_in_child=_forked)
