@@ -38,7 +38,7 @@ endef
 else
 define install
 @$(1) -m venv $(2)
-@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes $(addprefix --requirement ,$(3))
+@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes $(addprefix --requirement ,$(3))
 @$(2)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 endef
 endif
