@@ -14,7 +14,7 @@ LOCKED := requirements/dev.txt
 RUN_READY  := .venv/.run-ready
 RUN_LOCKED := requirements/run.txt requirements/build.txt
 PYTHONS    ?= 3.11 3.12 3.13 3.14
-CORE       := kernel expressions stores engine
+CORE       := kernel expressions stores engine blobs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -72,7 +72,7 @@ test-pythons: ## Run the core suites with every Python of PYTHONS that is instal
 		if [ -z "$$found" ]; then echo "== Python $$version is not installed"; continue; fi; \
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory .venv-$$version/.ready PYTHON=$$found && \
-			.venv-$$version/bin/python tests/run.py $(or $(SUITE),$(CORE)) || exit 1; \
+			.venv-$$version/bin/python -m pytest --quiet -n 2 $(addprefix tests/,$(or $(SUITE),$(CORE))) || exit 1; \
 	done
 
 check: setup ## Check format, lint, types, import contracts and the house rules
