@@ -10,34 +10,70 @@ UV     := $(shell command -v uv 2>/dev/null)
 BIN    := .venv/bin
 READY  := .venv/.ready
 LOCKED := requirements/dev.txt
+# What running needs, and what builds the package; the development set holds all of it in the same versions.
+RUN_READY  := .venv/.run-ready
+RUN_LOCKED := requirements/run.txt requirements/build.txt
+PYTHONS    ?= 3.11 3.12 3.13 3.14
+CORE       := kernel expressions stores engine blobs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check sim chaos mutants leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run test test-pythons check sim chaos mutants leaks bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with the locked tools and this package
 
-$(READY): pyproject.toml $(LOCKED)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidemill needs Python 3.11 or newer")'
-ifdef UV
-	@uv venv --quiet --allow-existing --python $(PYTHON) .venv
-	@uv pip sync --quiet --python $(BIN)/python --require-hashes $(LOCKED)
-	@uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidemill needs Python 3.11 or newer")'
+
+# $(call install,PYTHON,FOLDER,LOCKS,sync): a virtual environment with locked packages and this one; with `sync`, uv
+# removes all others.
+ifneq ($(UV),)
+define install
+@$(UV) venv --quiet --allow-existing --python $(1) $(2)
+@$(UV) pip $(if $(4),sync $(3),install $(addprefix --requirement ,$(3))) --quiet --python $(2)/bin/python --require-hashes
+@$(UV) pip install --quiet --python $(2)/bin/python --no-deps --no-build-isolation --editable .
+endef
 else
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCKED)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+define install
+@$(1) -m venv $(2)
+@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes $(addprefix --requirement ,$(3))
+@$(2)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+endef
 endif
+
+$(READY): pyproject.toml $(LOCKED)
+	@$(NEW_ENOUGH)
+	$(call install,$(PYTHON),.venv,$(LOCKED),sync)
+	@touch $(RUN_READY) $@
+
+$(RUN_READY): pyproject.toml $(RUN_LOCKED)
+	@$(NEW_ENOUGH)
+	$(call install,$(PYTHON),.venv,$(RUN_LOCKED))
 	@touch $@
 
-run: setup ## Run the showcase workflow
+run: $(RUN_READY) ## Run the showcase workflow
 	@$(BIN)/tidemill run examples/showcase.yaml
 
 test: setup ## Run every suite (SUITE=kernel for one)
 	@$(BIN)/python tests/run.py $(SUITE)
+
+.venv-%/.ready: pyproject.toml $(LOCKED)
+	$(call install,$(PYTHON),.venv-$*,$(LOCKED),sync)
+	@touch $@
+
+test-pythons: ## Run the core suites with every Python of PYTHONS that is installed
+	@for version in $(PYTHONS); do \
+		found=; \
+		for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python; do \
+			if $$python -c '' 2>/dev/null; then found=$$python; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then echo "== Python $$version is not installed"; continue; fi; \
+		echo "== Python $$version"; \
+		$(MAKE) --no-print-directory .venv-$$version/.ready PYTHON=$$found && \
+			.venv-$$version/bin/python -m pytest --quiet -n 2 $(addprefix tests/,$(or $(SUITE),$(CORE))) || exit 1; \
+	done
 
 check: setup ## Check format, lint, types, import contracts and the house rules
 	@$(BIN)/ruff format --check .
@@ -75,12 +111,15 @@ format: setup ## Rewrite the sources in the house format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+COMPILE = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--exclude-newer 5days --custom-compile-command 'make lock' --quiet
+
 lock: ## Write the locked versions anew (needs uv; UPGRADE=--upgrade to move forward)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
-	@uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --exclude-newer 5days --custom-compile-command 'make lock' $(UPGRADE) \
-		--quiet --output-file $(LOCKED)
+	@$(COMPILE) pyproject.toml --group dev $(UPGRADE) --output-file $(LOCKED)
+	@$(COMPILE) pyproject.toml --constraint $(LOCKED) $(UPGRADE) --output-file requirements/run.txt
+	@$(COMPILE) --group build --constraint $(LOCKED) $(UPGRADE) --output-file requirements/build.txt
 
 clean: ## Remove everything that can be made again
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .bench .cache dist site
+	@rm -rf .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .bench .cache dist site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

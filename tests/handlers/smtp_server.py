@@ -41,6 +41,7 @@ class Mail:
     port: int = 0
     tls: ssl.SSLContext | None = None
     offers: tuple[str, ...] = ("PIPELINING", "8BITMIME")
+    methods: tuple[str, ...] = ("PLAIN", "LOGIN")
     answers: dict[str, list[bytes]] = field(default_factory=dict)
     """`{"RCPT": [b"450 later"]}`, once each; `DATA.` is the end of the message."""
     taken: list[Taken] = field(default_factory=list)
@@ -65,12 +66,14 @@ class _Talk:
     def __init__(self, mail: Mail, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._mail, self._reader, self._writer = mail, reader, writer
         self._sender, self._recipients = "", list[str]()
+        self._last = b""
         self._login: tuple[str, str] | None = None
         self._encrypted = writer.get_extra_info("ssl_object") is not None
 
     async def held(self) -> None:
         await self._answer("CONNECT", b"220 mail.example ESMTP")
-        while line := (await self._reader.readline()).decode().rstrip("\r\n"):
+        while heard := await self._reader.readline():
+            line = heard.decode().rstrip("\r\n")
             self._mail.said.append(line)
             await self._heard(line.partition(" ")[0].upper(), line)
 
@@ -78,6 +81,7 @@ class _Talk:
         """Say what the test wants, or what is usual; tells whether it was the latter."""
         scripted = self._mail.answers.get(verb)
         text = scripted.pop(0) if scripted else usual
+        self._last = text
         if text == SILENCE:
             await asyncio.sleep(60)
         if text == CUT:
@@ -93,11 +97,12 @@ class _Talk:
                 if self._mail.tls is not None and not self._encrypted:
                     words.append("STARTTLS")
                 elif self._encrypted:
-                    words.append("AUTH PLAIN LOGIN" if "LOGIN-ONLY" not in words else "AUTH LOGIN")
+                    words.append(f"AUTH {' '.join(self._mail.methods)}")
                 usual = [f"250{'-' if word is not words[-1] else ' '}{word}".encode() for word in words]
                 await self._answer(verb, b"\r\n".join(usual))
             case "STARTTLS":
-                if await self._answer(verb, b"220 go ahead"):
+                await self._answer(verb, b"220 go ahead")
+                if self._last.startswith(b"220"):
                     await self._writer.start_tls(self._mail.tls or ssl.create_default_context())
                     self._encrypted = True
             case "AUTH":
@@ -120,12 +125,13 @@ class _Talk:
     async def _logged_in(self, words: list[str]) -> None:
         if words[1] == "PLAIN":
             _, name, password = base64.b64decode(words[2]).decode().split("\0")
+        elif words[1] == "XOAUTH2":
+            user, bearer, _, _ = base64.b64decode(words[2]).decode().split("\1")
+            name, password = user.removeprefix("user="), bearer.removeprefix("auth=Bearer ")
         else:
-            given = []
-            for prompt in (b"334 VXNlcm5hbWU6", b"334 UGFzc3dvcmQ6"):
-                self._writer.write(prompt + b"\r\n")
-                given.append(base64.b64decode(await self._reader.readline()).decode())
-            name, password = given
+            name = base64.b64decode(words[2]).decode()
+            self._writer.write(b"334 UGFzc3dvcmQ6\r\n")
+            password = base64.b64decode(await self._reader.readline()).decode()
         if await self._answer("AUTH", b"235 welcome"):
             self._login = (name, password)
 

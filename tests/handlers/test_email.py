@@ -391,11 +391,13 @@ def login(mail: Mail, **more: Any) -> dict[str, Any]:
     return {"host": "mail.example", "port": mail.port, "username": "mill", "password": PASSWORD, **more}
 
 
-@pytest.mark.parametrize(("tls", "offers"), [("starttls", ()), ("tls", ()), ("starttls", ("LOGIN-ONLY",))])
-async def test_logging_in_over_an_encrypted_line(folder: Path, tls: str, offers: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("tls", "methods"), [("starttls", ("PLAIN", "LOGIN")), ("tls", ("PLAIN",)), ("starttls", ("XOAUTH2", "LOGIN"))]
+)
+async def test_logging_in_over_an_encrypted_line(folder: Path, tls: str, methods: tuple[str, ...]) -> None:
     handler, server = trusting(folder)
     async with mail_server(server, at_once=tls == "tls") as mail:
-        mail.offers = offers
+        mail.methods = methods
         await sent(mail, handler, server=login(mail, tls=tls))
         (taken,) = mail.taken
         assert (taken.login, taken.encrypted) == (("mill", PASSWORD), True)
@@ -430,10 +432,11 @@ async def test_an_encrypted_line_to_a_port_that_begins_without(mail: Mail) -> No
 async def test_words_from_before_the_encryption_do_not_count(folder: Path) -> None:
     handler, server = trusting(folder)
     async with mail_server(server) as mail:
-        mail.answers["STARTTLS"] = [b"220 go ahead\r\n250 injected"]
-        fail = await failed(mail, handler, server=login(mail))
-        assert fail.code == "tls_failed" and mail.answers["STARTTLS"] == []
-        assert mail.said[-1] == "STARTTLS"
+        mail.answers["STARTTLS"] = [b"220 go ahead\r\n250-injected\r\n250 AUTH XOAUTH2"]
+        await sent(mail, handler, server=login(mail))
+        (taken,) = mail.taken
+        assert (taken.login, taken.encrypted) == (("mill", PASSWORD), True)
+        assert mail.answers["STARTTLS"] == []
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -453,6 +456,30 @@ async def test_a_password_is_in_no_message(folder: Path) -> None:
             fail = await failed(mail, handler, server=login(mail))
             assert (fail.code, fail.retryable) == ("auth_failed", retryable)
             assert PASSWORD not in fail.message and mail.taken == []
+
+
+async def test_a_token_logs_in_with_xoauth2_and_is_in_no_message(folder: Path) -> None:
+    handler, server = trusting(folder)
+    async with mail_server(server) as mail:
+        place = {key: value for key, value in login(mail).items() if key != "password"}
+        place["access_token"] = "ya29.canary"
+        fail = await failed(mail, handler, server=place)
+        assert (fail.code, fail.retryable) == ("auth_failed", False) and "XOAUTH2" in fail.message
+        mail.methods = ("PLAIN", "XOAUTH2")
+        await sent(mail, handler, server=place)
+        assert mail.taken[0].login == ("mill", "ya29.canary")
+        mail.answers["AUTH"] = [b"334 eyJzdGF0dXMiOiI0MDEifQ=="]
+        mail.answers[""] = [b"535 not ya29.canary"]
+        fail = await failed(mail, handler, server=place)
+        assert fail.code == "auth_failed" and "canary" not in fail.message and "access_token" in fail.hint
+
+
+async def test_a_password_that_is_refused_is_not_tried_with_another_method(folder: Path) -> None:
+    handler, server = trusting(folder)
+    async with mail_server(server) as mail:
+        mail.answers["AUTH"] = [b"535 no"]
+        await failed(mail, handler, server=login(mail))
+        assert len([line for line in mail.said if line.startswith("AUTH")]) == 1
 
 
 async def test_a_password_never_goes_over_an_open_line(mail: Mail) -> None:
@@ -516,6 +543,8 @@ def test_a_url_that_cannot_be_used_is_not_repeated(url: str) -> None:
         ({"headers": {"X A": "b"}}, "/headers"),
         ({"server": {"host": "no host"}}, "/server/host"),
         ({"server": {"host": "a.example", "password": "open"}}, "/server/password"),
+        ({"server": {"host": "a.example", "username": "u", "access_token": "open"}}, "/server/access_token"),
+        ({"server": {"host": "a.example", "access_token": "{{ secrets.T }}"}}, "/server/access_token"),
         ({"server": {"host": "a.example", "username": "u", "tls": "none"}}, "/server/tls"),
         ({"text": "{{ secrets.X }}"}, "/text"),
         ({"text": None, "body": "x"}, ""),

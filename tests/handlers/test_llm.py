@@ -122,6 +122,13 @@ async def test_a_redirect_is_not_followed() -> None:
         assert len(model.served.asked) == 1
 
 
+async def test_a_query_of_the_base_url_is_kept() -> None:
+    async with endpoint(says("yes")) as model:
+        config = model.config(prompt="?") | {"base_url": f"{model.url}/?api-version=7"}
+        await output(llm_handler(model.providers), config)
+        assert [asked.target for asked in model.served.asked] == ["/v1/chat/completions?api-version=7"]
+
+
 async def test_usage_may_be_missing_and_cached_tokens_cost_less() -> None:
     cached = USED | {"prompt_tokens_details": {"cached_tokens": 8}}
     async with endpoint(says("a", usage=None), says("b", usage=cached)) as model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tidemill.expressions.chores import Chore, Sift
 from tidemill.expressions.isolation import Nowhere
 from tidemill.expressions.jq import CHECKED_MAX, PROGRAM_MAX
 from tidemill.expressions.processes import Processes
-from tidemill.handlers.contract import Fail, Handler, Return
+from tidemill.handlers.contract import Fail, Handler, Lacking, Return
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.pipeline import BYTES_MAX_MAX, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
 from tidemill.handlers.sifting import PORTION
@@ -296,6 +297,17 @@ async def test_a_program_reads_no_files(program: str, tmp_path: Path, carrier: C
 
 async def test_without_other_processes_a_program_is_refused() -> None:
     assert "needs another process" in (await failing({"step": "jq_transform", "program": "."})).message
+
+
+async def test_without_its_package_jq_is_left_to_other_workers(
+    carrier: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jq", None)
+    step = {"step": "jq_transform", "program": "."}
+    failed = await failing(step, carrier=carrier)
+    assert isinstance(failed, Lacking) and (failed.code, failed.hint) == ("jq_missing", 'pip install "tidemill[jq]"')
+    ((path, said),) = publish(step)
+    assert path == "/pipeline/0/program" and "not installed" in said
 
 
 async def test_fetching() -> None:

@@ -15,7 +15,9 @@ import pytest
 
 import tidemill
 from tests.pace import allowed
+from tidemill.bootstrap import databases_here
 from tidemill.errors import Rejected
+from tidemill.handlers.contract import Lacking
 from tidemill.handlers.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
 from tidemill.stores.sqlite.statement import Statements, own_tables
@@ -369,3 +371,13 @@ def started(url: str) -> subprocess.Popen[str]:
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
     return worker
+
+
+async def test_without_its_driver_a_database_is_left_to_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_DATABASE_CRM", "postgresql://mill@127.0.0.1/crm")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "tidemill.handlers.sql_postgres", raising=False)
+    with pytest.raises(Lacking) as lacking:
+        await databases_here()["crm"].run("SELECT 1", [])
+    assert lacking.value.code == "driver_missing"
+    assert lacking.value.hint == 'pip install "tidemill[postgres]"'

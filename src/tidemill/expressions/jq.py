@@ -9,6 +9,7 @@ integers beyond 2^53 that a program has only passed on. Only the syntax of short
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 
 import msgspec
 
@@ -21,17 +22,27 @@ PROGRAM_MAX = 20_000
 CHECKED_MAX = 4_000
 """Characters of a program whose syntax is checked in this process; what compiling a longer one takes is for a child."""
 
+MISSING = "jq_transform needs the package jq, which is not installed"
+INSTALL = 'pip install "tidemill[jq]"'
+
 _BEFORE = "def modulemeta: {}; def env: {}; def input_filename: null; {} as $ENV | "
 """Nothing can be imported after a definition, and what is defined here hides what jq has under the same name."""
 
 _PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
 
 
+def is_installed() -> bool:
+    """Whether the package is there; it is an extra."""
+    return find_spec("jq") is not None
+
+
 def check_jq(program: str) -> None:
     """Raise `ExpressionError` if a program cannot be compiled; nothing of it is run."""
-    import jq  # type: ignore[import-not-found]
-
+    if not is_installed():
+        raise condition_failed(MISSING, INSTALL)
     if len(program) <= CHECKED_MAX:
+        import jq  # type: ignore[import-not-found]
+
         opening, whole = _wrapped(program)
         try:
             jq.compile(whole)

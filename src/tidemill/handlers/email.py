@@ -34,6 +34,7 @@ _SERVER = object_schema(
     tls={"enum": list(PORTS)},
     username=_TEXT,
     password=_TEXT,
+    access_token=_TEXT,
 )
 _ATTACHMENT = object_schema(
     ("content",),
@@ -67,6 +68,9 @@ def _server_flaws(server: Mapping[str, Any]) -> Iterator[Flaw]:
     if isinstance(host, str) and not is_template(host) and misspelled(host):
         yield Flaw("/server/host", misspelled(host), "for example smtp.example.com")
     yield from written_flaws(server.get("password"), "/server/password", "password")
+    yield from written_flaws(server.get("access_token"), "/server/access_token", "token")
+    if "access_token" in server and ("password" in server or "username" not in server):
+        yield Flaw("/server/access_token", "it needs a username, and stands instead of a password", "see XOAUTH2")
     if server.get("username") and server.get("tls") == "none":
         yield Flaw("/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls")
 
@@ -92,7 +96,7 @@ EMAIL = NodeType(
     title="Email",
     icon="mail",
     description="Sends a message over SMTP.",
-    secret_fields=("server.username", "server.password", "headers"),
+    secret_fields=("server.username", "server.password", "server.access_token", "headers"),
     check=_flaws,
     config_schema=object_schema(
         ("from",),
@@ -150,7 +154,12 @@ def _named(server: Mapping[str, Any]) -> Server:
         hint = "set tls to starttls or tls"
         raise Fail("config_invalid", "/server/tls: nobody logs in over a line that is not encrypted", hint=hint)
     return Server(
-        host=server["host"], port=server.get("port", PORTS[tls]), tls=tls, username=username, password=password
+        host=server["host"],
+        port=server.get("port", PORTS[tls]),
+        tls=tls,
+        username=username,
+        password=password,
+        access_token=server.get("access_token", ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""The conversation with a mail server (RFC 5321), over a connection to an address that may be called.
+"""The conversation with a mail server, by aiosmtplib over a socket to an address that may be called.
 
 A message is handed over to all of its recipients or to none. Names and passwords only go over an encrypted line, to
 the server that they are meant for, and nothing that a server says is quoted with a password in it. Whoever is cut off
@@ -8,32 +8,33 @@ while the server takes the message does not know whether it was taken, and says 
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Literal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.email_message import Letter
 from tidemill.handlers.raised import clipped
-from tidemill.security.connections import Connection, Dialer
+from tidemill.security.connections import Dialer, tls_failed
 from tidemill.security.egress import TOO_SLOW, CallFailed
 from tidemill.security.masking import Mask
 
+if TYPE_CHECKING:
+    from aiosmtplib import SMTPResponse
+
 Tls = Literal["starttls", "tls", "none"]
 PORTS: dict[Tls, int] = {"starttls": 587, "tls": 465, "none": 25}
-REPLY_BYTES_MAX = 65_536
 QUOTED_MAX = 200
 FAREWELL_MS = 1_000
-_LINE = re.compile(rb"(\d{3})([ -]?)(.*)\n", re.DOTALL)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _SILENT = "a server that says nothing at first may want TLS from the beginning: see the port, or set tls to tls"
-_SENDERS_FAULT = frozenset({530, 534, 535, 538})
-"""Replies that want better credentials."""
+_METHODS = ("plain", "login")
+_CLOSING = 421
+_CREDENTIALS_WANTED = frozenset({530, 534, 535, 538})
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,174 +45,183 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     username: str = ""
     password: str = ""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What a server answers: a number, and its lines."""
-
-    code: int
-    lines: tuple[str, ...]
+    access_token: str = ""
+    """Logs in with XOAUTH2 instead of a password."""
 
 
 async def deliver(letter: Letter, server: Server, dialer: Dialer, total_ms: int) -> str:
     """Hand a message over; answers what the server said to it."""
-    greeted = handing = False
+    session = _Session(server, dialer)
     try:
-        async with asyncio.timeout(total_ms / 1_000) as clock, _spoken_to(server, dialer) as session:
-            await session.greet()
-            greeted = True
+        async with asyncio.timeout(total_ms / 1_000) as clock, session.opened():
+            await session.encrypt()
             if server.username:
                 await session.log_in()
             await session.address(letter)
-            handing = True
             said = await session.hand_over(letter.data)
-            # It has the message, whatever becomes of the farewell.
+            # The server has the message, whatever happens to the connection now.
             clock.reschedule(None)
-            await session.part()
+            await session.quit()
             return said
     except TimeoutError as error:
         message = f"{server.host} did not take the message within {total_ms / 1_000:g} s"
-        hint = TOO_SLOW if greeted or server.tls == "tls" else _SILENT
-        raise Fail("timeout", message, retryable=True, unknown_outcome=handing, hint=hint) from error
-
-
-@asynccontextmanager
-async def _spoken_to(server: Server, dialer: Dialer) -> AsyncIterator[_Session]:
-    connection = await dialer.dial(server.host, server.port)
-    try:
-        if server.tls == "tls":
-            await connection.encrypt(dialer.trust)
-        yield _Session(server, dialer.trust, connection)
-    finally:
-        await asyncio.shield(connection.close())
+        hint = TOO_SLOW if session.greeted or server.tls == "tls" else _SILENT
+        raise Fail("timeout", message, retryable=True, unknown_outcome=session.handing, hint=hint) from error
 
 
 class _Session:
-    """One conversation."""
+    """One conversation, held by aiosmtplib over a socket of the dialer's."""
 
-    def __init__(self, server: Server, trust: ssl.SSLContext, connection: Connection) -> None:
-        self._server, self._trust, self._connection = server, trust, connection
-        self._mask = Mask([server.password])
-        self._ahead = bytearray()
-        self._offers: dict[str, str] = {}
+    def __init__(self, server: Server, dialer: Dialer) -> None:
+        # The library takes a moment to load, which only nodes pay that send something.
+        import aiosmtplib
 
-    async def greet(self) -> None:
-        """Begin, and go on encrypted where that is wanted: a server that does not offer it is not spoken to."""
-        self._must(await self._reply(), (220,), "the connection")
-        await self._introduce()
+        self._server, self._dialer = server, dialer
+        self._mask = Mask([server.password, server.access_token])
+        self._smtp = aiosmtplib.SMTP(
+            hostname=server.host,
+            timeout=None,
+            use_tls=server.tls == "tls",
+            start_tls=False,
+            tls_context=dialer.trust,
+        )
+        self.greeted = self.handing = False
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect and greet; close at once afterwards."""
+        sock = await self._dialer.dial(self._server.host, self._server.port)
+        try:
+            with self._translated("the connection"):
+                # EHLO names this side by its address, because it has no name.
+                own = _literal(sock.getsockname()[0])
+                await self._smtp.connect(sock=sock, local_hostname=own)
+                await self._smtp.ehlo()
+                self.greeted = True
+            yield
+        finally:
+            transport = self._smtp.transport
+            if isinstance(transport, asyncio.Transport):
+                transport.abort()
+                await asyncio.sleep(0)
+
+    async def encrypt(self) -> None:
+        """Go on encrypted where that is wanted: a server that does not offer it is not spoken to."""
         if self._server.tls != "starttls":
             return
         host = self._server.host
-        if "STARTTLS" not in self._offers:
+        if not self._smtp.supports_extension("starttls"):
             raise CallFailed("tls_failed", f"{host} does not offer to encrypt", hint="set tls to tls, or to none")
-        self._must(await self.ask("STARTTLS"), (220,), "STARTTLS")
-        if self._ahead:
-            # Somebody on the way would have put words into the mouth of the encrypted server.
-            raise CallFailed("tls_failed", f"{host} said something before it began to encrypt")
-        await self._connection.encrypt(self._trust)
-        await self._introduce()
+        with self._translated("STARTTLS"):
+            await self._smtp.starttls()
+            await self._smtp.ehlo()
 
     async def log_in(self) -> None:
-        """Say who this is."""
-        server, offered = self._server, self._offers.get("AUTH", "").upper().split()
-        if "PLAIN" in offered:
-            reply = await self.ask("AUTH PLAIN " + _base64(f"\0{server.username}\0{server.password}"))
-        elif "LOGIN" in offered:
-            reply = await self.ask("AUTH LOGIN")
-            for word in (server.username, server.password):
-                if reply.code == 334:
-                    reply = await self.ask(_base64(word))
-        else:
-            message = f"{server.host} knows neither PLAIN nor LOGIN"
+        """Log in with one method, once: a second try with the same password could lock the account."""
+        server, offered = self._server, self._smtp.server_auth_methods
+        method = "xoauth2" if server.access_token else next((each for each in _METHODS if each in offered), "")
+        if method not in offered:
+            message = f"{server.host} offers none of the methods to log in: {', '.join(_wanted(server))}"
             raise Fail("auth_failed", message, hint="leave out the username, or see the server")
-        if reply.code != 235:
-            raise self._no_access(reply)
+        log_in = getattr(self._smtp, f"auth_{method}")
+        with self._translated("the credentials"):
+            await log_in(server.username, server.access_token or server.password)
 
     async def address(self, letter: Letter) -> None:
         """Say from whom and to whom; if one recipient is refused, nobody gets the message."""
-        size_max = self._offers.get("SIZE", "").strip()
+        size_max = self._smtp.esmtp_extensions.get("size", "").strip()
         if size_max.isdecimal() and 0 < int(size_max) < len(letter.data):
             message = f"{self._server.host} takes at most {int(size_max):,} bytes"
             raise Fail("message_too_large", message, hint="send a link instead of the file")
-        self._must(await self.ask(f"MAIL FROM:<{letter.sender}>"), (250,), f"the sender {letter.sender}")
-        refused: dict[str, Reply] = {}
+        reply = await self._ask(b"MAIL", f"FROM:<{letter.sender}>".encode())
+        self._must(reply, 250, f"the sender {letter.sender}")
+        refused: dict[str, SMTPResponse] = {}
         for recipient in letter.recipients:
-            reply = await self.ask(f"RCPT TO:<{recipient}>")
+            reply = await self._ask(b"RCPT", f"TO:<{recipient}>".encode())
             if reply.code not in (250, 251):
                 refused[recipient] = reply
+            if reply.code == _CLOSING:
+                break
         if refused:
-            told = "; ".join(f"{who}: {self._quoted(reply)}" for who, reply in refused.items())
+            told = "; ".join(f"{who}: {self._quoted(*reply)}" for who, reply in refused.items())
             retryable = all(400 <= reply.code < 500 for reply in refused.values())
             raise Fail("recipients_refused", f"{self._server.host} refuses {told}", retryable=retryable)
 
     async def hand_over(self, data: bytes) -> str:
         """Send the message itself. From its last line on it may have been delivered, until the server says no."""
-        self._must(await self.ask("DATA"), (354,), "the message")
+        self._must(await self._ask(b"DATA"), 354, "the message")
+        self.handing = True
         try:
-            await self._connection.write(as_data(data))
-            reply = await self._reply()
+            with self._translated("the message"):
+                protocol = self._smtp.protocol
+                if protocol is None:
+                    raise self._hung_up()
+                protocol.write(as_data(data))
+                reply = await protocol.read_response()
         except CallFailed as error:
             message = f"{error.message}; the message may have been delivered"
             raise Fail(error.code, message, retryable=True, unknown_outcome=True) from error
-        self._must(reply, (250,), "the message")
-        return self._quoted(reply)
+        self._must(reply, 250, "the message")
+        return self._quoted(*reply)
 
-    async def part(self) -> None:
+    async def quit(self) -> None:
         """Say goodbye, and wait a moment for the answer."""
         with suppress(CallFailed, TimeoutError):
             async with asyncio.timeout(FAREWELL_MS / 1_000):
-                await self.ask("QUIT")
+                await self._ask(b"QUIT")
 
-    async def ask(self, line: str) -> Reply:
-        """Say a line and hear the answer."""
-        await self._connection.write(line.encode() + b"\r\n")
-        return await self._reply()
+    async def _ask(self, *words: bytes) -> SMTPResponse:
+        with self._translated(words[0].decode()):
+            return await self._smtp.execute_command(*words)
 
-    async def _introduce(self) -> None:
-        """Name this side by its address, as one does who has no name, and hear what the server can do."""
-        reply = self._must(await self.ask(f"EHLO {_literal(self._connection.own_address)}"), (250,), "EHLO")
-        pairs = (line.replace("=", " ").partition(" ") for line in reply.lines[1:])
-        self._offers = {word.upper(): rest for word, _, rest in pairs}
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """The errors of the library as failures of the attempt."""
+        from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPResponseException, SMTPTimeoutError
 
-    async def _reply(self) -> Reply:
-        lines: list[str] = []
-        size = 0
-        while True:
-            line = _LINE.fullmatch(await self._line())
-            size += 0 if line is None else len(line[0])
-            if line is None or size > REPLY_BYTES_MAX:
+        try:
+            yield
+        except SMTPTimeoutError:
+            raise
+        except SMTPAuthenticationError as error:
+            raise self._no_access(error.code, error.message) from error
+        except SMTPResponseException as error:
+            if error.code < 0:
                 message = f"{self._server.host} does not speak like a mail server"
-                raise CallFailed("response_invalid", message, hint="see host, port and tls")
-            lines.append(line[3].decode("utf-8", "replace").strip())
-            if line[2] != b"-":
-                return Reply(int(line[1]), tuple(lines))
+                raise CallFailed("response_invalid", message, hint="see host, port and tls") from error
+            raise self._refused(error.code, error.message, what) from error
+        except ssl.SSLError as error:
+            raise tls_failed(error, self._server.host) from error
+        except (SMTPException, OSError) as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise tls_failed(error.__cause__, self._server.host) from error
+            raise self._hung_up() from error
 
-    async def _line(self) -> bytes:
-        while (end := self._ahead.find(b"\n") + 1) == 0 and len(self._ahead) <= REPLY_BYTES_MAX:
-            data = await self._connection.read(REPLY_BYTES_MAX)
-            if not data:
-                raise CallFailed("connection_failed", f"{self._server.host} has hung up", retryable=True)
-            self._ahead += data
-        line = bytes(self._ahead[:end])
-        del self._ahead[:end]
-        return line
+    def _hung_up(self) -> CallFailed:
+        return CallFailed("connection_failed", f"{self._server.host} has hung up", retryable=True)
 
-    def _must(self, reply: Reply, expected: tuple[int, ...], what: str) -> Reply:
-        if reply.code in expected:
-            return reply
-        if reply.code in _SENDERS_FAULT:
-            raise self._no_access(reply)
-        message = f"{self._server.host} refuses {what}: {self._quoted(reply)}"
-        raise Fail("smtp_status", message, retryable=400 <= reply.code < 500)
+    def _must(self, reply: SMTPResponse, expected: int, what: str) -> None:
+        if reply.code != expected:
+            raise self._refused(*reply, what)
 
-    def _no_access(self, reply: Reply) -> Fail:
-        message = f"{self._server.host} does not accept the credentials: {self._quoted(reply)}"
-        hint = "see username and password"
-        return Fail("auth_failed", message, retryable=400 <= reply.code < 500, hint=hint)
+    def _refused(self, code: int, said: str, what: str) -> Fail:
+        if code in _CREDENTIALS_WANTED:
+            return self._no_access(code, said)
+        message = f"{self._server.host} refuses {what}: {self._quoted(code, said)}"
+        return Fail("smtp_status", message, retryable=400 <= code < 500)
 
-    def _quoted(self, reply: Reply) -> str:
-        said = self._mask.text(" ".join(" ".join(reply.lines).split()))
-        return clipped(f"{reply.code} {said}".rstrip(), QUOTED_MAX)
+    def _no_access(self, code: int, said: str) -> Fail:
+        message = f"{self._server.host} does not accept the credentials: {self._quoted(code, said)}"
+        hint = "see username and access_token" if self._server.access_token else "see username and password"
+        return Fail("auth_failed", message, retryable=400 <= code < 500, hint=hint)
+
+    def _quoted(self, code: int, said: str) -> str:
+        readable = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return clipped(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), QUOTED_MAX)
+
+
+def _wanted(server: Server) -> tuple[str, ...]:
+    return ("XOAUTH2",) if server.access_token else tuple(method.upper() for method in _METHODS)
 
 
 def as_data(data: bytes) -> bytes:
@@ -221,10 +231,6 @@ def as_data(data: bytes) -> bytes:
     """
     lines = _LINE_END.split(data.rstrip(b"\r\n"))
     return b"".join((b"." if line.startswith(b".") else b"") + line + b"\r\n" for line in lines) + b".\r\n"
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _literal(address: str) -> str:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tidemill.expressions.wording import shorten
 from tidemill.handlers.answers import retry_after_ms
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.raised import clipped
-
-if TYPE_CHECKING:
-    from openai import APIError
 
 _SAID_MAX = 300
 _WORDS_MAX = 2_000
@@ -35,11 +34,26 @@ _EPOCH_FROM_SECONDS = 1_000_000_000
 """A number of seconds beyond this is a moment, not a time to wait."""
 
 
-def failure_of(error: APIError, now_ms: int) -> Fail:
-    """An error of the client library as the failure of an attempt."""
-    response = getattr(error, "response", None)
-    headers: Mapping[str, str] = {} if response is None else response.headers
-    return refusal(getattr(error, "status_code", 0), error.body, headers, now_ms, error.message)
+class ProviderRefused(Exception):
+    """The endpoint answered with a status that is no success."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
+        super().__init__(f"{status}: {clipped(self.text, _SAID_MAX)}")
+
+    @property
+    def body(self) -> Any:
+        """What the endpoint says of the error; without JSON, its text."""
+        try:
+            said = msgspec.json.decode(self.text)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return self.text
+        return said.get("error", said) if isinstance(said, dict) else self.text
+
+
+def failure_of(error: ProviderRefused, now_ms: int) -> Fail:
+    """A refusal as the failure of an attempt."""
+    return refusal(error.status, error.body, error.headers, now_ms, error.text)
 
 
 class Fault(NamedTuple):

@@ -1,97 +1,51 @@
-"""The provider `openai`: any endpoint that speaks the OpenAI protocol, through the openai SDK.
+"""The provider `openai`: any endpoint that speaks the OpenAI protocol, called through the fetcher.
 
-The SDK takes the better part of a second to load, so it is loaded in a thread before the first call. It is kept from
-what the engine does itself: it does not retry, does not follow redirects, sends its requests through the guarded
-transport, and sends nothing that the node's config does not say. It would else take keys and headers from the
-environment of the worker, and hand them to whatever host a document names.
+Nothing is sent that the node's config does not name, redirects are not followed, and the engine alone retries.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+import codecs
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.handlers.answers import failure
-from tidemill.handlers.contract import Fail, Lacking
-from tidemill.handlers.llm_errors import failure_of, refusal
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm_errors import ProviderRefused, failure_of, refusal
 from tidemill.handlers.llm_provider import Ask, Hear, Question, Reply, Settings
 from tidemill.handlers.llm_wire import PATH, Assembly, Completion, body_of, without
 from tidemill.security.egress import CallFailed, shown
-from tidemill.security.fetcher import Fetcher, read_url
-
-if TYPE_CHECKING:
-    import httpx2
-    from openai import AsyncOpenAI
+from tidemill.security.fetcher import Call, Fetcher, Streamed, read_url
 
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-_KEPT = frozenset({"accept", "content-length", "content-type", "host"})
-_PLACEHOLDER = "none"
-"""The SDK insists on a key, and takes one from the environment if it gets none. This one is never sent."""
+REFUSAL_BYTES_MAX = 65_536
+"""How much of a refusal is read."""
+_DONE = "[DONE]"
+_CLOSING_SECONDS = 1.0
+"""How long to wait, after the last event, for the end of the response, so that the connection can be used again."""
+_TIMER_SLACK_MS = 60_000
+"""`_timed` limits the whole answer; the fetcher's own timer must not fire first."""
 
 
 def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Ask:
     """The provider over a fetcher, whose rules hold for its calls."""
-    loaded = False
 
     async def ask(question: Question, hear: Hear) -> Reply:
-        nonlocal loaded
-        if not loaded:
-            await asyncio.to_thread(_load)
-            loaded = True
-        import openai
-
         try:
-            client = _client(question.settings, fetcher)
-            return await _timed(question, hear, lambda assembly: _fill(client, body_of(question), assembly, now_ms))
+            return await _timed(question, hear, lambda assembly: _fill(fetcher, question, assembly, now_ms))
         except CallFailed as error:
             raise failure(error) from error
-        except openai.APIError as error:
+        except ProviderRefused as error:
             raise failure_of(error, now_ms()) from error
 
     return ask
-
-
-def _load() -> None:
-    try:
-        import openai.resources.chat  # noqa: F401 - it stays loaded.
-    except ImportError as error:
-        hint = 'pip install "tidemill[agents]", or use the provider scripted'
-        raise Lacking(code="provider_missing", message="the openai package is not installed", hint=hint) from error
-
-
-def _client(settings: Settings, fetcher: Fetcher) -> AsyncOpenAI:
-    """A client for one attempt. Its connections belong to the fetcher, so it is not closed."""
-    import httpx2
-    from openai import AsyncOpenAI
-
-    read_url(settings.base_url)
-    http = httpx2.AsyncClient(
-        transport=fetcher.transport(),
-        trust_env=False,
-        follow_redirects=False,
-        timeout=None,
-        event_hooks={"request": [_sealing(settings)]},
-    )
-    return AsyncOpenAI(api_key=_PLACEHOLDER, base_url=settings.base_url, max_retries=0, timeout=None, http_client=http)
-
-
-def _sealing(settings: Settings) -> Callable[[httpx2.Request], Awaitable[None]]:
-    """A hook that leaves of the headers of a request those that the protocol needs and those that the config names."""
-    wanted = {"user-agent": "tidemill"}
-    if settings.api_key:
-        wanted["authorization"] = f"Bearer {settings.api_key}"
-    wanted |= {name.lower(): value for name, value in settings.headers.items()}
-
-    async def seal(request: httpx2.Request) -> None:
-        for name in set(request.headers) - _KEPT:
-            del request.headers[name]
-        request.headers.update(wanted)
-
-    return seal
 
 
 async def _timed(question: Question, hear: Hear, fill: Callable[[Assembly], Awaitable[None]]) -> Reply:
@@ -119,69 +73,125 @@ async def _timed(question: Question, hear: Hear, fill: Callable[[Assembly], Awai
         raise
 
 
-async def _fill(client: AsyncOpenAI, body: dict[str, Any], assembly: Assembly, now_ms: Callable[[], int]) -> None:
+async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     """Send a request, and send it again without what the endpoint does not know."""
-    import openai
-
-    while True:
+    body: dict[str, Any] | None = body_of(question)
+    while body is not None:
         try:
-            await _send(client, body, assembly, now_ms)
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            simpler = without(body, f"{error.param} {error.message}")
-            if simpler is None:
-                raise
-            body = simpler
-        else:
+            async with fetcher.stream(_call(question.settings, body)) as answer:
+                await _read(answer, body["stream"], assembly, now_ms)
             return
+        except ProviderRefused as error:
+            body = without(body, error.text) if error.status in (400, 422) else None
+            if body is None:
+                raise
 
 
-async def _send(client: AsyncOpenAI, body: dict[str, Any], assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    if body["stream"]:
-        await _follow(client, body, assembly, now_ms)
+def _call(settings: Settings, body: dict[str, Any]) -> Call:
+    read_url(settings.base_url)
+    base = urlsplit(settings.base_url)
+    credentials = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+    return Call(
+        method="POST",
+        url=base._replace(path=base.path.rstrip("/") + PATH, fragment="").geturl(),
+        headers={
+            "accept": "text/event-stream, application/json" if body["stream"] else "application/json",
+            "content-type": "application/json",
+        },
+        credentials=credentials | {name.lower(): value for name, value in settings.headers.items()},
+        body=msgspec.json.encode(body),
+        total_ms=round(settings.timeout_seconds * 1_000) + _TIMER_SLACK_MS,
+        redirects_max=0,
+    )
+
+
+async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    headers = dict(answer.headers)
+    if not 200 <= answer.status < 300:
+        raise ProviderRefused(answer.status, await _beginning(answer), headers)
+    if stream and "json" not in headers.get("content-type", ""):
+        await _follow(answer, assembly, now_ms)
     else:
-        _take(await client.post(PATH, cast_to=str, body=body), assembly, now_ms)
+        _take(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
 
 
-def _take(text: str, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+async def _beginning(answer: Streamed) -> bytes:
+    read = b""
+    async for chunk in answer.chunks():
+        read += chunk
+        if len(read) > REFUSAL_BYTES_MAX:
+            break
+    return read[:REFUSAL_BYTES_MAX]
+
+
+def _take(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     """Read an answer that came as a whole."""
     try:
-        completion = msgspec.json.decode(text, type=Completion)
+        completion = msgspec.json.decode(body, type=Completion)
     except NOT_JSON as error:
-        raise _unreadable(text, error) from error
+        raise _unreadable(body, error) from error
     if completion.error:
         raise refusal(0, completion.error, {}, now_ms())
     if not completion.choices:
-        raise _unreadable(text, ValueError("it has no choices"))
+        raise _unreadable(body, ValueError("it has no choices"))
     assembly.add(completion)
 
 
-async def _follow(client: AsyncOpenAI, body: dict[str, Any], assembly: Assembly, now_ms: Callable[[], int]) -> None:
+async def _follow(answer: Streamed, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     """Read an answer part by part. One that ends without an end was cut."""
-    from openai import AsyncStream
-
-    async with await client.post(PATH, cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]) as parts:
-        if "json" in parts.response.headers.get("content-type", ""):
-            _take((await parts.response.aread()).decode("utf-8", "replace"), assembly, now_ms)
-            return
-        try:
-            async for part in parts:
-                assembly.add(msgspec.convert(part, Completion))
-        except NOT_JSON as error:
-            raise _unreadable("a part of the answer", error) from error
-        except CallFailed as error:
-            if error.retryable and assembly.begun:
-                raise _cut() from error
-            raise
+    chunks = answer.chunks()
+    try:
+        async for data in events(chunks):
+            if data.startswith(_DONE):
+                await _finish(chunks)
+                break
+            part = msgspec.json.decode(data, type=Completion)
+            if part.error:
+                raise refusal(0, part.error, {}, now_ms())
+            assembly.add(part)
+    except NOT_JSON as error:
+        raise _unreadable(b"a part of the answer", error) from error
+    except CallFailed as error:
+        if error.retryable and assembly.begun:
+            raise _cut() from error
+        raise
     if not assembly.ended:
         raise _cut()
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The data of server-sent events. The last one counts only if a blank line ends it."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    pieces: list[str] = []
+    data: list[str] = []
+    async for chunk in chunks:
+        first, *rest = decoder.decode(chunk).split("\n")
+        pieces.append(first)
+        for later in rest:
+            line, pieces = "".join(pieces), [later]
+            field, _, value = line.partition(":")
+            if field == "data":
+                data.append(value.removeprefix(" "))
+            elif not line and data:
+                text, data = "\n".join(data), []
+                if text:
+                    yield text
+
+
+async def _finish(chunks: AsyncIterator[bytes]) -> None:
+    """Read what follows the last event; whatever happens to the connection now, the answer is complete."""
+    with suppress(TimeoutError, CallFailed):
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            async for _ in chunks:
+                pass
 
 
 def _cut() -> Fail:
     return Fail("stream_cut", "the answer was cut off before its end", retryable=True)
 
 
-def _unreadable(text: str, error: Exception) -> Fail:
+def _unreadable(body: bytes, error: Exception) -> Fail:
     message = f"this is not what an OpenAI-compatible endpoint answers: {error}"
-    page = text.lstrip().startswith("<")
+    page = body.lstrip().startswith(b"<")
     hint = "see `base_url`: there is a web page at that address; it mostly ends with /v1" if page else ""
     return Fail("response_invalid", message, retryable=not page, hint=hint)

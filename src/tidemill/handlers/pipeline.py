@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.expressions import jq
 from tidemill.expressions.chores import Jq
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import Carrier
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.wording import kind_of, listing
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
 from tidemill.handlers.extraction import Dates, Extract, extract, parse_dates
 from tidemill.handlers.grouping import aggregation, group_rows
 from tidemill.handlers.joining import SUFFIX, Join, join_rows
@@ -154,7 +155,7 @@ async def _stepped(rows: Rows, step: Step, number: int, who: str, means: Means) 
 
 
 def _named(failed: Fail, who: str) -> Fail:
-    return Fail(
+    return type(failed)(
         failed.code,
         f"{who}: {failed.message}",
         retryable=failed.retryable,
@@ -253,6 +254,8 @@ async def _filtered(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
 
 async def _queried(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
     """Run a program in jq: one list is the new table, and otherwise each result is a row."""
+    if not jq.is_installed():
+        raise Lacking("jq_missing", jq.MISSING, hint=jq.INSTALL)
     each = step.get("each", False)
     results = await means.carrier.carry_out(
         Jq(

@@ -13,13 +13,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import Fail, Lacking
 from tidemill.handlers.sql_text import Dialect
 
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 SQL_HINT = "try the statement by hand with the same parameters"
 MISSING_HINT = "add it to parameters"
+EXTRAS = {"postgresql": "postgres"}
+"""Which extra of the package brings the driver for a dialect."""
 
 Parameters = list[Any] | dict[str, Any]
 
@@ -54,8 +56,12 @@ class LateDatabase:
 
     async def run(self, text: str, parameters: Parameters) -> Any:
         """Do a statement."""
-        # Importing takes long enough to keep others waiting.
-        made = self._made or self._kept(await asyncio.to_thread(self._make))
+        try:
+            # Importing takes long enough to keep others waiting.
+            made = self._made or self._kept(await asyncio.to_thread(self._make))
+        except ImportError as error:
+            hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
+            raise Lacking("driver_missing", f"the driver for {self.dialect} is not installed", hint=hint) from error
         return await made.run(text, parameters)
 
     def _kept(self, made: Database) -> Database:

@@ -7,6 +7,7 @@ system, which the library's pool wants to know of each of them before every requ
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import Any
 
@@ -178,3 +179,18 @@ async def connected(address: str, port: int) -> LoopStream:
     except OSError as error:
         raise httpcore2.ConnectError(str(error)) from error
     return LoopStream(line)
+
+
+async def dialed(address: str, port: int) -> socket.socket:
+    """The same as a socket, for a library that speaks another protocol."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise httpcore2.ConnectError(str(error)) from error
+        raise
+    return sock

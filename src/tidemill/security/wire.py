@@ -15,6 +15,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import TypeVar
 
 import httpcore2
 import httpx2
@@ -24,8 +25,10 @@ from tidemill.security.addresses import Address
 from tidemill.security.bodies import read_body
 from tidemill.security.egress import SCHEMES, TOO_SLOW, CallFailed, Egress, Limits
 from tidemill.security.pool import Connection, Pool
-from tidemill.security.streams import HandshakeFailed, HandshakeTimeout, LoopStream, connected
+from tidemill.security.streams import HandshakeFailed, HandshakeTimeout, LoopStream, connected, dialed
 
+T = TypeVar("T")
+Opener = Callable[[str, int], Awaitable[T]]
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 ADDRESSES_MAX = 8
@@ -49,6 +52,14 @@ class Connector:
         self._egress, self._resolver = egress, resolver
 
     async def connect(self, host: str, port: int, seconds: float | None = None) -> LoopStream:
+        """A connection for HTTP."""
+        return await self._opened(connected, host, port, seconds)
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """A connection for another protocol."""
+        return await self._opened(dialed, host, port, None)
+
+    async def _opened(self, opener: Opener[T], host: str, port: int, seconds: float | None) -> T:
         """Connect to the first address that answers; all of them together have the time of one connection."""
         longest = self._egress.limits.connect_ms / 1_000
         seconds = longest if seconds is None else min(longest, seconds)
@@ -56,7 +67,7 @@ class Connector:
             async with asyncio.timeout(seconds):
                 found = await self._resolved(host, port)
                 self._egress.check_addresses(host, port, found)
-                return await self._connected(found, port, seconds / len(found))
+                return await _first_of(found, opener, port, seconds / len(found))
         except TimeoutError as error:
             message = f"{host} did not accept a connection within {seconds:g} s"
             raise CallFailed("connection_failed", message, retryable=True, unsent=True) from error
@@ -76,13 +87,14 @@ class Connector:
             raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
         return parsed
 
-    async def _connected(self, found: list[Address], port: int, seconds: float) -> LoopStream:
-        *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
-        for address in others:
-            with suppress(TimeoutError, httpcore2.ConnectError):
-                async with asyncio.timeout(seconds):
-                    return await connected(address, port)
-        return await connected(last, port)
+
+async def _first_of(found: list[Address], opener: Opener[T], port: int, seconds: float) -> T:
+    *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
+    for address in others:
+        with suppress(TimeoutError, httpcore2.ConnectError):
+            async with asyncio.timeout(seconds):
+                return await opener(address, port)
+    return await opener(last, port)
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
@@ -210,8 +222,7 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
     """What the library says, in our words."""
     below = error.__cause__
     if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        hint = _NO_TLS if below.reason in _NOT_TLS else _CERTIFICATE
-        return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(below)}", hint=hint)
+        return tls_failed(below, host)
     if isinstance(error, HandshakeTimeout):
         message = f"{host} did not begin to encrypt in time"
         return CallFailed("timeout", message, retryable=True, hint=_NO_TLS, unsent=True)
@@ -227,6 +238,12 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
     if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
         return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
     return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True, hint=hint)
+
+
+def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
+    """Why there is no secure connection."""
+    hint = _NO_TLS if error.reason in _NOT_TLS else _CERTIFICATE
+    return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(error)}", hint=hint)
 
 
 @contextmanager

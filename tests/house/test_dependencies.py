@@ -1,0 +1,79 @@
+"""What an installation brings: few packages, all of them declared, the same versions in every lock."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_PACKAGES_MAX = 23
+"""What `pip install tidemill` brings beside the package itself."""
+TYPER = frozenset(
+    {
+        *("annotated-doc", "annotated-types", "pydantic", "pydantic-core", "shellingham", "typer"),
+        *("typing-inspection",),
+    }
+)
+"""Goes with typer."""
+_PINNED = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+)(?: ; (.*?))? \\$", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9-]+")
+
+
+def declared() -> set[str]:
+    """The distributions that the package and its extras name."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    return {found[0].lower() for each in named if (found := _NAME.match(each))} - {"tidemill"}
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by package, without what only other platforms need."""
+    text = (ROOT / "requirements" / name).read_text()
+    return {
+        package: version
+        for package, version, marker in _PINNED.findall(text)
+        if not any(other in marker for other in ("== 'win32'", "== 'emscripten'"))
+    }
+
+
+def imported() -> set[str]:
+    """The modules of others that the sources import."""
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"tidemill"}
+
+
+def test_a_plain_installation_is_small() -> None:
+    assert len(locked("run.txt").keys() - TYPER) <= RUN_PACKAGES_MAX
+
+
+@pytest.mark.parametrize("name", ["run.txt", "build.txt"])
+def test_what_running_needs_is_part_of_the_development_set(name: str) -> None:
+    assert locked(name) and locked(name).items() <= locked("dev.txt").items()
+
+
+@pytest.mark.parametrize("name", ["run.txt", "build.txt", "dev.txt"])
+def test_a_lock_has_hashes_and_names_no_registry(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text()
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+    assert text.count("--hash=sha256:") >= len(locked(name))
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    known = packages_distributions()
+    used = {known[module][0].lower().replace("_", "-") for module in imported()}
+    # Time zones are data, and two packages come as a part of one that is declared.
+    parts = {"psycopg-pool": "psycopg", "pydantic-monty-client": "pydantic-monty"}
+    assert {parts.get(each, each) for each in used} == declared() - {"tzdata"}
