@@ -198,3 +198,27 @@ async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill
     assert (run.status, run.nodes["a"]["attempts"]) == ("FAILED", 0)
     assert run.nodes["a"]["error"]["code"]
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
+
+
+@simulated
+async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    newer = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 99]))
+    await mill.meddle(run, drop=(newer.key,))
+    await mill.meddle(run, jobs=(newer,))
+    await mill.process("w")
+    await asyncio.sleep(8)
+    assert await mill.kinds(run) == ["RunCreated", "NodeScheduled"]
+    assert [view.job.body for view in await mill.jobs(run)] == [newer.body]
+
+
+@simulated
+async def test_a_run_that_cannot_be_read_stops_nobody(mill: Mill) -> None:
+    worker = await mill.process("w")
+    job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
+    record = msgspec.msgpack.encode(["RunCreated", 99])
+    await mill.store.commit([Commit(stream=mill.stream("x"), expected=0, records=(record,), jobs=(job,))])
+    await asyncio.sleep(2)
+    async with asyncio.timeout(60):
+        assert (await worker.run(chain("a"))).status == "COMPLETED"

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, error, rows
-from tidemill.kernel.commands import Cancel, DeadlineReached, Done, Failed, Pause, Result, Resume, Start
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Begin,
+    Cancel,
+    DeadlineReached,
+    Done,
+    Failed,
+    Pause,
+    Result,
+    Resume,
+    Start,
+)
+from tidemill.kernel.decide import decide_all
 from tidemill.kernel.events import RunCancelled, RunCreated, RunPaused
 
 Json = Any
@@ -328,3 +340,13 @@ def test_nothing_changes_a_run_that_has_ended(end: str) -> None:
     run.do(DeadlineReached())
     assert (run.status, run.nodes(), run.counter, run.jobs) == (status, before, 0, "")
     assert run.kernel.state.discarded == 2
+
+
+def test_a_refused_command_writes_nothing_beside_others() -> None:
+    run = Run("a > b")
+    run.start()
+    run.begin("a", token=5)
+    commands: list[AnyCommand] = [Begin(node="a", visit=1, token=3), Begin(node="b", visit=1, token=6), Pause()]
+    decision, problems = decide_all(run.flow, run.kernel.state, commands, 2_000)
+    assert [problem and problem.code for problem in problems] == ["attempt_stale", "attempt_stale", None]
+    assert [type(event) for event in decision.events] == [RunPaused]

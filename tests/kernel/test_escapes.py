@@ -140,3 +140,45 @@ def test_passes_used_up_end_the_loop_for_its_escapes() -> None:
     run.start()
     run.end("a", "b")
     assert run.done("c", again=True)[1] == "NodeCompleted c taken=z escapes=b>h counter=1"
+
+
+SCRATCHED = {
+    "b": {"on_error": {"route": ["h"]}},
+    "l": {"loop": loop(5, "e"), "join": "any"},
+    "h": {"join": "all"},
+}
+"""e → (b, c) → l, looping back to e; b's error path and the slow s lead to h."""
+
+
+def test_an_edge_that_is_taken_twice_arrives_once() -> None:
+    run = Run("e > b c > l; s > h", SCRATCHED)
+    run.start()
+    run.end("e")
+    run.fail("b")
+    run.end("c")
+    run.done("l", again=True)
+    assert run.edges("h") == "b:taken s:undecided"
+    run.end("e")
+    counter = run.counter
+    run.fail("b")
+    assert (run.counter, run.cell("h").taken, run.cell("h").tokens) == (counter - 1, 1, 1)
+    run.end("c")
+    run.done("l", again=False)
+    run.end("s")
+    assert run.nodes("h") == "h=QUEUED"
+    run.end("h")
+    assert (run.status, run.counter) == ("COMPLETED", 0)
+
+
+def test_an_edge_that_was_taken_never_dies() -> None:
+    run = Run("e > b c > l; s > h", SCRATCHED)
+    run.start()
+    run.end("e")
+    run.fail("b")
+    run.end("c")
+    run.done("l", again=True)
+    run.end("e", "c")
+    run.done("l", again=False)
+    # The loop is over before b has ended: b decides all of its edges, except the one it took in an earlier pass.
+    run.end("b")
+    assert run.edges("h") == "b:taken s:undecided"

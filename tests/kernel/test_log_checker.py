@@ -202,3 +202,12 @@ def test_every_law_of_the_checker_is_broken_somewhere() -> None:
     tried = {case[0] for table in tables for case in table} | {case[0] for case in STRICTER}
     by_themselves = {"patch-node", "relisted"}
     assert law_names() == tried | by_themselves
+
+
+def test_a_log_that_breaks_a_law_is_reported() -> None:
+    run = Run("a > b")
+    run.start()
+    run.end("a")
+    sound = run.kernel.events
+    assert check_log(run.flow, sound) == []
+    assert {found.law for found in check_log(run.flow, [*sound, *sound[-3:]])} >= {"attempts", "ended-once"}

@@ -286,3 +286,15 @@ def test_a_wide_map_costs_one_event_to_queue(width: int) -> None:
     shown = run.expand("a", width)
     assert shown[:2] == rows(f"NodeExpanded a count={width} window={width}; NodeScheduled a[0] until={width}")
     assert len(shown) == 2 + width
+
+
+def test_a_repeated_assembly_leaves_nothing() -> None:
+    """No handler is called for it, so only the event that completes the map can remember under which lease."""
+    run = Run("m > z", {"m": {"map": {"over": [1]}}})
+    run.start()
+    run.expand("m", 1)
+    run.end("m[0]")
+    assembly = Result(node="m", visit=1, token=90, outcome=Done(output=b"[1]"), called=False)
+    run.do(assembly, "run/m/1/-1")
+    assert run.nodes("m z") == "m=COMPLETED z=QUEUED"
+    assert run.do(msgspec.structs.replace(assembly, again=True)) == []

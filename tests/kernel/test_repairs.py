@@ -158,3 +158,12 @@ def test_the_rendering_of_the_outputs_can_be_put_aside() -> None:
     run.start()
     run.done("a")
     assert run.do(Shelve(kind="outputs", node="", visit=0), "outputs//0/-1") == rows("put outputs")
+
+
+def test_a_repair_of_another_version_is_ignored() -> None:
+    run = Run("a b")
+    run.start()
+    seen = run.kernel.state.seq
+    run.begin("a")
+    assert run.do(Repair(missing=("run/b/1/-1",), reason="lost", seq=seen)) == []
+    assert run.do(Repair(missing=("run/b/1/-1",), reason="lost", seq=seen + 1)) != []

@@ -181,3 +181,14 @@ def test_the_path_is_the_ended_visits_in_their_order() -> None:
     run.end("c", "d")
     went = [(step.node, step.went) for step in path(run.kernel.events)]
     assert went == [("a", ("c",)), ("b", ()), ("c", ("d",)), ("d", ())]
+
+
+def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
+    run = Run("e > x y > l > z", {"l": {"loop": loop(3, "e"), "join": "any"}})
+    run.start()
+    run.end("e", "x", "y")
+    run.done("l", again=True)
+    run.end("e", "x")
+    state, nodes = run.kernel.state, run.flow.by_id
+    assert visible(run.flow, state, nodes["l"], "y") == "has not ended"
+    assert isinstance(visible(run.flow, state, nodes["z"], "y"), Output)

@@ -1,7 +1,7 @@
-"""`python -m tests.mutants [NAME…]`: break every guard once, see its test go red, and say which did not.
+"""`python -m tests.guards [NAME…]`: break each guard once and expect its test to fail.
 
-First all named tests must pass, and quickly, on the code as it is. Then each mutant is tried against its own test, two
-at a time. Exit code 0 only when every guard of the whole list was broken and every mutant was killed.
+First all named tests must pass on the unbroken code. Then each mutant is tried against its own test, two
+at a time. Exit code 0 only when every mutant was killed.
 """
 
 from __future__ import annotations
@@ -11,43 +11,33 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.mutants.guard import ROOT, Guard, Stale
-from tests.mutants.guards import GUARDS, GUARDS_MIN
-from tests.mutants.page import PAGE, page
-from tests.mutants.workshop import SLOW_SECONDS, Report, Verdict, Workshop
+from tests.guards.guard import ROOT, Guard, Stale, read_guards
+from tests.guards.workshop import Report, Verdict, Workshop
 
 JOBS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and do what it says."""
-    parser = argparse.ArgumentParser(prog="make mutants")
+    parser = argparse.ArgumentParser(prog="python -m tests.guards")
     parser.add_argument("names", nargs="*", help="only these guards")
-    parser.add_argument("--page", action="store_true", help="write docs/reference/guards.md and do nothing else")
-    options = parser.parse_args(arguments)
-    if options.page:
-        (ROOT / PAGE).write_text(page(GUARDS))
-        return 0
-    chosen = [guard for guard in GUARDS if not options.names or guard.name in options.names]
-    unknown = set(options.names) - {guard.name for guard in chosen}
+    names = parser.parse_args(arguments).names
+    guards = read_guards()
+    unknown = set(names) - {guard.name for guard in guards}
     if unknown:
         print(f"no such guard: {', '.join(sorted(unknown))}")
         return 2
-    if len(GUARDS) < GUARDS_MIN:
-        print(f"{len(GUARDS)} guards; at least {GUARDS_MIN} are wanted")
-        return 1
-    return campaign(chosen)
+    return campaign([guard for guard in guards if not names or guard.name in names])
 
 
 def campaign(guards: Sequence[Guard], root: Path = ROOT) -> int:
-    """Try the guards and print what became of each."""
+    """Try the guards and print the fate of each."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tidemill-mutants-") as folder, ExitStack() as open_places:
+    with tempfile.TemporaryDirectory(prefix="tidemill-guards-") as folder, ExitStack() as open_places:
         places = [open_places.enter_context(Workshop(Path(folder) / str(number), root)) for number in range(JOBS)]
         complaints = [*stale(guards, places[0]), *unsound(guards, places)]
         if complaints:
@@ -67,33 +57,29 @@ def stale(guards: Sequence[Guard], place: Workshop) -> list[str]:
     found = []
     for guard in guards:
         try:
-            guard.broken((place.folder / guard.path).read_text())
+            guard.broken(place.sources)
         except Stale as error:
             found.append(str(error))
     return found
 
 
 def unsound(guards: Sequence[Guard], places: Sequence[Workshop]) -> list[str]:
-    """What is wrong with the tests themselves: they must pass on the code as it is, and quickly.
+    """Complaints about the tests: each must pass on the unbroken code.
 
-    Every copy runs all of them, which also leaves it with everything compiled.
+    Every copy runs all of them, which also compiles its modules.
     """
     tests = list(dict.fromkeys(guard.test for guard in guards))
     with ThreadPoolExecutor(len(places)) as pool:
         reports: list[Report] = list(pool.map(lambda place: place.play(tests), places))
     for report in reports:
         if report.code:
-            return [f"the tests do not pass on the code as it is (exit code {report.code})\n{report.output[-4_000:]}"]
+            return [f"the tests do not pass on the unbroken code (exit code {report.code})\n{report.output[-4_000:]}"]
     passed = reports[0].passed
-    return [f"{test} did not run" for test in tests if test not in passed] + [
-        f"{test} takes {passed[test]:.1f} s; at most {SLOW_SECONDS:.0f}"
-        for test in tests
-        if passed.get(test, 0.0) > SLOW_SECONDS
-    ]
+    return [f"{test} did not run" for test in tests if test not in passed]
 
 
-def try_all(guards: Sequence[Guard], places: Sequence[Workshop], show: Callable[[str], None] = print) -> list[Verdict]:
-    """Try each guard in whichever copy is free; rows appear in the order of the list."""
+def try_all(guards: Sequence[Guard], places: Sequence[Workshop]) -> list[Verdict]:
+    """Try each guard in a free copy; print the rows in the order of the table."""
     free: queue.SimpleQueue[Workshop] = queue.SimpleQueue()
     for place in places:
         free.put(place)
@@ -106,11 +92,11 @@ def try_all(guards: Sequence[Guard], places: Sequence[Workshop], show: Callable[
             free.put(place)
 
     verdicts = []
-    show(f"{'guard':<38} {'mutant':<14} {'time':>7}  test")
+    print(f"{'guard':<38} {'mutant':<14} {'time':>7}  test")
     with ThreadPoolExecutor(len(places)) as pool:
         for verdict in pool.map(attempt, enumerate(guards)):
             verdicts.append(verdict)
-            show(row(verdict))
+            print(row(verdict), flush=True)
     return verdicts
 
 

@@ -1,7 +1,7 @@
-"""Where guards are broken: copies of the repository in which one file at a time is sabotaged and one test is run.
+"""A copy of the repository in which one file at a time is sabotaged and one test is run.
 
-A copy keeps the compiled form of all its modules. The sabotaged file is given a date of its own, so Python compiles it
-anew, and nothing compiled is written while it is in place; putting the original back makes the old form valid again.
+A copy keeps its compiled modules. The sabotaged file gets a unique modification time, so Python compiles it again, and
+no compiled form is written while it is in place; restoring the original makes its compiled form valid again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.mutants.guard import ROOT, Guard
+from tests.guards.guard import ROOT, Guard, read_sources
 
 COPIED = ("src", "tests", "pyproject.toml")
-SLOW_SECONDS = 5.0
-"""A test that takes longer on the sound code is too slow to tell a hang from work."""
 HANG_SECONDS = 20.0
 """pytest ends a test after this long."""
 GRACE_SECONDS = 20.0
@@ -28,12 +26,12 @@ GRACE_SECONDS = 20.0
 Fate = Literal["killed", "killed (hang)", "SURVIVED", "BROKEN"]
 
 RED, GREEN = 1, 0
-"""Exit codes of pytest: tests failed, all passed. Anything else means that the test did not really run."""
+"""Exit codes of pytest. Any other one means that the test did not run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one mutant."""
+    """The fate of one mutant."""
 
     guard: Guard
     fate: Fate
@@ -44,7 +42,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What pytest said: its exit code, -1 when it had to be killed, and the seconds of each test that passed."""
+    """Exit code of pytest, -1 when it was killed, and the seconds of each test that passed."""
 
     code: int
     seconds: float
@@ -57,6 +55,7 @@ class Workshop:
 
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self.folder = folder
+        self.sources = read_sources(root)
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         for name in COPIED:
             if (root / name).is_dir():
@@ -66,7 +65,7 @@ class Workshop:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
         environment["PYTHONPATH"] = str(folder / "src")
         self._inside = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutants.inside"],
+            [sys.executable, "-m", "tests.guards.inside"],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
@@ -82,21 +81,22 @@ class Workshop:
         self._inside.communicate()
 
     def try_guard(self, guard: Guard, number: int) -> Verdict:
-        """Break a guard and see whether its test notices."""
-        path = self.folder / guard.path
-        sound, date = path.read_text(), path.stat()
-        path.write_text(guard.broken(sound))
-        # Compiled modules are recognised by date and size: this date occurs nowhere else.
+        """Break a guard and run its test."""
+        name, broken = guard.broken(self.sources)
+        path = self.folder / name
+        date = path.stat()
+        path.write_text(broken)
+        # Python recognises compiled modules by modification time and size.
         os.utime(path, (number + 1, number + 1))
         try:
             report = self.play([guard.test], compiled=False)
         finally:
-            path.write_text(sound)
+            path.write_text(self.sources[name])
             os.utime(path, ns=(date.st_atime_ns, date.st_mtime_ns))
         return judge(guard, report)
 
     def play(self, tests: list[str], *, compiled: bool = True) -> Report:
-        """Run tests in this copy, which must import the package from it."""
+        """Run tests in this copy."""
         results, output = self.folder / "results.json", self.folder / "output.txt"
         for path in (results, output):
             path.unlink(missing_ok=True)
@@ -124,7 +124,7 @@ class Workshop:
 
 
 def judge(guard: Guard, report: Report) -> Verdict:
-    """A mutant is killed by a red test or by a hang; a test that could not run proves nothing."""
+    """A mutant is killed by a red test or by a hang."""
     fate: Fate = "BROKEN"
     if report.code == RED:
         fate = "killed (hang)" if "from pytest-timeout" in report.output else "killed"

@@ -1,9 +1,8 @@
-"""The process that runs a copy's tests: `python -m tests.mutants.inside`, started in the copy.
+"""The process that runs a copy's tests: `python -m tests.guards.inside`, started in the copy.
 
-It reads requests from its input and answers each with an exit code. Every request is served by a child of its own,
-which begins with pytest and all libraries at hand but without any of the copy's code: that is what makes hundreds of
-mutants cheap. It refuses to work when the package or the tests come from anywhere else, because then nothing would be
-proven.
+It reads requests from its input and answers each with an exit code. A forked child serves each request; it has
+imported pytest and the libraries but none of the copy's code, which makes hundreds of mutants cheap. A child refuses
+to run when the package or the tests were imported from outside the copy.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ WARM = (
     "pytest_asyncio.plugin",
     "pytest_timeout",
 )
-"""What nearly every test imports beside the copy's own code; pytest would rather have imported its plugins itself."""
+"""Imported before the fork, because nearly every test needs it."""
 UNMOVED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 FOREIGN = 90
-"""The exit code for code that is not the copy's."""
+"""Exit code: the code under test was not imported from the copy."""
 KILLED = -1
 """The answer for a child that took too long."""
 LOOK_SECONDS = 0.005
 
 
 class Notes:
-    """A pytest plugin that writes down how long each test took, all phases together, and whether it passed."""
+    """A pytest plugin that records the duration of each test and whether it passed."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
