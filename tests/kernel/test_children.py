@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, choose, error, loop, rows
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Override, Rewind, Waits
+from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, Waits
 from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeStarted, NodeWaiting
 
 Json = Any
@@ -362,3 +362,36 @@ def test_who_does_not_wait_for_people_any_longer_takes_no_decision() -> None:
     assert run.approval("a").status == "cancelled"
     assert run.refused(run.decision("approve", "a")) == "approval_closed"
     assert run.done("a")[1] == "NodeCompleted a attempt=2 taken=z counter=1"
+
+
+def test_a_paused_run_starts_no_child() -> None:
+    run = Run("a b")
+    run.start()
+    run.call("a")
+    assert run.pause() == rows("RunPaused; withdraw child a; withdraw run b")
+    run.resume()
+    assert run.jobs == "child a; run b"
+    run.begin("b", token=9)
+    run.pause()
+    run.result("b", Waits(on="child", name="kid2", ask=b"{}"), token=9)
+    assert run.jobs == ""
+    run.resume()
+    assert run.jobs == "child a; child b"
+
+
+def test_the_end_of_a_child_counts_once_also_while_conditions_are_left() -> None:
+    run = Run("a; b", {"a": {"branch": choose("b")}})
+    run.start()
+    run.call("a")
+    run.child_began("a")
+    run.child_ended("a")
+    assert run.nodes("a") == "a=QUEUED"
+    assert run.child_ended("a") == []
+
+
+def test_a_child_that_a_later_attempt_has_asked_for_is_not_closed_for_an_earlier_one() -> None:
+    run = Run("a")
+    run.start(parent=("mum", "c", 1, -1))
+    run.do(Relabel(id="again:2", labels={}))
+    assert run.do(Cancel(attempt=1)) == []
+    assert run.do(Cancel(attempt=2)) != []

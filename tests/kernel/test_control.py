@@ -15,6 +15,7 @@ from tidemill.kernel.commands import (
     Done,
     Failed,
     Pause,
+    Relabel,
     Result,
     Resume,
     Start,
@@ -350,3 +351,22 @@ def test_a_refused_command_writes_nothing_beside_others() -> None:
     decision, problems = decide_all(run.flow, run.kernel.state, commands, 2_000)
     assert [problem and problem.code for problem in problems] == ["attempt_stale", "attempt_stale", None]
     assert [type(event) for event in decision.events] == [RunPaused]
+
+
+@pytest.mark.parametrize(
+    ("set_", "remove", "labels"),
+    [
+        ({"b": "2"}, (), {"a": "1", "b": "2"}),
+        ({"a": "3"}, (), {"a": "3"}),
+        ({"b": "2"}, ("a",), {"b": "2"}),
+        ({"a": "3"}, ("a",), {"a": "3"}),
+    ],
+)
+def test_changing_a_label_leaves_the_others(
+    set_: dict[str, str], remove: tuple[str, ...], labels: dict[str, str]
+) -> None:
+    run = Run("a")
+    run.start(labels={"a": "1"})
+    assert run.do(Relabel(labels=set_, remove=remove)) == rows("RunLabelled")
+    assert run.kernel.state.labels == labels
+    assert run.do(Relabel(labels=labels)) == []

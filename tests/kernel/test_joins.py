@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, choose, flow, rows
+from tests.kernel.tables import Run, choose, flow, loop, rows
+from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeScheduled, NodeSkipped
 from tidemill.kernel.model import Node
 from tidemill.kernel.routing import join_verdict
@@ -205,3 +206,43 @@ def test_a_wide_join_fires_once(join: str, fires_after: int) -> None:
     run.done("j")
     assert (run.status, run.counter) == ("COMPLETED", 0)
     assert len(run.of(NodeScheduled)) == count + 1
+
+
+@pytest.mark.parametrize("join", ["all", "strict", "any", {"quorum": 2}])
+def test_a_token_that_reaches_a_join_already_fired_or_skipped_in_this_visit_is_absorbed(join: Json) -> None:
+    """Of whatever kind: even an `all` join can be reached late, by an escape that is taken a second time."""
+    nodes: Json = {"e": {"on_error": {"route": ["j"]}}, "l": {"join": "any", "loop": loop(4, "a")}, "j": {"join": join}}
+    run = Run("x > j; a > e f > l; y > j", nodes)
+    run.start()
+    run.end("x", "y", "a", "f")
+    run.fail("e")
+    assert run.nodes("j") == "j=QUEUED"
+    run.done("l", again=True)
+    run.end("a", "f")
+    before = run.counter
+    run.fail("e")
+    assert (run.counter, run.cell("j").visit, run.cell("j").taken) == (before - 1, 1, 3)
+
+
+def completion(node: str, token: int, output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=token, outcome=Done(output=output))
+
+
+def test_join_twice_in_one_decision() -> None:
+    run = Run("a b > j")
+    run.start()
+    gathered = run.together(completion("a", 5), completion("b", 6))
+    assert gathered == rows(
+        "NodeStarted a; NodeCompleted a taken=j counter=2; NodeStarted b; NodeCompleted b taken=j counter=2;"
+        "NodeScheduled j; put run j"
+    )
+
+
+def test_join_twice_by_a_repeated_arrival() -> None:
+    """A fan-in counted messages, not dependencies: a repeated message made it fire too early."""
+    run = Run("a b > j")
+    run.start()
+    run.done("a", token=5)
+    for token in (5, 6, 7):
+        run.do(completion("a", token))
+    assert (run.edges("j"), run.nodes("j"), run.counter) == ("a:taken b:undecided", "j=PENDING", 2)

@@ -105,3 +105,16 @@ def test_a_deadline_is_dropped_when_the_outputs_are_there() -> None:
     run.start()
     run.done("a")
     assert run.render() == rows("RunCompleted; drop deadline")
+
+
+def test_default_outputs_hold_every_terminal_node_with_an_output() -> None:
+    """Tolerated failures with their envelope, skipped ones absent; a run that is not COMPLETED has none."""
+    run = Run("a > x y z", {"y": {"on_error": "continue"}, "z": {"when": "inputs.go"}})
+    run.start()
+    run.end("a", "x")
+    run.fail("y")
+    run.skip("z")
+    assert (run.status, run.flow.terminals) == ("COMPLETED", ("x", "y", "z"))
+    outputs = {name: run.cell(name).output for name in run.flow.terminals if run.cell(name).output is not None}
+    assert outputs == {"x": b"1", "y": b'{"error":{"code":"boom","message":"boom happened"}}'}
+    assert run.kernel.state.outputs is None

@@ -8,7 +8,9 @@ import pytest
 
 from tests.kernel.tables import Run, error, loop, rows
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Result, Skips, Waits
+from tidemill.kernel.decide import decide
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
+from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import DISCARDS_MAX
 
 Json = Any
@@ -261,3 +263,38 @@ def test_an_outcome_that_does_not_fit_the_activation_is_not_taken() -> None:
     run.kernel.ask(Result(node="a", visit=1, index=0, token=9, outcome=Expands(count=2, items=b"[]")))
     items = run.cell("a").map
     assert items is not None and items.next == 2
+
+
+def completion(node: str, token: int, output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=token, outcome=Done(output=output))
+
+
+def decided(run: Run, command: Result) -> Decision:
+    decision = decide(run.flow, run.kernel.state, command, run.kernel.now)
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def test_blob_overwrite() -> None:
+    """Two completions that gathered are decided on top of each other and committed once."""
+    run = Run("a b c > j")
+    run.start()
+    gathered = run.together(completion("a", 5, b"10"), completion("b", 6, b"20"))
+    assert gathered == rows(
+        "NodeStarted a; NodeCompleted a taken=j counter=3; NodeStarted b; NodeCompleted b taken=j counter=3"
+    )
+    assert (run.edges("j"), run.cell("a").output, run.cell("b").output) == (
+        "a:taken b:taken c:undecided",
+        b"10",
+        b"20",
+    )
+
+
+def test_blob_overwrite_by_two_who_decided_from_the_same_version() -> None:
+    """Whoever loses the race decides again from the winner's state; neither result is lost."""
+    run = Run("a b > j")
+    run.start()
+    late = decided(run, completion("b", 6))
+    assert "NodeScheduled" not in {type(event).__name__ for event in late.events}
+    run.done("a", token=5)
+    assert run.done("b", token=6)[-2:] == rows("NodeScheduled j; put run j")

@@ -300,3 +300,18 @@ def test_at_most_once_goes_for_every_item_of_a_map() -> None:
     run.begin("a[0]")
     assert run.lost("a[0]")[0] == "NodeFailed a[0] code=unknown_outcome tolerated"
     assert run.lost("a[1]")[0] == "NodeFailed a[1] attempt=0 code=worker_lost retry=+0"
+
+
+@pytest.mark.parametrize("first", ["fail", "lost", "time_out"])
+def test_retry_after_guard_whatever_ended_the_first_attempt(first: str) -> None:
+    run = Run("a")
+    run.start()
+    run.begin("a", token=5)
+    if first == "lost":
+        run.lost("a")
+    elif first == "fail":
+        run.fail("a", retryable=True, token=5)
+    else:
+        run.time_out("a", token=5)
+    run.done("a", output=b"2")
+    assert (run.status, run.cell("a").output, len(run.of(NodeStarted))) == ("COMPLETED", b"2", 2)

@@ -363,3 +363,23 @@ def test_whatever_is_retried_ends_without_losing_a_token(batch: int) -> None:
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
         walk = Meddled(seed, (retry, retry, retry, override, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
+
+
+ONCE: dict[str, Any] = {"delivery": "at_most_once"}
+
+
+def test_an_item_that_was_abandoned_has_an_unknown_outcome() -> None:
+    run = Acts("m", {"m": {**ONCE, "map": {"over": [1, 2]}}}).begun()
+    run.expand("m", 2)
+    run.begin("m[1]", token=9)
+    run.cancel()
+    assert run.refused(Retry()) == "outcome_unknown"
+
+
+def test_letters_of_earlier_passes_are_not_closed_by_a_retry() -> None:
+    run = Acts("a > l", {"a": {"on_error": "continue"}, "l": {"loop": loop(back_to="a")}}).begun()
+    run.fail("a")
+    run.done("l", again=True)
+    run.cancel()
+    run.retry()
+    assert run.letters == "a/1/-1"

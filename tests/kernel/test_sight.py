@@ -192,3 +192,22 @@ def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
     state, nodes = run.kernel.state, run.flow.by_id
     assert visible(run.flow, state, nodes["l"], "y") == "has not ended"
     assert isinstance(visible(run.flow, state, nodes["z"], "y"), Output)
+
+
+def test_visits_is_the_number_of_the_latest_visit_and_attempts_are_its_own() -> None:
+    """Whether it ran, was skipped or was ended by the run; 0 attempts if the handler was never called."""
+    run = Run("a > b > c > z", {"b": {"when": "inputs.go"}, "c": {"loop": loop(3, "a")}})
+    run.start()
+    run.done("a")
+    run.fail("b", retryable=True)
+    run.done("b")
+    assert (run.cell("b").visit, run.cell("b").attempt) == (1, 2)
+    run.done("c", again=True)
+    assert (run.cell("b").visit, run.cell("b").attempt) == (2, 0)
+    run.done("a")
+    run.skip("b")
+    assert [(run.cell(name).visit, run.cell(name).attempt) for name in "bcz"] == [(2, 0), (2, 0), (1, 0)]
+    ended = Run("a > b")
+    ended.start()
+    ended.cancel()
+    assert [(ended.cell(name).visit, ended.cell(name).attempt) for name in "ab"] == [(1, 0), (1, 0)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, choose, loop, rows
-from tidemill.kernel.commands import Result, Signal, Waits
+from tidemill.kernel.commands import Pause, Result, Resume, Signal, Waits
 from tidemill.kernel.events import NodeWaiting, SignalReceived
 from tidemill.kernel.messages import SIGNALS_MAX
 
@@ -302,3 +302,32 @@ def test_who_waits_no_more_is_not_remembered_for_ever() -> None:
         run.expire("s")
         run.done("d", again=True)
     assert len(run.kernel.state.listening["paid"]) == 1
+
+
+AGAIN = {"retry": {"max_attempts": 3, "backoff_seconds": 0}, "timeout_seconds": 5}
+
+
+def test_a_signal_is_not_taken_for_a_command_of_the_same_id() -> None:
+    run = Run("s", {"s": {"type": "signal", "config": {"name": "paid"}}})
+    run.start()
+    run.do(Pause(id="x"))
+    run.do(Resume(id="y"))
+    run.listen("s")
+    assert run.signal("x")[-1] == "RunCompleted"
+
+
+def waited_before() -> Run:
+    """A run whose node `a` has waited for a signal `paid` until its time was over, and is to be tried again."""
+    run = Run("a", {"a": AGAIN})
+    run.start()
+    run.listen("a", "paid")
+    run.expire("a")
+    return run
+
+
+def test_who_waits_for_another_signal_by_now_is_passed_over() -> None:
+    run = waited_before()
+    run.listen("a", "sent")
+    assert run.signal("s1", "paid") == rows("SignalReceived paid=s1")
+    run.signal("s2", "sent")
+    assert run.status == "COMPLETED"
