@@ -70,7 +70,7 @@ def _spans(text: str, function: str) -> list[tuple[int, int]]:
 
 
 def read_guards(path: Path = TABLE) -> tuple[Guard, ...]:
-    return tuple(Guard(**row) for row in tomllib.loads(path.read_text())["guard"])
+    return tuple(Guard(name=name, **row) for name, row in tomllib.loads(path.read_text()).items())
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:
