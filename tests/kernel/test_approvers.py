@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.acts import Acts
-from tests.kernel.tables import Run, asked, human, rows
+from tests.kernel.tables import Run, asked, begun, human, rows
 from tidemill.kernel.commands import Delegate
 from tidemill.kernel.deciding import DELEGATIONS_MAX
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted
@@ -134,8 +134,7 @@ def test_who_patched_the_run_may_not_decide() -> None:
 
 
 def test_nobody_in_particular_submitted_it() -> None:
-    run = Run("h", {"h": human()})
-    run.start()
+    run = begun("h", {"h": human()})
     run.ask("h", four_eyes=True)
     assert run.approve("h", "ann") != []
 
@@ -229,8 +228,7 @@ def test_an_escalation_ends_what_was_passed_on() -> None:
 
 
 def test_items_are_passed_on_one_by_one() -> None:
-    run = Run("h", {"h": human(map={"over": [1]})})
-    run.start()
+    run = begun("h", {"h": human(map={"over": [1]})})
     run.expand("h", 2)
     run.ask("h[0]", "user:ann")
     run.ask("h[1]", "user:ann")

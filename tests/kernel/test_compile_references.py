@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, said
-from tests.kernel.tables import Run, flow
+from tests.kernel.tables import begun, flow
 from tidemill.errors import Rejected
 from tidemill.kernel.compile.ancestry import at_least
 from tidemill.kernel.sight import iteration
@@ -304,8 +304,7 @@ def test_conditions_see_inputs_ctx_run_iteration_and_except_in_when_output() -> 
     assert refusals("a > b", {"b": {"when": "item == 1", "map": {"over": [1]}}}) != []
     assert refusals("a > b", {"b": {"config": "{{ item }}"}}) != []
     assert flow("a > b", {"b": {"config": "{{ item + index }}", "map": {"over": [1]}}}).by_id["b"].map is not None
-    run = Run("a")
-    run.start()
+    run = begun("a")
     assert iteration(run.kernel.state, run.node("a")) == 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, error, loop, rows
+from tests.kernel.tables import Run, begun, error, loop, rows
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Result, Skips, Waits
 from tidemill.kernel.decide import decide
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
@@ -19,9 +19,7 @@ DONE = Done(output=b"1")
 
 
 def one(graph: str = "a > z", **options: Json) -> Run:
-    run = Run(graph, {"a": options})
-    run.start()
-    return run
+    return begun(graph, {"a": options})
 
 
 # Repetitions: the reply to a commit got lost and the same result is handed in again
@@ -126,8 +124,7 @@ def test_after_a_lost_worker_its_own_result_no_longer_counts(begun: bool) -> Non
 @pytest.mark.parametrize("end", ["cancel", "fail", "deadline"])
 def test_the_result_of_an_attempt_that_was_cancelled_while_it_ran_is_discarded(end: str) -> None:
     """Its start is in the log, its end was the cancellation: this result is news, and it came too late."""
-    run = Run("a b", limits={"deadline_seconds": 9})
-    run.start()
+    run = begun("a b", limits={"deadline_seconds": 9})
     run.begin("a", token=5)
     {"cancel": run.cancel, "fail": lambda: run.fail("b"), "deadline": run.deadline}[end]()
     assert run.do(Result(node="a", visit=1, token=5, outcome=DONE)) == rows(
@@ -277,8 +274,7 @@ def decided(run: Run, command: Result) -> Decision:
 
 def test_blob_overwrite() -> None:
     """Two completions that gathered are decided on top of each other and committed once."""
-    run = Run("a b c > j")
-    run.start()
+    run = begun("a b c > j")
     gathered = run.together(completion("a", 5, b"10"), completion("b", 6, b"20"))
     assert gathered == rows(
         "NodeStarted a; NodeCompleted a taken=j counter=3; NodeStarted b; NodeCompleted b taken=j counter=3"
@@ -292,8 +288,7 @@ def test_blob_overwrite() -> None:
 
 def test_blob_overwrite_by_two_who_decided_from_the_same_version() -> None:
     """Whoever loses the race decides again from the winner's state; neither result is lost."""
-    run = Run("a b > j")
-    run.start()
+    run = begun("a b > j")
     late = decided(run, completion("b", 6))
     assert "NodeScheduled" not in {type(event).__name__ for event in late.events}
     run.done("a", token=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kernel.tables import Run, choose, loop
+from tests.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.sight import Output, Token, iteration, path, tokens, upstream, visible
 
 Json = Any
@@ -21,8 +21,7 @@ def reading(*names: str) -> Json:
 
 
 def test_an_ancestor_is_seen_once_it_has_ended() -> None:
-    run = Run("a > b > c", {"c": reading("a", "b")})
-    run.start()
+    run = begun("a > b > c", {"c": reading("a", "b")})
     assert (sees(run, "c", "a"), sees(run, "c", "b")) == ("has not ended", "has not ended")
     run.done("a", output=b"7")
     assert sees(run, "c", "a") == "7@1"
@@ -30,8 +29,7 @@ def test_an_ancestor_is_seen_once_it_has_ended() -> None:
 
 def test_an_ancestor_that_has_not_ended_in_this_pass_is_undefined() -> None:
     """Past an `any` join a reader may run before one of its ancestors."""
-    run = Run("a > b c > d", {"d": {"join": "any", "loop": loop(3, "a"), **reading("c")}})
-    run.start()
+    run = begun("a > b c > d", {"d": {"join": "any", "loop": loop(3, "a"), **reading("c")}})
     run.end("a", "b")
     assert sees(run, "d", "c") == "has not ended"
     run.done("c", output=b"1")
@@ -42,23 +40,20 @@ def test_an_ancestor_that_has_not_ended_in_this_pass_is_undefined() -> None:
 
 
 def test_skipped_cancelled_and_failed_nodes_have_no_output() -> None:
-    run = Run("a > b c > d", {"b": {"when": "inputs.go"}, "d": reading("b", "c")})
-    run.start()
+    run = begun("a > b c > d", {"b": {"when": "inputs.go"}, "d": reading("b", "c")})
     run.done("a")
     run.skip("b")
     assert sees(run, "d", "b") == "was skipped"
     run.cancel()
     assert sees(run, "d", "c") == "was cancelled"
-    run = Run("a > d", {"d": reading("a")})
-    run.start()
+    run = begun("a > d", {"d": reading("a")})
     run.fail("a")
     assert sees(run, "d", "a") == "failed"
 
 
 def test_a_skipped_visit_hides_the_value_of_an_older_pass() -> None:
     nodes: Json = {"b": {"when": "iteration == 0"}, "c": {"loop": loop(3, "a"), **reading("b")}, "z": reading("b")}
-    run = Run("a > b > c > z; a > c", nodes)
-    run.start()
+    run = begun("a > b > c > z; a > c", nodes)
     run.done("a")
     run.done("b", output=b"5")
     assert sees(run, "c", "b") == "5@1"
@@ -69,8 +64,7 @@ def test_a_skipped_visit_hides_the_value_of_an_older_pass() -> None:
 
 
 def test_a_node_sees_itself_as_it_was_when_the_pass_began() -> None:
-    run = Run("a", {"a": {"loop": loop(4), **reading("a")}})
-    run.start()
+    run = begun("a", {"a": {"loop": loop(4), **reading("a")}})
     assert sees(run, "a", "a") == "has no value in the first pass"
     run.done("a", again=True, output=b"1")
     assert sees(run, "a", "a") == "1@1"
@@ -80,8 +74,7 @@ def test_a_node_sees_itself_as_it_was_when_the_pass_began() -> None:
 
 def test_a_non_ancestor_in_the_loop_is_seen_as_it_was_when_the_pass_began() -> None:
     """`a` reads `c`, which runs after it: what it sees is one pass old, also when `c` has ended since."""
-    run = Run("a > b c > d", {"a": reading("c"), "b": reading("c"), "d": {"loop": loop(4, "a")}})
-    run.start()
+    run = begun("a > b c > d", {"a": reading("c"), "b": reading("c"), "d": {"loop": loop(4, "a")}})
     assert sees(run, "a", "c") == "has no value in the first pass"
     run.done("a")
     run.done("c", output=b"1")
@@ -95,8 +88,7 @@ def test_a_non_ancestor_in_the_loop_is_seen_as_it_was_when_the_pass_began() -> N
 
 
 def test_what_was_seen_in_an_outer_pass_is_gone_in_the_first_inner_one() -> None:
-    run = Run("a > b > d", {"b": {"loop": loop(3), **reading("b")}, "d": {"loop": loop(3, "a")}})
-    run.start()
+    run = begun("a > b > d", {"b": {"loop": loop(3), **reading("b")}, "d": {"loop": loop(3, "a")}})
     run.done("a")
     run.done("b", again=True, output=b"1")
     assert sees(run, "b", "b") == "1@1"
@@ -107,8 +99,7 @@ def test_what_was_seen_in_an_outer_pass_is_gone_in_the_first_inner_one() -> None
 
 
 def test_a_reader_outside_the_loop_sees_the_latest_visit_that_ended() -> None:
-    run = Run("a > b > z; h", {"b": {"loop": loop(3, "a")}, "a": {"on_error": {"route": ["h"]}}, "h": reading("a")})
-    run.start()
+    run = begun("a > b > z; h", {"b": {"loop": loop(3, "a")}, "a": {"on_error": {"route": ["h"]}}, "h": reading("a")})
     run.done("a", output=b"1")
     assert sees(run, "h", "a") == "1@1"
     run.done("b", again=True)
@@ -118,8 +109,7 @@ def test_a_reader_outside_the_loop_sees_the_latest_visit_that_ended() -> None:
 
 
 def test_iteration_is_that_of_the_innermost_loop() -> None:
-    run = Run("a > b > c > d > z", {"c": {"loop": loop(3, "b")}, "d": {"loop": loop(3, "a")}})
-    run.start()
+    run = begun("a > b > c > d > z", {"c": {"loop": loop(3, "b")}, "d": {"loop": loop(3, "a")}})
     run.end("a", "b")
     run.done("c", again=True)
     run.done("b")
@@ -132,8 +122,7 @@ def test_iteration_is_that_of_the_innermost_loop() -> None:
 
 
 def test_upstream_are_the_outputs_of_parents_whose_edges_were_taken() -> None:
-    run = Run("a b c > j", {"a": {"branch": choose("j")}, "c": {"on_error": "continue"}})
-    run.start()
+    run = begun("a b c > j", {"a": {"branch": choose("j")}, "c": {"on_error": "continue"}})
     run.done("a", "", output=b"1")
     run.done("b", output=b"2")
     run.fail("c")
@@ -143,14 +132,12 @@ def test_upstream_are_the_outputs_of_parents_whose_edges_were_taken() -> None:
 
 
 def test_nothing_flows_into_an_entry() -> None:
-    run = Run("a > b")
-    run.start()
+    run = begun("a > b")
     assert upstream(run.flow, run.kernel.state, run.node("a")) == {}
 
 
 def test_in_a_later_pass_the_entry_still_has_its_outside_parents() -> None:
-    run = Run("s > a > b", {"b": {"loop": loop(3, "a")}})
-    run.start()
+    run = begun("s > a > b", {"b": {"loop": loop(3, "a")}})
     run.done("s", output=b"4")
     run.done("a")
     run.done("b", again=True)
@@ -161,8 +148,7 @@ def test_in_a_later_pass_the_entry_still_has_its_outside_parents() -> None:
 
 
 def test_the_tokens_are_named() -> None:
-    run = Run("a b > j > k", {"k": {"loop": loop(3, "j")}})
-    run.start()
+    run = begun("a b > j > k", {"k": {"loop": loop(3, "j")}})
     state = run.kernel.state
     assert list(tokens(run.flow, state)) == [Token("", "a", 1, 1), Token("", "b", 1, 1)]
     run.done("a")
@@ -175,8 +161,7 @@ def test_the_tokens_are_named() -> None:
 
 
 def test_the_path_is_the_ended_visits_in_their_order() -> None:
-    run = Run("a; b; c > d", {"a": {"branch": choose("b c", "c")}, "b": {}})
-    run.start()
+    run = begun("a; b; c > d", {"a": {"branch": choose("b c", "c")}, "b": {}})
     run.done("a", "c")
     run.end("c", "d")
     went = [(step.node, step.went) for step in path(run.kernel.events)]
@@ -184,8 +169,7 @@ def test_the_path_is_the_ended_visits_in_their_order() -> None:
 
 
 def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
-    run = Run("e > x y > l > z", {"l": {"loop": loop(3, "e"), "join": "any"}})
-    run.start()
+    run = begun("e > x y > l > z", {"l": {"loop": loop(3, "e"), "join": "any"}})
     run.end("e", "x", "y")
     run.done("l", again=True)
     run.end("e", "x")
@@ -196,8 +180,7 @@ def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
 
 def test_visits_is_the_number_of_the_latest_visit_and_attempts_are_its_own() -> None:
     """Whether it ran, was skipped or was ended by the run; 0 attempts if the handler was never called."""
-    run = Run("a > b > c > z", {"b": {"when": "inputs.go"}, "c": {"loop": loop(3, "a")}})
-    run.start()
+    run = begun("a > b > c > z", {"b": {"when": "inputs.go"}, "c": {"loop": loop(3, "a")}})
     run.done("a")
     run.fail("b", retryable=True)
     run.done("b")
@@ -207,7 +190,6 @@ def test_visits_is_the_number_of_the_latest_visit_and_attempts_are_its_own() -> 
     run.done("a")
     run.skip("b")
     assert [(run.cell(name).visit, run.cell(name).attempt) for name in "bcz"] == [(2, 0), (2, 0), (1, 0)]
-    ended = Run("a > b")
-    ended.start()
+    ended = begun("a > b")
     ended.cancel()
     assert [(ended.cell(name).visit, ended.cell(name).attempt) for name in "ab"] == [(1, 0), (1, 0)]

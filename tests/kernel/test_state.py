@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import msgspec
 
-from tests.kernel.tables import Run
+from tests.kernel.tables import Run, begun
 from tests.kernel.test_items import DONE
 from tidemill.kernel.activation import QUEUED_ITEM, Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Done, Expands, Pause, Result
@@ -51,8 +51,7 @@ def assert_decides_without_a_trace(run: Run, command: AnyCommand) -> None:
 
 def test_deciding_changes_nothing() -> None:
     """A commit may always be refused: then the state must be as if nothing had been decided."""
-    run = Run("a b m > j", {"m": {"map": {"over": [1, 2]}}})
-    run.start()
+    run = begun("a b m > j", {"m": {"map": {"over": [1, 2]}}})
     run.end("a")
     assert_decides_without_a_trace(run, Pause(id="p"))
     assert_decides_without_a_trace(run, result("b", 9))
@@ -76,8 +75,7 @@ def test_what_is_shared_is_never_written() -> None:
 
 
 def test_time_travel_stops_where_asked() -> None:
-    run = Run("a > b")
-    run.start()
+    run = begun("a > b")
     run.end("a", "b")
     events = run.kernel.events
     assert [replay(events, until=until).seq for until in range(len(events) + 1)] == list(range(len(events) + 1))
