@@ -7,7 +7,7 @@ from hashlib import sha256
 import msgspec
 
 from tests.kernel.tables import Run, begun
-from tests.kernel.test_items import DONE
+from tests.kernel.test_maps import DONE
 from tidemill.kernel.activation import QUEUED_ITEM, Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Done, Expands, Pause, Result
 from tidemill.kernel.decide import decide_all
