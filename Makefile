@@ -18,7 +18,7 @@ CORE       := kernel expressions stores engine blobs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-pythons check sim chaos mutants leaks bench bench-million bench-recovery docs format lock clean
+.PHONY: help setup run test test-pythons check sim chaos guards leaks bench bench-million bench-recovery docs format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,8 +89,8 @@ chaos: setup ## Kill and stop real processes for MINUTES=n, or until KILLS=n die
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(CLOCKS),--clocks)
 
-mutants: setup ## Break every guard once and see its test fail
-	@$(BIN)/python -m tests.mutants
+guards: setup ## Break every safety check once and expect its test to fail
+	@$(BIN)/python -m tests.guards
 
 leaks: setup ## Evaluate every kind of expression 10,000 times and see that nothing is kept
 	@$(BIN)/python -m tests.attacks.leaks 10000

@@ -42,3 +42,18 @@ async def test_a_blob_never_changes() -> None:
     digest = await blobs.put(TENANT, bytes(body))
     body[0] = 0
     assert await blobs.get(TENANT, digest) == b"mutable"
+
+
+async def test_a_damaged_blob_is_not_handed_out() -> None:
+    blobs = MemoryBlobs()
+    digest = await blobs.put("t", b"good")
+    blobs._held["t", digest] = b"evil"
+    with pytest.raises(Unavailable, match="damaged"):
+        await blobs.get("t", digest)
+
+
+async def test_a_blob_belongs_to_its_tenant() -> None:
+    blobs = MemoryBlobs()
+    digest = await blobs.put("t", b"secret")
+    with pytest.raises(Unavailable, match="missing"):
+        await blobs.get("other", digest)

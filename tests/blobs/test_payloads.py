@@ -154,3 +154,9 @@ def test_nan_does_not_hide_in_plain_python_values() -> None:
 def test_a_refusal_is_a_value_error() -> None:
     """Handlers that check their own values catch it as such."""
     assert issubclass(NotJson, ValueError)
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": float("-inf")}], ids=["nan", "inf", "-inf"])
+def test_a_number_that_json_does_not_have_is_refused(value: Any) -> None:
+    with pytest.raises(NotJson):
+        encode_value(value)

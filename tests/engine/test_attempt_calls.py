@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import refuse
+from tests.engine.door import after_s, following, refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
@@ -18,6 +18,7 @@ from tidemill.engine.calls import bounded
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import NodeType
+from tidemill.stores.contract import Claim, Lease
 
 
 def _type(name: str, function: Any) -> Handler:
@@ -403,3 +404,106 @@ async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed
     run = await worker.run(document(node("a", type="later")))
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
     assert (run.status, run.nodes["a"]["output"]) == ("COMPLETED", 2)
+
+
+LEASE_MS = 3_000
+
+
+async def claimed(mill: Mill, **fields: Any) -> Lease:
+    """Claim the one job there is, as a worker would."""
+    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
+    (lease,) = await mill.store.claim(Claim(**given))
+    return lease
+
+
+@simulated
+async def test_at_most_once_is_announced_before_it_is_called(mill: Mill) -> None:
+    announced: list[int] = []
+
+    async def work(context: NodeContext) -> None:
+        announced.append(len(await mill.of(context.run_id, NodeStarted)))
+
+    worker = await mill.process(functions={"work": work})
+    assert (await worker.run(document(call("a", delivery="at_most_once")))).status == "COMPLETED"
+    assert announced == [1]
+
+
+@simulated
+async def test_at_most_once_is_not_called_when_it_could_not_be_announced(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process("w", functions={"work": ledger.work})
+    reference = await worker.publish(document(call("a", delivery="at_most_once")))
+
+    stolen: list[Lease] = []
+
+    async def steal() -> None:
+        (view,) = await mill.jobs(run)
+        await mill.meddle(run, drop=(view.job.key,))
+        await mill.meddle(run, jobs=(view.job,))
+        stolen.append(await claimed(mill, lease_ms=600_000))
+
+    run = "stolen"
+    # The first commit starts the run, the second announces the attempt.
+    worker.door.next("commit", lambda call: call(), following(steal))
+    await worker.start(reference, key=run)
+    await asyncio.sleep(5)
+    assert (len(stolen), ledger.calls, await mill.of(run, NodeStarted)) == (1, [], [])
+    await mill.store.release(stolen)
+    assert (await worker.end(run)).status == "COMPLETED"
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_every_attempt_has_the_same_effect_key_and_every_visit_its_own(mill: Mill) -> None:
+    keys: list[str] = []
+
+    def work(context: NodeContext) -> int:
+        keys.append(context.effect_key)
+        if len(keys) % 2:
+            raise Fail("flaky", "once more", retryable=True)
+        return len(keys)
+
+    worker = await mill.process(functions={"work": work})
+    again = {"condition": "output < 4", "max_iterations": 5}
+    run = await worker.run(document(call("a", loop=again)))
+    assert keys == [f"{run.run_id}/a/1/-1"] * 2 + [f"{run.run_id}/a/2/-1"] * 2
+
+
+@simulated
+async def test_an_attempt_ends_at_its_time_out(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    run = await worker.run(document(call("a", args={"seconds": 600}, timeout_seconds=2, retry={"max_attempts": 1})))
+    assert run.status == "FAILED"
+    assert run.nodes["a"]["error"]["code"] == "timeout"
+    assert mill.loop.now < 1_000 + 10
+
+
+@simulated
+async def test_a_handler_may_change_what_it_was_given(mill: Mill) -> None:
+    """Large inputs are decoded once per process and shared by all attempts."""
+
+    def work(xs: list[int]) -> int:
+        xs.append(1)
+        return len(xs)
+
+    worker = await mill.process(functions={"work": work})
+    nodes = [call(name, *before, args={"xs": "{{ inputs.xs }}"}) for name, before in (("a", ()), ("b", ("a",)))]
+    run = await worker.run(document(*nodes), {"xs": [0], "large": "x" * 70_000})
+    assert [run.nodes[name]["output"] for name in "ab"] == [2, 2]
+
+
+@simulated
+async def test_at_most_once_that_was_given_back_has_an_unknown_outcome(mill: Mill) -> None:
+    ledger = Ledger()
+    first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
+    run = await first.start(document(call("a", delivery="at_most_once", args={"seconds": 60})))
+    await mill.until(lambda: ledger.running == 1)
+    await first.stop()
+    second = mill.build("w2", functions={"work": ledger.work})
+    second.door.always("commit", after_s(0.1))
+    await second.open()
+    async with asyncio.timeout(60):
+        ended = await second.end(run)
+    assert (ended.status, ended.nodes["a"]["error"]["code"]) == ("FAILED", "unknown_outcome")
+    assert ledger.count("a") == 1

@@ -10,7 +10,8 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.engine.answers import asked_for
+from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCompleted, NodeExpanded, NodeScheduled, NodeSkipped, NodeStarted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
@@ -365,3 +366,37 @@ async def test_a_function_that_nobody_knows_fails_its_node(mill: Mill) -> None:
     worker = await mill.process()
     run = await worker.run(document(call("a", function="nobody", retry={"max_attempts": 5})))
     assert (run.nodes["a"]["error"]["code"], run.nodes["a"]["attempts"]) == ("function_unknown", 1)
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        Pause(on="loop"),
+        Pause(on="nonsense", for_ms=5),
+        Pause(on="timer"),
+        Pause(on="human"),
+        Pause(on="child"),
+        Pause(on="timer", approval=Asked(title="?")),
+        Pause(on="timer", child=Child(workflow="w")),
+        Pause(on="human", approval=Asked(title="?", quorum=0)),
+        Pause(on="human", approval=Asked(title="?", quorum=True)),
+        Pause(on="timer", for_ms=-1),
+        Skip(reason=5),  # type: ignore[arg-type]
+    ],
+    ids=[
+        "loop",
+        "nonsense",
+        "never",
+        "nobody",
+        "no child",
+        "a person for a timer",
+        "a child for a timer",
+        "0",
+        "true",
+        "past",
+        "5",
+    ],
+)
+def test_what_a_handler_cannot_ask_for(ended: Pause | Skip) -> None:
+    with pytest.raises(Fail):
+        asked_for(ended, "kid")

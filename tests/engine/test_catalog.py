@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import following, lose_reply
+from tests.engine.door import after_s, following, lose_reply
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.kernel.authoring import chain, document, node
-from tidemill.errors import Rejected
+from tidemill.blobs.local import MemoryBlobs
+from tidemill.engine.catalog import Catalog
+from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Stream
 
 
@@ -157,3 +159,34 @@ async def test_workflows_are_listed_by_rows(mill: Mill) -> None:
     assert sorted(row.key for row in page.rows) == ["one", "two"]
     (tail,) = await mill.store.load({Stream(TENANT, "workflow", "one"): 0})
     assert tail.version == 2
+
+
+@simulated
+async def test_of_two_publishers_each_gets_its_own_version(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    for process in (first, second):
+        process.door.next("commit", after_s(0.01))
+    answers = await asyncio.gather(first.engine.publish(chain("a")), second.engine.publish(chain("a", "b")))
+    assert sorted(answer.version for answer in answers) == [1, 2]
+    for answer in answers:
+        version = await first.engine.catalog.resolve("default", f"{answer.name}@{answer.version}")
+        assert version.digest == answer.digest
+
+
+class Lying(MemoryBlobs):
+    """A blob store that does not verify what it reads."""
+
+    async def get(self, tenant: str, digest: str) -> bytes:
+        body = await super().get(tenant, digest)
+        return body.replace(b"value@1", b"value@2")
+
+
+@simulated
+async def test_a_damaged_workflow_is_not_run(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    published = await client.engine.publish(chain("a"))
+    blobs = Lying()
+    blobs._held = mill.blobs._held
+    catalog = Catalog(mill.store, blobs, client.ambient, client.engine.types)
+    with pytest.raises(Unavailable, match="damaged"):
+        await catalog.flow("default", published.digest)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, ended, human, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.errands import DEPTH_MAX
-from tidemill.kernel.events import BlobRef, ChildFinished, ChildStarted, NodeFailed, RunCancelled, RunCreated
+from tidemill.engine.errands import DEPTH_MAX, Errands
+from tidemill.engine.worker import Worker
+from tidemill.kernel.commands import ChildBegan, ChildEnded
+from tidemill.kernel.events import (
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    NodeFailed,
+    RunCancelled,
+    RunCreated,
+    RunRetried,
+)
+from tidemill.kernel.evolve import replay
 
 
 async def _publish(process: Process, *nodes: Any, name: str = "kid", **top: Any) -> str:
@@ -380,3 +392,59 @@ async def test_a_key_that_is_a_childs_name_belongs_to_another_run(mill: Mill) ->
     for workflow, inputs in (("kid", {"x": 2}), ("other", {"x": 1})):
         assert await code_of(worker.engine.start(workflow, inputs, key="r.c.1")) == "key_reused"
     assert len(await mill.of("r.c.1", RunCreated)) == 1
+
+
+def worker_of(process: Process) -> Worker:
+    assert process.engine.worker is not None
+    return process.engine.worker
+
+
+def errands_of(process: Process) -> Errands:
+    return worker_of(process)._errands
+
+
+@simulated
+async def test_a_family_has_a_depth(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(human("h"), name="kid"))
+    run_id = await worker.start(document(child("c", "kid")), key="mum")
+    await waits(mill, "mum.c.1", "h")
+    state = await mill.state(run_id)
+    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.2")  # type: ignore[type-var]
+    state.depth = DEPTH_MAX - 1
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildBegan)
+    state.cells["c"].wait = msgspec.structs.replace(state.cells["c"].wait, name="mum.c.3")  # type: ignore[type-var]
+    state.depth = DEPTH_MAX
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildEnded) and answer.error is not None
+    assert (answer.status, answer.error.code) == ("REFUSED", "child_too_deep")
+    await worker.engine.cancel("mum.c.2")
+    await worker.engine.cancel(run_id)
+
+
+@simulated
+async def test_a_child_is_retried_once_for_an_attempt_of_its_parent(mill: Mill) -> None:
+    """Also when the worker that did it was never heard of again, and the child has failed once more since."""
+    worker = await mill.process()
+    await worker.publish(document(node("f", type="fail"), name="kid"))
+    parent = document(child("c", "kid", retry={"max_attempts": 1}))
+    run_id = (await worker.run(parent, key="mum")).run_id
+    await worker.engine.retry(run_id)
+    await worker.end(run_id)
+    assert len(await mill.of("mum.c.1", RunRetried)) == 1
+    events = await mill.events(run_id)
+    states = [replay(events, until=until) for until in range(len(events))]
+    state = [state for state in states if state.peek("c").status == "WAITING"][-1]
+    assert state.peek("c").attempt == 2
+    answer = await errands_of(worker).start_child(mill.stream(run_id), state, "c", 1, -1)
+    assert isinstance(answer, ChildEnded)
+    assert len(await mill.of("mum.c.1", RunRetried)) == 1
+
+
+@simulated
+async def test_a_start_is_not_answered_with_a_child_that_has_its_key(mill: Mill) -> None:
+    worker = await mill.process()
+    await worker.publish(document(node("v"), name="kid"))
+    await worker.run(document(child("c", "kid")), key="mum")
+    assert await code_of(worker.engine.start("kid", {}, key="mum.c.1")) == "key_reused"

@@ -387,3 +387,13 @@ async def test_why_a_node_has_not_ended(mill: Mill) -> None:
     assert [each.kind for each in waiting.blockers] == ["signal"]
     behind = await worker.engine.why_node(run_id, "z")
     assert (behind.status, [each.kind for each in behind.blockers]) == ("PENDING", ["edge"])
+
+
+@simulated
+async def test_a_condition_that_fails_decides_nothing(mill: Mill) -> None:
+    branch = {"rules": [{"condition": "output.missing > 1", "next_nodes": ["b"]}], "default": ["c"]}
+    worker = await mill.process()
+    routed = node("a", config={"x": 1}, branch={"type": "conditional", **branch})
+    run = await worker.run(document(routed, node("b"), node("c")))
+    assert run.status == "FAILED"
+    assert run.nodes["a"]["error"]["code"] == "condition_failed"

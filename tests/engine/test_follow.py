@@ -112,3 +112,13 @@ async def test_events_are_readable(mill: Mill) -> None:
     assert (completed["type"], completed["node"], completed["attempt"]) == ("NodeCompleted", "a", 1)
     assert completed["output"] == {"x": 1}
     assert created["at_ms"] == 1_000_000
+
+
+@simulated
+async def test_whoever_reads_a_log_from_the_start_reads_past_an_end_that_was_not_the_last(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = (await worker.run(document(node("f", type="fail")))).run_id
+    await worker.engine.retry(run_id)
+    await worker.end(run_id)
+    seen = [event["type"] async for event in worker.engine.follow(run_id)]
+    assert (seen.count("RunFailed"), seen) == (2, await mill.kinds(run_id))

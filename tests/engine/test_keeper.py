@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.engine.door import after_s, following, refuse
+from tests.engine.door import Call, Trouble, after_s, following, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
+from tidemill.engine.asks import Ask
 from tidemill.engine.keeper import IDLE_AFTER_MS, STUCK_AFTER_MS, Keeper, compare
-from tidemill.kernel.events import NodeFailed, RunRepaired
+from tidemill.kernel.commands import Done, Result
+from tidemill.kernel.events import NodeFailed, ResultDiscarded, RunPaused, RunRepaired
 from tidemill.kernel.jobs import Task
-from tidemill.stores.contract import Job
+from tidemill.stores.contract import Claim, Job, Lease
 
 
 def _keeper(process: Process) -> Keeper:
@@ -298,3 +302,101 @@ async def test_the_audit_itself(mill: Mill) -> None:
     assert compare(entry, jobs) == compare(entry, list(jobs))
     assert (compare(entry, jobs).missing, compare(entry, jobs).surplus) == ((), ())
     assert compare(entry, []).missing == ("run/a/1/-1",)
+
+
+LEASE_MS = 3_000
+
+
+async def claimed(mill: Mill, **fields: Any) -> Lease:
+    """Claim the one job there is, as a worker would."""
+    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
+    (lease,) = await mill.store.claim(Claim(**given))
+    return lease
+
+
+def done(lease: Lease, node: str = "a", output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=lease.token, outcome=Done(output=output))
+
+
+def until_then(happens: Callable[[], Any]) -> Trouble:
+    """The request is carried out, then something else happens, and only then is it answered."""
+
+    async def late(call: Call) -> Any:
+        answer = await call()
+        await happens()
+        return answer
+
+    return late
+
+
+async def bug(call: Call) -> Any:
+    """Something that nobody has thought of."""
+    raise RuntimeError("a bug in a driver")
+
+
+@simulated
+async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    worker = mill.build("w", audit_every_ms=1_000, queues=("elsewhere",))
+    run = await client.start(chain("a", "b"))
+    lease = await claimed(mill, lease_ms=600_000)
+
+    async def move() -> None:
+        settled = asyncio.Event()
+        client.engine.turns.ask(mill.stream(run), Ask(done(lease), lambda ask, answer: settled.set(), ack=lease))
+        await settled.wait()
+
+    worker.door.next("jobs", until_then(move))
+    await worker.open()
+    await asyncio.sleep(1.5)
+    assert worker.door.fired["jobs"] == 1
+    assert (await mill.state(run)).peek("b").status == "QUEUED"
+    assert worker.engine.keeper is not None and worker.engine.keeper.repairs == 0
+    assert await mill.of(run, RunRepaired) == []
+
+
+@simulated
+async def test_a_job_that_was_lost_is_restored(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    await mill.meddle(run, drop=("run/a/1/-1",))
+    await mill.process("w", audit_every_ms=1_000)
+    assert (await client.end(run)).status == "COMPLETED"
+    (repaired,) = await mill.of(run, RunRepaired)
+    assert (repaired.restored, repaired.dropped) == (("run/a/1/-1",), ())
+    assert "missing" in repaired.reason
+
+
+@simulated
+async def test_the_audit_of_a_paused_run_spares_running_attempts(mill: Mill) -> None:
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000)
+    run = await worker.start(document(call("a", args={"seconds": 5})))
+    await mill.until(lambda: ledger.running == 1)
+    await worker.engine.pause(run)
+    assert (await worker.end(run)).status == "COMPLETED"
+    assert await mill.of(run, ResultDiscarded) == []
+    assert len(await mill.of(run, RunPaused)) == 1
+
+
+@simulated
+async def test_a_run_that_waits_for_nothing_with_a_name_is_marked_stuck(mill: Mill) -> None:
+    worker = await mill.process(queues=("default",))
+    run = await worker.start(document(node("a", queue="nobody")))
+    await asyncio.sleep(55)
+    assert await mill.rows("stuck") == []
+    await asyncio.sleep(25)
+    assert [row.run_id for row in await mill.rows("stuck")] == [run]
+
+
+@simulated
+async def test_the_keeper_goes_on_after_an_outage(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    await mill.meddle(run, drop=("run/a/1/-1",))
+    worker = mill.build("w", audit_every_ms=1_000)
+    worker.door.next("find", refuse, bug)
+    await worker.open()
+    async with asyncio.timeout(60):
+        assert (await client.end(run)).status == "COMPLETED"
+    assert worker.door.fired["find"] == 2

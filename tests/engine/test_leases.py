@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import Door, refuse
+from tests.engine.door import Call, Door, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
@@ -382,3 +382,30 @@ async def test_renewals_go_on_through_a_drain(mill: Mill, seconds: int) -> None:
     assert _renewals(first) > before
     assert (await mill.state(run_id)).status == "COMPLETED"
     assert len(ledger.calls) == 1
+
+
+LEASE_MS = 3_000
+
+
+async def bug(call: Call) -> Any:
+    """Something that nobody has thought of."""
+    raise RuntimeError("a bug in a driver")
+
+
+@simulated
+async def test_a_lease_is_renewed_while_its_attempt_runs(mill: Mill) -> None:
+    ledger = Ledger()
+    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
+    assert (await workers[0].run(document(call("a", args={"seconds": 30})))).status == "COMPLETED"
+    assert ledger.count("a") == 1
+
+
+@simulated
+async def test_a_missed_beat_loses_nothing(mill: Mill) -> None:
+    ledger = Ledger()
+    workers = [await mill.process(f"w{i}", functions={"work": ledger.work}, lease_ms=LEASE_MS) for i in range(2)]
+    for worker in workers:
+        worker.door.next("renew", refuse, lambda call: call(), bug)
+    assert (await workers[0].run(document(call("a", args={"seconds": 30})))).status == "COMPLETED"
+    assert sum(worker.door.fired["renew"] for worker in workers) == 3
+    assert ledger.count("a") == 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.door import following
 from tests.engine.kit import Mill, Process, simulated
-from tests.engine.people import LARGE, code_of, refused, signal, unchanged, waits
+from tests.engine.people import LARGE, code_of, human, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.handlers.contract import Handler, NodeContext, Return
@@ -325,3 +325,29 @@ async def test_nodes_keep_the_types_that_the_run_was_compiled_with(mill: Mill) -
     await new.engine.signal(run_id, "go")
     run = await new.end(run_id)
     assert [run.nodes[name]["output"] for name in "tuwx"] == ["thing@1", "thing@1", "thing@2", "thing@1"]
+
+
+@simulated
+async def test_a_dry_run_asks_also_what_only_the_retry_would_be_refused_for(mill: Mill) -> None:
+    async def hangs() -> None:
+        await asyncio.sleep(60)
+
+    worker = await mill.process(functions={"work": hangs})
+    run = await worker.run(document(call("a", delivery="at_most_once", timeout_seconds=1)))
+    assert (run.status, run.error["code"]) == ("FAILED", "unknown_outcome")
+    operations = [{"op": "add", "path": "/description", "value": "x"}]
+    for dry_run in (True, False):
+        asked = worker.engine.patch(run.run_id, operations, retry=True, dry_run=dry_run)
+        assert await code_of(asked) == "outcome_unknown"
+
+
+@simulated
+async def test_a_repeated_patch_is_answered_with_what_it_did_itself(mill: Mill) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(human("h")))
+    await waits(mill, run_id, "h")
+    patches = {name: [{"op": "add", "path": f"/nodes/{name}", "value": node(name, "h")}] for name in ("x", "y")}
+    for _ in range(2):
+        outcomes = [await worker.engine.patch(run_id, patches[name], command_id=name) for name in patches]
+        assert [(each.revision, each.added) for each in outcomes] == [(1, ("x",)), (2, ("y",))]
+    await worker.engine.cancel(run_id)

@@ -251,3 +251,25 @@ async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Mill) -> No
         await worker.engine.show(run_id)
     assert refused.value.code == "event_unreadable"
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
+@simulated
+async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    newer = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 99]))
+    await mill.meddle(run, drop=(newer.key,))
+    await mill.meddle(run, jobs=(newer,))
+    await mill.process("w")
+    await asyncio.sleep(8)
+    assert await mill.kinds(run) == ["RunCreated", "NodeScheduled"]
+    assert [view.job.body for view in await mill.jobs(run)] == [newer.body]
+
+
+@simulated
+async def test_a_run_that_cannot_be_read_stops_nobody(mill: Mill) -> None:
+    worker = await mill.process("w")
+    job = Job(key="run/a/1/-1", queue="default", body=msgspec.msgpack.encode(["run", "a", 1, -1, 1]))
+    record = msgspec.msgpack.encode(["RunCreated", 99])
+    await mill.store.commit([Commit(stream=mill.stream("x"), expected=0, records=(record,), jobs=(job,))])
+    await asyncio.sleep(2)
+    async with asyncio.timeout(60):
+        assert (await worker.run(chain("a"))).status == "COMPLETED"

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.engine.door import after_s
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.blobs.payloads import decode_value
+from tidemill.engine import turn
 from tidemill.errors import Rejected
 from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
 
@@ -389,3 +391,45 @@ async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
     await worker.end("first")
     fork = await worker.engine.fork("first", node="a", inputs={"y": 2}, key="second")
     assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}
+# The cache of states
+
+
+@simulated
+async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    await second.engine.pause(run)
+    await second.engine.resume(run)
+    first.door.next("load", after_s(0.01), after_s(0.02))
+    stream = mill.stream(run)
+    await asyncio.gather(first.engine.runs.refresh([stream]), first.engine.runs.refresh([stream]))
+    state = first.cached(run)
+    assert first.door.fired["load"] == 2
+    assert state is not None and (state.seq, state.status) == (4, "RUNNING")
+
+
+def snapshot_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "SNAPSHOT_TAIL_MIN", -1)
+
+
+@simulated
+async def test_a_snapshot_is_of_the_version_it_says(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mill's judge folds every log from its snapshot and from its first record, and compares."""
+    snapshot_always(monkeypatch)
+    worker = await mill.process()
+    run = await worker.run(chain("a", "b", "c"))
+    assert run.status == "COMPLETED"
+    (tail,) = await mill.store.load({mill.stream(run.run_id): 0})
+    assert tail.snapshot is not None
+
+
+@simulated
+async def test_a_state_older_than_the_snapshot_catches_up(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    snapshot_always(monkeypatch)
+    for act in (second.engine.pause, second.engine.resume, second.engine.pause):
+        await act(run)
+    await first.engine.runs.refresh([mill.stream(run)])
+    state = first.cached(run)
+    assert state is not None and (state.seq, state.status) == (5, "PAUSED")

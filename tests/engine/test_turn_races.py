@@ -12,10 +12,13 @@ from tests.engine.door import after_s, following, lose_reply, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
+from tidemill.engine import turn
+from tidemill.engine.asks import Answer, Ask
 from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
 from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
-from tidemill.stores.contract import Claim
+from tidemill.stores.contract import Claim, Lease
 
 
 async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:
@@ -261,3 +264,57 @@ async def test_a_claim_that_nobody_heard_of_expires(mill: Mill) -> None:
     assert 15 <= mill.loop.now - began <= 17
     assert [event.error.code for event in await mill.of(run_id, NodeFailed)] == ["worker_lost"]
     assert ledger.calls == [(f"{run_id}/a/1/-1", 2)]
+
+
+# Races and outages
+
+
+LEASE_MS = 3_000
+
+
+async def claimed(mill: Mill, **fields: Any) -> Lease:
+    """Claim the one job there is, as a worker would."""
+    given: dict[str, Any] = {"queues": ("default",), "limit": 9, "lease_ms": LEASE_MS} | fields
+    (lease,) = await mill.store.claim(Claim(**given))
+    return lease
+
+
+def done(lease: Lease, node: str = "a", output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=lease.token, outcome=Done(output=output))
+
+
+@simulated
+async def test_a_lost_race_is_decided_again_on_what_the_winner_wrote(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    run = await first.start(chain("a"))
+    await second.engine.pause(run)
+    await first.engine.cancel(run)
+    assert (await mill.kinds(run))[2:] == ["RunPaused", "NodeCancelled", "RunCancelled"]
+    assert first.engine.turns.races == 1
+
+
+@simulated
+async def test_a_result_without_its_lease_is_only_noted(mill: Mill) -> None:
+    """The job was taken over and nothing written about it yet: the store's word alone tells that the result is late."""
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    old = await claimed(mill)
+    await asyncio.sleep(2 * LEASE_MS / 1000)
+    new = await claimed(mill)
+    answers: list[Answer] = []
+    client.engine.turns.ask(mill.stream(run), Ask(done(old), lambda ask, answer: answers.append(answer), ack=old))
+    await mill.until(lambda: bool(answers), within_s=60)
+    assert answers == [turn.DURABLE]
+    assert (await mill.kinds(run))[-1] == "ResultDiscarded"
+    assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/a/1/-1", new.token)]
+
+
+@simulated
+async def test_giving_up_when_the_store_does_not_answer(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(chain("a"))
+    client.door.always("commit", refuse)
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with asyncio.timeout(300):
+            await client.engine.pause(run)
+    assert client.door.fired["commit"] == turn.OUTAGES_MAX + 1

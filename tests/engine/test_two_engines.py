@@ -10,7 +10,7 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
 
 
@@ -137,3 +137,19 @@ async def test_who_waits_for_an_answer_when_the_engine_closes_gets_one(mill: Mil
         for answer in (asked, queued):
             with pytest.raises(Unavailable):
                 await answer
+
+
+@simulated
+async def test_a_key_is_not_used_for_two_requests(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    assert await client.start(chain("a"), {"x": 1}, key="k") == "k"
+    with pytest.raises(Rejected) as refusal:
+        await client.start(chain("a"), {"x": 2}, key="k")
+    assert refusal.value.code == "key_reused"
+
+
+@simulated
+async def test_starting_twice_under_one_key_is_starting_once(mill: Mill) -> None:
+    first, second = await mill.process("c1", work=False), await mill.process("c2", work=False)
+    assert [await process.start(chain("a"), {"x": 1}, key="k") for process in (first, second)] == ["k", "k"]
+    assert await mill.kinds("k") == ["RunCreated", "NodeScheduled"]

@@ -12,7 +12,7 @@ from tests.kernel.authoring import document, node
 from tidemill.blobs.local import MemoryBlobs
 from tidemill.engine.values import Values, shared_value, text_of
 from tidemill.errors import Unavailable
-from tidemill.kernel.events import BlobRef
+from tidemill.kernel.events import BlobRef, NodeFailed
 from tidemill.kernel.explain.blockers import Worker
 
 TENANT = "acme"
@@ -148,3 +148,16 @@ async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_
     assert found.unblock == "put the same bytes back, or restore it from a backup"
     mill.blobs._held[place] = body
     assert (await worker.end(run_id)).outputs == {"a": 70_000}
+
+
+@simulated
+async def test_a_blob_that_cannot_be_read_now_fails_nothing(mill: Mill) -> None:
+    client = await mill.process("c", work=False)
+    run = await client.start(document(node("a", config="{{ inputs.x }}")), {"x": "x" * 70_000})
+    (stored,) = [key for key, body in mill.blobs._held.items() if len(body) > 70_000]
+    body = mill.blobs._held.pop(stored)
+    await mill.process("w")
+    await asyncio.sleep(5)
+    mill.blobs._held[stored] = body
+    assert (await client.end(run)).status == "COMPLETED"
+    assert await mill.of(run, NodeFailed) == []

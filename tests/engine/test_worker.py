@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.door import after_s, lose_reply, refuse
+from tests.engine.door import Call, after_s, lose_reply, refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
@@ -298,3 +298,46 @@ async def test_many_runs_at_once(mill: Mill) -> None:
     runs = await asyncio.gather(*(workers[i % 2].start(reference) for i in range(100)))
     shown: list[Any] = await asyncio.gather(*(workers[0].end(run_id) for run_id in runs))
     assert {run.status for run in shown} == {"COMPLETED"}
+
+
+LEASE_MS = 3_000
+
+
+async def bug(call: Call) -> Any:
+    """Something that nobody has thought of."""
+    raise RuntimeError("a bug in a driver")
+
+
+@simulated
+async def test_a_claim_that_fails_is_made_again(mill: Mill) -> None:
+    worker = mill.build()
+    worker.door.next("claim", refuse, bug)
+    await worker.open()
+    async with asyncio.timeout(60):
+        assert (await worker.run(chain("a"))).status == "COMPLETED"
+    assert worker.door.fired["claim"] == 2
+
+
+@simulated
+async def test_a_drain_fails_nothing_that_it_interrupts(mill: Mill) -> None:
+    ledger = Ledger()
+    first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=0)
+    run = await first.start(document(call("a", args={"seconds": 20})))
+    await mill.until(lambda: ledger.running == 1)
+    await first.stop()
+    second = await mill.process("w2", functions={"work": ledger.work})
+    assert (await second.end(run)).status == "COMPLETED"
+    assert await mill.of(run, NodeFailed) == []
+
+
+@simulated
+async def test_a_lost_worker_is_written_down(mill: Mill) -> None:
+    ledger = Ledger()
+    first = await mill.process("w1", functions={"work": ledger.work}, lease_ms=LEASE_MS)
+    run = await first.start(document(call("a", args={"seconds": 60})))
+    await mill.until(lambda: ledger.running == 1)
+    first.kill()
+    await mill.process("w2", functions={"work": ledger.work}, lease_ms=LEASE_MS)
+    await mill.until(lambda: len(ledger.calls) == 2, within_s=60)
+    assert [event.error.code for event in await mill.of(run, NodeFailed)] == ["worker_lost"]
+    assert [attempt for _, attempt in ledger.calls] == [1, 2]

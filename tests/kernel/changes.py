@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.kernel.acts import Acts
 from tests.kernel.tables import Run
 from tidemill.kernel import laws
 from tidemill.kernel.events import AnyEvent
@@ -16,6 +17,7 @@ from tidemill.kernel.model import Workflow
 
 Log = list[AnyEvent]
 Change = Callable[[Log], Log]
+Nodes = dict[str, dict[str, Any]] | None
 
 
 class Told(NamedTuple):
@@ -26,8 +28,26 @@ class Told(NamedTuple):
     graphs: Mapping[str, Workflow]
 
 
-Case = tuple[str, Callable[[], Told], Change]
-"""A law, a log, and the change that breaks it."""
+def play(graph: str, script: str, nodes: Nodes = None, **top: Any) -> Acts:
+    """A run to which the steps of a script happened: `done a; fail b retryable=True`, methods of `Acts`."""
+    run = Acts(graph, nodes, **top)
+    run.start(submitted_by="rita")
+    perform(run, script)
+    return run
+
+
+def perform(run: Acts, script: str) -> None:
+    for step in filter(None, map(str.strip, script.split(";"))):
+        verb, *words = step.split()
+        given = [word for word in words if "=" not in word]
+        named = dict(word.split("=", 1) for word in words if "=" in word)
+        getattr(run, verb)(*map(value, given), **{key: value(word) for key, word in named.items()})
+
+
+def value(word: str) -> Any:
+    if word.isdigit():
+        return int(word)
+    return {"True": True, "False": False}.get(word, word)
 
 
 def told(run: Run, *graphs: Workflow) -> Told:

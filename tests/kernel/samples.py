@@ -9,63 +9,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tidemill.kernel import events as ev
 from tidemill.kernel.codec import encode_event
-from tidemill.kernel.events import (
-    Admission,
-    AnyEvent,
-    ApprovalDecided,
-    ApprovalDelegated,
-    ApprovalEscalated,
-    ApprovalExpired,
-    ApprovalRequested,
-    ApprovalReturned,
-    ApprovalVoted,
-    BlobRef,
-    ChildFinished,
-    ChildStarted,
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    DeadLetterClosed,
-    DeadLettered,
-    Error,
-    Join,
-    LoopContinued,
-    NodeCancelled,
-    NodeCheckpointed,
-    NodeCompleted,
-    NodeExpanded,
-    NodeFailed,
-    NodeOverridden,
-    NodeScheduled,
-    NodeSkipped,
-    NodeStarted,
-    NodeWaiting,
-    Reopened,
-    ResultDiscarded,
-    RollbackFinished,
-    RollbackStarted,
-    Route,
-    RunCancelled,
-    RunCompleted,
-    RunCreated,
-    RunFailed,
-    RunForked,
-    RunLabelled,
-    RunPatched,
-    RunPaused,
-    RunRepaired,
-    RunResumed,
-    RunRetried,
-    RunRewound,
-    SignalReceived,
-)
 
-ERROR = Error("boom", "it broke", "ValueError", True, "try again", ("KeyError: x",), "Traceback …", 4)
-BLOB = BlobRef("sha256:00ff", 70_000, "text/plain", "big")
+ERROR = ev.Error("boom", "it broke", "ValueError", True, "try again", ("KeyError: x",), "Traceback …", 4)
+BLOB = ev.BlobRef("sha256:00ff", 70_000, "text/plain", "big")
 READS = (("output", "sha256:" + "0" * 64),)
-ADMISSION = Admission("when: inputs.x is true", READS)
-ROUTE = Route(False, ("b", "c"), 1, "output.x > 3", "output.y is false", READS)
+ADMISSION = ev.Admission("when: inputs.x is true", READS)
+ROUTE = ev.Route(False, ("b", "c"), 1, "output.x > 3", "output.y is false", READS)
 
 FACT: dict[str, Any] = {"at_ms": 1_760_000_000_123, "cause": 7, "actor": "user:ann", "command": "cmd-1"}
 AT: dict[str, Any] = {**FACT, "node": "a", "visit": 2, "index": 3}
@@ -82,8 +33,8 @@ END: dict[str, Any] = {
 ATTEMPT: dict[str, Any] = {"attempt": 2, "worker": "w1", "duration_ms": 250, "token": 99}
 VOTE: dict[str, Any] = {"by": "user:cleo", "comments": "fine", "form": b'{"n":1}', "on_behalf_of": "user:ann"}
 
-SAMPLES: tuple[AnyEvent, ...] = (
-    RunCreated(
+SAMPLES: tuple[ev.AnyEvent, ...] = (
+    ev.RunCreated(
         **FACT,
         workflow="lead-qualification",
         version=3,
@@ -102,17 +53,17 @@ SAMPLES: tuple[AnyEvent, ...] = (
         close="abandon",
         depth=2,
     ),
-    RunPaused(**FACT, reason="lunch"),
-    RunResumed(**FACT, reason="back"),
-    RunRepaired(**FACT, reason="1 job was missing", restored=("run/a/1/-1",), dropped=("wake/b/1/-1",)),
-    RunCompleted(**FACT, outputs=b'{"tier":"gold"}', consumed=1, counter=4, tolerated=2, unread=("paid",)),
-    RunFailed(**FACT, node="a", visit=2, error=ERROR, consumed=3, counter=4, unread=("paid",)),
-    RunCancelled(**FACT, reason="not needed", consumed=3, counter=4, unread=("paid",)),
-    NodeScheduled(**AT, until=9, held=True, hop=4, resumed=b"null", recall=True),
-    NodeStarted(**AT, attempt=2, token=99, worker="w1", admission=ADMISSION),
-    NodeCheckpointed(**AT, attempt=2, value=b'{"page":7}'),
-    NodeExpanded(**AT, count=1_000, items=BLOB, window=50, token=99, admission=ADMISSION),
-    NodeWaiting(
+    ev.RunPaused(**FACT, reason="lunch"),
+    ev.RunResumed(**FACT, reason="back"),
+    ev.RunRepaired(**FACT, reason="1 job was missing", restored=("run/a/1/-1",), dropped=("wake/b/1/-1",)),
+    ev.RunCompleted(**FACT, outputs=b'{"tier":"gold"}', consumed=1, counter=4, tolerated=2, unread=("paid",)),
+    ev.RunFailed(**FACT, node="a", visit=2, error=ERROR, consumed=3, counter=4, unread=("paid",)),
+    ev.RunCancelled(**FACT, reason="not needed", consumed=3, counter=4, unread=("paid",)),
+    ev.NodeScheduled(**AT, until=9, held=True, hop=4, resumed=b"null", recall=True),
+    ev.NodeStarted(**AT, attempt=2, token=99, worker="w1", admission=ADMISSION),
+    ev.NodeCheckpointed(**AT, attempt=2, value=b'{"page":7}'),
+    ev.NodeExpanded(**AT, count=1_000, items=BLOB, window=50, token=99, admission=ADMISSION),
+    ev.NodeWaiting(
         **AT,
         **ATTEMPT,
         on="signal",
@@ -126,8 +77,8 @@ SAMPLES: tuple[AnyEvent, ...] = (
         close="abandon",
         signal="s-1",
     ),
-    NodeCompleted(**END, **ATTEMPT, output=BLOB, waited_ms=40, route=ROUTE, size=70_000, undoable=True),
-    NodeFailed(
+    ev.NodeCompleted(**END, **ATTEMPT, output=BLOB, waited_ms=40, route=ROUTE, size=70_000, undoable=True),
+    ev.NodeFailed(
         **END,
         **ATTEMPT,
         error=ERROR,
@@ -138,12 +89,12 @@ SAMPLES: tuple[AnyEvent, ...] = (
         lost=True,
         reads=READS,
     ),
-    NodeSkipped(**END, reason="when", token=99, reads=READS),
-    NodeCancelled(**END, reason="the run was cancelled", unknown=True),
-    LoopContinued(**FACT, node="d", entry="a", iteration=2, body=("a", "b", "d"), hop=6),
-    ResultDiscarded(**AT, attempt=2, token=99, outcome="Done", reason="stale", worker="w1"),
-    DeadLettered(**AT, attempts=3, error=ERROR),
-    ApprovalRequested(
+    ev.NodeSkipped(**END, reason="when", token=99, reads=READS),
+    ev.NodeCancelled(**END, reason="the run was cancelled", unknown=True),
+    ev.LoopContinued(**FACT, node="d", entry="a", iteration=2, body=("a", "b", "d"), hop=6),
+    ev.ResultDiscarded(**AT, attempt=2, token=99, outcome="Done", reason="stale", worker="w1"),
+    ev.DeadLettered(**AT, attempts=3, error=ERROR),
+    ev.ApprovalRequested(
         **AT,
         title="Pay?",
         description="12 EUR",
@@ -158,18 +109,18 @@ SAMPLES: tuple[AnyEvent, ...] = (
         escalate_to=("role:board",),
         url="https://example.org/pay",
     ),
-    ApprovalVoted(**AT, **VOTE),
-    ApprovalDelegated(**AT, by="user:ann", to="user:cleo", comments="on leave"),
-    ApprovalReturned(**AT, **VOTE),
-    ApprovalDecided(**AT, **VOTE, decision="reject"),
-    ApprovalEscalated(**AT, to=("role:board",), expires_ms=1_760_000_120_000),
-    ApprovalExpired(**AT),
-    SignalReceived(**AT, name="paid", signal="s-1", payload=b'{"eur":12}'),
-    ChildStarted(**AT, child="run-0.a", workflow="billing", version=4, digest="sha256:cd"),
-    ChildFinished(**AT, child="run-0.a", status="FAILED", error=ERROR),
-    RunRetried(
+    ev.ApprovalVoted(**AT, **VOTE),
+    ev.ApprovalDelegated(**AT, by="user:ann", to="user:cleo", comments="on leave"),
+    ev.ApprovalReturned(**AT, **VOTE),
+    ev.ApprovalDecided(**AT, **VOTE, decision="reject"),
+    ev.ApprovalEscalated(**AT, to=("role:board",), expires_ms=1_760_000_120_000),
+    ev.ApprovalExpired(**AT),
+    ev.SignalReceived(**AT, name="paid", signal="s-1", payload=b'{"eur":12}'),
+    ev.ChildStarted(**AT, child="run-0.a", workflow="billing", version=4, digest="sha256:cd"),
+    ev.ChildFinished(**AT, child="run-0.a", status="FAILED", error=ERROR),
+    ev.RunRetried(
         **FACT,
-        nodes=(Reopened("a", 2, 1), Reopened("b", 1, 0)),
+        nodes=(ev.Reopened("a", 2, 1), ev.Reopened("b", 1, 0)),
         emitted=1,
         counter=2,
         renders=True,
@@ -177,10 +128,10 @@ SAMPLES: tuple[AnyEvent, ...] = (
         reason="again",
         sure=("a",),
     ),
-    RunRewound(
+    ev.RunRewound(
         **FACT,
         node="a",
-        nodes=(Reopened("a", 3, 1),),
+        nodes=(ev.Reopened("a", 3, 1),),
         emitted=1,
         consumed=2,
         counter=3,
@@ -188,7 +139,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         reason="wrong data",
         undecided=(("d", "z"),),
     ),
-    RunPatched(
+    ev.RunPatched(
         **FACT,
         base="sha256:ab",
         digest="sha256:cd",
@@ -197,7 +148,7 @@ SAMPLES: tuple[AnyEvent, ...] = (
         added=("x",),
         removed=("y",),
         changed=("a",),
-        joins=(Join("x", (("a", True),), 1, True),),
+        joins=(ev.Join("x", (("a", True),), 1, True),),
         relisted=("m",),
         emitted=2,
         consumed=1,
@@ -205,15 +156,15 @@ SAMPLES: tuple[AnyEvent, ...] = (
         deadline_at_ms=1_760_000_060_000,
         message="fix",
     ),
-    RunForked(**FACT, run="run-9", at=17, deadline_at_ms=1_760_000_060_000, reason="what if"),
-    RunLabelled(**FACT, labels={"customer": "acme"}),
-    NodeOverridden(**END, status="COMPLETED", output=b"1", reason="by hand", size=1, undoable=True),
-    DeadLetterClosed(**AT, status="discarded", reason="no matter"),
-    RollbackStarted(**FACT, steps=3, unknown=("a/1/-1",), reason="automatic"),
-    RollbackFinished(**FACT, status="partial", left=("a/1/-1",)),
-    CompensationScheduled(**AT, of=12),
-    CompensationCompleted(**AT, **ATTEMPT, output=b"1"),
-    CompensationFailed(**AT, **ATTEMPT, error=ERROR, retry_at_ms=1_760_000_003_000, lost=True),
+    ev.RunForked(**FACT, run="run-9", at=17, deadline_at_ms=1_760_000_060_000, reason="what if"),
+    ev.RunLabelled(**FACT, labels={"customer": "acme"}),
+    ev.NodeOverridden(**END, status="COMPLETED", output=b"1", reason="by hand", size=1, undoable=True),
+    ev.DeadLetterClosed(**AT, status="discarded", reason="no matter"),
+    ev.RollbackStarted(**FACT, steps=3, unknown=("a/1/-1",), reason="automatic"),
+    ev.RollbackFinished(**FACT, status="partial", left=("a/1/-1",)),
+    ev.CompensationScheduled(**AT, of=12),
+    ev.CompensationCompleted(**AT, **ATTEMPT, output=b"1"),
+    ev.CompensationFailed(**AT, **ATTEMPT, error=ERROR, retry_at_ms=1_760_000_003_000, lost=True),
 )
 
 

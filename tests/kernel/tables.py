@@ -1,7 +1,6 @@
 """The notation of the kernel's tables: a graph in a line, a step in a call, what follows in words.
 
-    run = Run("a > b c > d", {"d": {"join": "any"}})
-    run.start()
+    run = begun("a > b c > d", {"d": {"join": "any"}})
     assert run.done("a") == rows("NodeStarted a; NodeCompleted a taken=b,c counter=2; NodeScheduled b; …")
 
 A step answers with its events and its work, one row each (see `wording`). After every step the laws of the log are
@@ -378,6 +377,13 @@ class Run:
         self.laws.check(kernel.state)
         kernel.check_jobs()
         return shown(decision, kernel.now)
+
+
+def begun(graph: str | Workflow, nodes: dict[str, dict[str, Json]] | None = None, **top: Json) -> Run:
+    """A run that was started."""
+    run = Run(graph, nodes, **top)
+    run.start()
+    return run
 
 
 def asked(graph: str = "h > z", who: str = "", node: Json = None, **request: Any) -> Run:

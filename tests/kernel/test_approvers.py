@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, asked, human, rows
+from tests.kernel.acts import Acts
+from tests.kernel.tables import Run, asked, begun, human, rows
 from tidemill.kernel.commands import Delegate
+from tidemill.kernel.deciding import DELEGATIONS_MAX
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted
 
 Json = Any
@@ -132,8 +134,7 @@ def test_who_patched_the_run_may_not_decide() -> None:
 
 
 def test_nobody_in_particular_submitted_it() -> None:
-    run = Run("h", {"h": human()})
-    run.start()
+    run = begun("h", {"h": human()})
     run.ask("h", four_eyes=True)
     assert run.approve("h", "ann") != []
 
@@ -227,11 +228,36 @@ def test_an_escalation_ends_what_was_passed_on() -> None:
 
 
 def test_items_are_passed_on_one_by_one() -> None:
-    run = Run("h", {"h": human(map={"over": [1]})})
-    run.start()
+    run = begun("h", {"h": human(map={"over": [1]})})
     run.expand("h", 2)
     run.ask("h[0]", "user:ann")
     run.ask("h[1]", "user:ann")
     assert run.delegate("h[1]", "ann", "bob") == rows("ApprovalDelegated h[1] by=user:ann to=user:bob")
     assert run.approve("h[0]", "ann")[0] == "ApprovalDecided h[0] decision=approve by=user:ann"
     assert run.refused(run.decision("approve", "h[1]", "ann")) == "approver_not_allowed"
+
+
+def test_four_eyes_of_whoever_forked_the_run() -> None:
+    """The question is asked anew in the fork, by whoever forked it."""
+    run = Acts("h > z", {"h": human()})
+    run.start(submitted_by="rita")
+    run.ask("h", four_eyes=True)
+    other = run.fork(submitted_by="fred")
+    other.ask("h", four_eyes=True)
+    assert other.refused(other.decision("approve", "h", "fred")) == "four_eyes"
+    assert other.approve("h", "rita") != []
+
+
+def test_white_space_makes_nobody_another_person() -> None:
+    run = asked(who="user:ann user:bob", quorum=2)
+    run.approve("h", "ann")
+    assert run.approve("h", " ann ") == []
+
+
+def test_a_decision_is_passed_on_a_bounded_number_of_times() -> None:
+    run = asked(who="user:ann")
+    pair = ["ann", "bob"]
+    for number in range(DELEGATIONS_MAX):
+        run.delegate("h", pair[number % 2], pair[1 - number % 2])
+    assert run.refused(Delegate(node="h", visit=1, to="bob", actor="ann")) == "delegation_invalid"
+    assert run.approve("h", "ann") != []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, choose, error, loop, rows
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Override, Rewind, Waits
+from tests.kernel.tables import Run, begun, choose, error, loop, rows
+from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, Waits
 from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeStarted, NodeWaiting
 
 Json = Any
@@ -17,8 +17,7 @@ CALLS: Json = {"type": "workflow", "config": {"workflow": "w"}}
 
 def calling(graph: str = "c > z", close: str = "cancel", began: bool = True, **options: Json) -> Run:
     """A run whose node `c` waits for the child `kid`."""
-    run = Run(graph, {"c": {**CALLS, **options}})
-    run.start()
+    run = begun(graph, {"c": {**CALLS, **options}})
     run.call("c", close=close)
     if began:
         run.child_began("c", close=close)
@@ -29,8 +28,7 @@ def calling(graph: str = "c > z", close: str = "cancel", began: bool = True, **o
 
 
 def test_a_visit_asks_for_a_child_with_a_message() -> None:
-    run = Run("c > z", {"c": CALLS})
-    run.start()
+    run = begun("c > z", {"c": CALLS})
     assert run.call("c", close="cancel") == rows("NodeStarted c; NodeWaiting c on=child; put child c")
     [waiting] = run.of(NodeWaiting)
     assert (waiting.name, waiting.ask, waiting.close) == ("kid", b"{}", "cancel")
@@ -116,15 +114,13 @@ def test_the_end_of_another_child_does_not_matter() -> None:
 
 
 def test_who_waits_for_something_else_is_not_disturbed() -> None:
-    run = Run("c", {"c": CALLS})
-    run.start()
+    run = begun("c", {"c": CALLS})
     run.listen("c", "kid")
     assert run.child_ended("c") == []
 
 
 def test_each_item_and_each_pass_has_a_child_of_its_own() -> None:
-    run = Run("c > z", {"c": {**CALLS, "map": {"over": [1]}, "loop": loop(3)}})
-    run.start()
+    run = begun("c > z", {"c": {**CALLS, "map": {"over": [1]}, "loop": loop(3)}})
     run.expand("c", 2)
     assert run.call("c[1]", "kid1")[-1] == "put child c[1]"
     run.call("c[0]", "kid0")
@@ -142,8 +138,7 @@ def test_each_item_and_each_pass_has_a_child_of_its_own() -> None:
 
 
 def test_a_failed_childs_item_may_be_tolerated() -> None:
-    run = Run("c > z", {"c": {**CALLS, "map": {"over": [1], "tolerate": 1}}})
-    run.start()
+    run = begun("c > z", {"c": {**CALLS, "map": {"over": [1], "tolerate": 1}}})
     run.expand("c", 2)
     run.call("c[0]")
     run.child_began("c[0]")
@@ -183,15 +178,13 @@ def test_a_child_that_may_live_on_is_told_nothing() -> None:
 
 
 def test_a_failure_elsewhere_is_told_to_the_child() -> None:
-    run = Run("c a", {"c": CALLS})
-    run.start()
+    run = begun("c a", {"c": CALLS})
     run.call("c")
     assert run.fail("a")[-2:] == rows("drop child c; put close c")
 
 
 def test_a_failed_item_is_told_to_the_children_of_the_others() -> None:
-    run = Run("c > z", {"c": {**CALLS, "map": {"over": [1]}}})
-    run.start()
+    run = begun("c > z", {"c": {**CALLS, "map": {"over": [1]}}})
     run.expand("c", 3)
     run.call("c[0]", "kid0")
     run.call("c[2]", "kid2", close="abandon")
@@ -264,8 +257,7 @@ def test_the_end_of_a_child_is_reported(end: str) -> None:
 
 
 def test_who_has_no_parent_reports_to_nobody() -> None:
-    run = Run("a")
-    run.start()
+    run = begun("a")
     run.end("a")
     assert run.jobs == ""
 
@@ -274,8 +266,7 @@ def test_who_has_no_parent_reports_to_nobody() -> None:
 
 
 def recalled(**options: Json) -> Run:
-    run = Run("a > z", {"a": options})
-    run.start()
+    run = begun("a > z", {"a": options})
     run.result("a", Waits(on="timer", for_ms=1_000, recall=True))
     return run
 
@@ -302,8 +293,7 @@ def test_it_may_wait_again_and_again() -> None:
 
 
 def test_conditions_are_evaluated_when_it_returns() -> None:
-    run = Run("a > y; a > z", {"a": {"branch": choose("y", "z")}})
-    run.start()
+    run = begun("a > y; a > z", {"a": {"branch": choose("y", "z")}})
     run.result("a", Waits(on="timer", for_ms=1_000, recall=True))
     run.wake("a")
     assert run.done("a", "y")[1] == "NodeCompleted a attempt=2 taken=y dead=z counter=1"
@@ -320,8 +310,7 @@ def test_a_failure_of_the_second_call_keeps_what_the_wait_ended_with() -> None:
 
 
 def test_an_item_is_called_again_too() -> None:
-    run = Run("a > z", {"a": {"map": {"over": [1]}}})
-    run.start()
+    run = begun("a > z", {"a": {"map": {"over": [1]}}})
     run.expand("a", 2)
     run.listen("a[1]", recall=True)
     assert run.signal("s1") == rows("SignalReceived paid=s1 taker=a[1]; NodeScheduled a[1] recalled; put run a[1]")
@@ -335,8 +324,7 @@ def test_an_item_is_called_again_too() -> None:
 @pytest.mark.parametrize("verb", ["approve", "reject", "changes"])
 def test_a_handler_that_asked_people_hears_what_they_decided(verb: Any) -> None:
     """It is not a node that people decide about: what a rejection means is the handler's business."""
-    run = Run("a > z")
-    run.start()
+    run = begun("a > z")
     run.ask("a", recall=True)
     assert run.do(run.decision(verb, "a"))[1] == "NodeScheduled a recalled"
     assert f'"decision":"{verb}"'.encode() in (run.cell("a").resumed or b"")
@@ -346,8 +334,7 @@ def test_a_handler_that_asked_people_hears_what_they_decided(verb: Any) -> None:
 
 
 def test_a_decision_that_was_taken_does_not_hold_up_a_later_time_out() -> None:
-    run = Run("a > z", {"a": {"timeout_seconds": 5}})
-    run.start()
+    run = begun("a > z", {"a": {"timeout_seconds": 5}})
     run.ask("a", recall=True)
     run.approve("a")
     run.listen("a")
@@ -355,10 +342,40 @@ def test_a_decision_that_was_taken_does_not_hold_up_a_later_time_out() -> None:
 
 
 def test_who_does_not_wait_for_people_any_longer_takes_no_decision() -> None:
-    run = Run("a > z")
-    run.start()
+    run = begun("a > z")
     run.ask("a", recall=True, for_ms=1_000)
     assert run.wake("a") == rows("NodeScheduled a recalled; drop wake a; put run a")
     assert run.approval("a").status == "cancelled"
     assert run.refused(run.decision("approve", "a")) == "approval_closed"
     assert run.done("a")[1] == "NodeCompleted a attempt=2 taken=z counter=1"
+
+
+def test_a_paused_run_starts_no_child() -> None:
+    run = begun("a b")
+    run.call("a")
+    assert run.pause() == rows("RunPaused; withdraw child a; withdraw run b")
+    run.resume()
+    assert run.jobs == "child a; run b"
+    run.begin("b", token=9)
+    run.pause()
+    run.result("b", Waits(on="child", name="kid2", ask=b"{}"), token=9)
+    assert run.jobs == ""
+    run.resume()
+    assert run.jobs == "child a; child b"
+
+
+def test_the_end_of_a_child_counts_once_also_while_conditions_are_left() -> None:
+    run = begun("a; b", {"a": {"branch": choose("b")}})
+    run.call("a")
+    run.child_began("a")
+    run.child_ended("a")
+    assert run.nodes("a") == "a=QUEUED"
+    assert run.child_ended("a") == []
+
+
+def test_a_child_that_a_later_attempt_has_asked_for_is_not_closed_for_an_earlier_one() -> None:
+    run = Run("a")
+    run.start(parent=("mum", "c", 1, -1))
+    run.do(Relabel(id="again:2", labels={}))
+    assert run.do(Cancel(attempt=1)) == []
+    assert run.do(Cancel(attempt=2)) != []

@@ -17,6 +17,7 @@ from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Rejected
 from tidemill.kernel import codec, commands, events
 from tidemill.kernel.codec import decode_event, encode_event, encode_events, plain
+from tidemill.kernel.events import RunCreated
 from tidemill.kernel.evolve import _FOLDS
 
 GOLDEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden_events.json").read_text())
@@ -219,3 +220,22 @@ def test_an_event_can_be_shown(event: events.AnyEvent) -> None:
 
 def test_what_is_at_its_default_is_not_shown() -> None:
     assert plain(events.RunPaused(at_ms=3), 1) == {"seq": 1, "type": "RunPaused", "at_ms": 3}
+
+
+CREATED = RunCreated(workflow="w", version=1, digest="d", inputs=b"{}", entries=("a",), counter=1)
+
+
+def test_an_event_of_a_newer_version_is_refused() -> None:
+    raw = codec.encode_event(msgspec.structs.replace(CREATED, v=2))
+    with pytest.raises(Rejected) as refusal:
+        codec.decode_event(raw)
+    assert refusal.value.code == "event_newer"
+
+
+def test_an_event_of_an_older_format_is_lifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when its fields happen to fit the present format."""
+    monkeypatch.setitem(codec.FORMATS, "RunCreated", 2)
+    monkeypatch.setitem(codec.UPCASTS, ("RunCreated", 1), lambda fields: [fields[0], 2, *fields[2:6], "W", *fields[7:]])
+    lifted = codec.decode_event(codec.encode_event(CREATED))
+    assert isinstance(lifted, RunCreated)
+    assert (lifted.v, lifted.workflow) == (2, "W")

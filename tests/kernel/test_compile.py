@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from typing import Any
@@ -16,6 +17,7 @@ from tests.oracle.documents import random_document
 from tidemill.errors import Rejected
 from tidemill.kernel.compile import compile_document
 from tidemill.kernel.document import read_document
+from tidemill.kernel.document.collector import paused_collector
 from tidemill.kernel.model import Branch, Compensator, Limits, Map, Node, Retry, Rule, decode_workflow, encode_workflow
 
 CEL = {"type": "cel", "expression": "output.ok"}
@@ -321,3 +323,29 @@ DOCUMENTS = st.fixed_dictionaries(
 @settings(max_examples=150)
 def test_almost_documents_compile_or_are_refused(raw: Any) -> None:
     assert compiles_or_is_refused(raw)
+
+
+def test_the_collector_runs_again_afterwards() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+        with paused_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_refusal_does_not_leave_it_paused() -> None:
+    for refused in (lambda: read_document("[", format="yaml"), lambda: compile_document({}, TYPES)):
+        with pytest.raises(Rejected):
+            refused()
+        assert gc.isenabled()
+
+
+def test_who_paused_it_keeps_it_paused() -> None:
+    gc.disable()
+    try:
+        compile_document(chain("a", "b"), TYPES)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

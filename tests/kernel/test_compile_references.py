@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, said
+from tests.kernel.tables import begun, flow
 from tidemill.errors import Rejected
 from tidemill.kernel.compile.ancestry import at_least
+from tidemill.kernel.sight import iteration
 
 LOOP = {"condition": "output.again", "max_iterations": 3}
 
@@ -282,3 +284,29 @@ def test_the_hint_writes_a_node_as_it_is_written_there(fields: dict[str, Any], h
 )
 def test_before_a_visit_there_is_no_output_for_any_kind(condition: Any) -> None:
     assert said(document(node("z", when=condition))) == [("name_not_available", "/nodes/0/when")]
+
+
+Json = Any
+
+
+def refusals(graph: str, nodes: dict[str, Json]) -> list[str]:
+    with pytest.raises(Rejected) as caught:
+        flow(graph, nodes)
+    return [problem.code for problem in caught.value.problems]
+
+
+def test_conditions_see_inputs_ctx_run_iteration_and_except_in_when_output() -> None:
+    every = "inputs.x == 1 && ctx.a.output == 1 && run.id != '' && iteration == 0"
+    assert flow("a > b", {"b": {"when": every}}).by_id["b"].when
+    judged = flow("a > b; c", {"b": {"branch": {"type": "conditional", "rules": [rule(every + " && output == 1")]}}})
+    assert judged.by_id["b"].branch is not None
+    assert refusals("a > b", {"b": {"when": "output == 1"}}) != []
+    assert refusals("a > b", {"b": {"when": "item == 1", "map": {"over": [1]}}}) != []
+    assert refusals("a > b", {"b": {"config": "{{ item }}"}}) != []
+    assert flow("a > b", {"b": {"config": "{{ item + index }}", "map": {"over": [1]}}}).by_id["b"].map is not None
+    run = begun("a")
+    assert iteration(run.kernel.state, run.node("a")) == 0
+
+
+def rule(condition: str) -> Json:
+    return {"condition": condition, "next_nodes": ["c"]}

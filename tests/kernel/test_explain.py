@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.acts import Acts
 from tests.kernel.reasons import blocker, facts, shown, why
-from tests.kernel.tables import Run, choose, loop
+from tests.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, Waits
 from tidemill.kernel.events import Error
 from tidemill.kernel.explain import Able, Bounds, Explanation, Workers, explain
@@ -20,12 +20,6 @@ Json = Any
 HERE = Workers(queues=frozenset({"default"}), types=frozenset({"value@1"}))
 NEEDS_CODE = "tidemill worker --queues gpu --app MODULE"
 UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
-
-
-def begun(graph: str, nodes: dict[str, Json] | None = None, **top: Json) -> Run:
-    run = Run(graph, nodes, **top)
-    run.start()
-    return run
 
 
 # Jobs and workers

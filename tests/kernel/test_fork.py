@@ -363,3 +363,13 @@ def test_the_rows_of_a_fork() -> None:
     run.done("a")
     fresh = Acts(run.flow)
     assert fresh.do(run.forking())[-3:] == rows("NodeScheduled b; RunForked; put run b")
+
+
+def test_a_fork_knows_the_signals_that_its_own_log_has() -> None:
+    run = Acts("s > t", {name: {"type": "signal", "config": {"name": "paid"}} for name in "st"}).begun()
+    run.listen("s")
+    run.signal("s1")
+    other = run.fork()
+    other.listen("t")
+    assert other.signal("s1") == []
+    assert other.signal("s2")[-1] == "RunCompleted"

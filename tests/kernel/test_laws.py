@@ -11,32 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.walker import Walk, prefixes, random_flow
+from tidemill.kernel import events as ev
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event, encode_event
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    AnyEvent,
-    Ending,
-    LoopContinued,
-    NodeCancelled,
-    NodeCompleted,
-    NodeEvent,
-    NodeFailed,
-    NodeScheduled,
-    NodeSkipped,
-    NodeStarted,
-    ResultDiscarded,
-    RunCancelled,
-    RunCompleted,
-    RunCreated,
-    RunFailed,
-)
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.sight import tokens
 from tidemill.kernel.state import State, decode_state, encode_state
 
-TERMINAL = (RunCompleted, RunFailed, RunCancelled)
+TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 UPSTREAM = "upstream_failed"
 
 
@@ -50,18 +33,18 @@ def walks(draw: st.DrawFn, meddle: bool | None = None) -> Walk:
     return walk.run(draw(st.booleans()) if meddle is None else meddle)
 
 
-def ends_visit(event: AnyEvent) -> bool:
-    return isinstance(event, Ending) and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None)
+def ends_visit(event: ev.AnyEvent) -> bool:
+    return isinstance(event, ev.Ending) and not (isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None)
 
 
 @settings(max_examples=90)
 @given(walks())
 def test_the_log_begins_with_its_creation_and_ends_with_one_end(walk: Walk) -> None:
     events = walk.kernel.events
-    assert [number for number, event in enumerate(events) if isinstance(event, RunCreated)] == [0]
+    assert [number for number, event in enumerate(events) if isinstance(event, ev.RunCreated)] == [0]
     ends = [number for number, event in enumerate(events) if isinstance(event, TERMINAL)]
     assert len(ends) == 1
-    assert all(isinstance(event, ResultDiscarded) for event in events[ends[0] + 1 :])
+    assert all(isinstance(event, ev.ResultDiscarded) for event in events[ends[0] + 1 :])
     assert [replay(events, until=number).seq for number in range(len(events) + 1)][-1] == len(events)
 
 
@@ -70,9 +53,9 @@ def test_the_log_begins_with_its_creation_and_ends_with_one_end(walk: Walk) -> N
 def test_the_counter_is_the_sum_over_the_events_at_every_prefix(walk: Walk) -> None:
     total, state = 0, State()
     for event in walk.kernel.events:
-        if isinstance(event, RunCreated):
+        if isinstance(event, ev.RunCreated):
             total = len(event.entries)
-        elif isinstance(event, Ending):
+        elif isinstance(event, ev.Ending):
             total += event.emitted - event.consumed
             assert event.counter == total
         elif isinstance(event, TERMINAL):
@@ -86,11 +69,11 @@ def test_the_counter_is_the_sum_over_the_events_at_every_prefix(walk: Walk) -> N
 @settings(max_examples=90)
 @given(walks())
 def test_the_tokens_are_the_counter_at_every_prefix(walk: Walk) -> None:
-    """A loop's own token is on its way between the end of a pass and LoopContinued, which follows at once."""
+    """A loop's own token is on its way between the end of a pass and ev.LoopContinued, which follows at once."""
     events, state = walk.kernel.events, State()
     for event, following in zip(events, [*events[1:], None], strict=True):
         evolve(state, event)
-        on_its_way = isinstance(following, LoopContinued)
+        on_its_way = isinstance(following, ev.LoopContinued)
         assert len(list(tokens(walk.flow, state))) == state.counter - on_its_way
 
 
@@ -108,12 +91,12 @@ def test_there_is_one_outcome_for_each_node_visit_and_index(walk: Walk) -> None:
     outcomes = Counter(
         (event.node, event.visit, event.index)
         for event in walk.kernel.events
-        if isinstance(event, NodeEvent) and ends_visit(event)
+        if isinstance(event, ev.NodeEvent) and ends_visit(event)
     )
     assert set(outcomes.values()) <= {1}
     last = {node.id: walk.kernel.state.peek(node.id).visit for node in walk.flow.nodes}
     if walk.kernel.state.status != "COMPLETED":
-        assert all(outcomes[name, visit, NOT_AN_ITEM] == 1 for name, visit in last.items())
+        assert all(outcomes[name, visit, ev.NOT_AN_ITEM] == 1 for name, visit in last.items())
 
 
 @settings(max_examples=90)
@@ -122,9 +105,9 @@ def test_a_join_fires_or_is_skipped_once_per_visit(walk: Walk) -> None:
     fired: set[tuple[str, int]] = set()
     skipped: Counter[tuple[str, int]] = Counter()
     for event in walk.kernel.events:
-        if isinstance(event, NodeScheduled) and event.index == NOT_AN_ITEM:
+        if isinstance(event, ev.NodeScheduled) and event.index == ev.NOT_AN_ITEM:
             fired.add((event.node, event.visit))
-        elif isinstance(event, NodeSkipped):
+        elif isinstance(event, ev.NodeSkipped):
             skipped[event.node, event.visit] += 1
             by_join = (event.node, event.visit) not in fired
             assert by_join or event.reason == "when", "what fired is skipped only by its own `when`"
@@ -138,12 +121,12 @@ def test_attempts_count_one_two_three_and_fences_grow(walk: Walk) -> None:
     attempts: dict[tuple[str, int, int], int] = defaultdict(int)
     fences: dict[tuple[str, int, int], int] = defaultdict(int)
     for event in walk.kernel.events:
-        if isinstance(event, NodeStarted):
+        if isinstance(event, ev.NodeStarted):
             key = (event.node, event.visit, event.index)
             assert event.attempt == attempts[key] + 1
             assert event.token > fences[key]
             attempts[key], fences[key] = event.attempt, event.token
-        elif isinstance(event, NodeFailed) and event.error.code in ("worker_lost", "worker_killer"):
+        elif isinstance(event, ev.NodeFailed) and event.error.code in ("worker_lost", "worker_killer"):
             key = (event.node, event.visit, event.index)
             assert event.attempt - attempts[key] in (0, 1) or walk.flow.by_id[event.node].map is not None
             attempts[key] = max(attempts[key], event.attempt)
@@ -154,7 +137,7 @@ def test_attempts_count_one_two_three_and_fences_grow(walk: Walk) -> None:
 def test_no_attempt_starts_after_the_end(walk: Walk) -> None:
     over = False
     for event in walk.kernel.events:
-        assert not (over and isinstance(event, NodeStarted | NodeScheduled))
+        assert not (over and isinstance(event, ev.NodeStarted | ev.NodeScheduled))
         over = over or isinstance(event, TERMINAL)
     assert over
 
@@ -250,8 +233,10 @@ def by_themselves(walk: Walk) -> dict[tuple[str, int], str]:
     """Visits that were not ended by the run, and how."""
     found = {}
     for event in walk.kernel.events:
-        if isinstance(event, NodeCompleted | NodeSkipped | NodeFailed) and event.index == NOT_AN_ITEM:
-            by_run = isinstance(event, NodeFailed) and (event.error.code == UPSTREAM or event.retry_at_ms is not None)
+        if isinstance(event, ev.NodeCompleted | ev.NodeSkipped | ev.NodeFailed) and event.index == ev.NOT_AN_ITEM:
+            by_run = isinstance(event, ev.NodeFailed) and (
+                event.error.code == UPSTREAM or event.retry_at_ms is not None
+            )
             if not by_run:
                 found[event.node, event.visit] = type(event).__name__
     return found
@@ -268,6 +253,14 @@ def test_the_walks_reach_everything() -> None:
         seen.update(type(event).__name__ for event in walk.kernel.events)
         ends[walk.kernel.state.status] += 1
     assert min(ends[status] for status in ("COMPLETED", "FAILED", "CANCELLED")) >= 5
-    common = (NodeCancelled, LoopContinued, NodeScheduled, NodeStarted, NodeCompleted, NodeFailed, NodeSkipped)
+    common = (
+        ev.NodeCancelled,
+        ev.LoopContinued,
+        ev.NodeScheduled,
+        ev.NodeStarted,
+        ev.NodeCompleted,
+        ev.NodeFailed,
+        ev.NodeSkipped,
+    )
     assert all(seen[kind.__name__] > 100 for kind in common)
     assert min(seen[name] for name in ("NodeExpanded", "NodeWaiting", "RunPaused", "ResultDiscarded")) > 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, loop, rows
+from tests.kernel.tables import Run, begun, loop, rows
 from tidemill.kernel.events import NodeScheduled, RunFailed
 
 Json = Any
@@ -16,8 +16,7 @@ Json = Any
 
 
 def test_the_visit_beyond_max_visits_is_not_dispatched() -> None:
-    run = Run("a > b > c", limits={"max_visits": 2})
-    run.start()
+    run = begun("a > b > c", limits={"max_visits": 2})
     run.done("a")
     assert run.done("b") == rows(
         "NodeStarted b; NodeCompleted b taken=c counter=1; NodeCancelled c counter=0;"
@@ -27,15 +26,13 @@ def test_the_visit_beyond_max_visits_is_not_dispatched() -> None:
 
 
 def test_exactly_max_visits_are_allowed() -> None:
-    run = Run("a > b", limits={"max_visits": 2})
-    run.start()
+    run = begun("a > b", limits={"max_visits": 2})
     run.end("a", "b")
     assert run.status == "COMPLETED"
 
 
 def test_skipped_nodes_are_no_visits() -> None:
-    run = Run("a > b > c; a > d", {"b": {"when": "inputs.go"}}, limits={"max_visits": 3})
-    run.start()
+    run = begun("a > b > c; a > d", {"b": {"when": "inputs.go"}}, limits={"max_visits": 3})
     run.done("a")
     run.skip("b")
     run.done("d")
@@ -43,8 +40,7 @@ def test_skipped_nodes_are_no_visits() -> None:
 
 
 def test_every_pass_of_a_loop_is_a_visit_and_a_retry_is_none() -> None:
-    run = Run("a", {"a": {"loop": loop(9)}}, limits={"max_visits": 2})
-    run.start()
+    run = begun("a", {"a": {"loop": loop(9)}}, limits={"max_visits": 2})
     run.fail("a", retryable=True)
     run.done("a", again=True)
     shown = run.done("a", again=True)
@@ -55,8 +51,7 @@ def test_every_pass_of_a_loop_is_a_visit_and_a_retry_is_none() -> None:
 
 
 def test_items_of_a_map_are_no_visits() -> None:
-    run = Run("a", {"a": {"map": {"over": [1]}}}, limits={"max_visits": 1})
-    run.start()
+    run = begun("a", {"a": {"map": {"over": [1]}}}, limits={"max_visits": 1})
     run.expand("a", 3)
     for index in range(3):
         run.done(f"a[{index}]")
@@ -65,24 +60,21 @@ def test_items_of_a_map_are_no_visits() -> None:
 
 
 def test_too_many_entries_for_the_limit() -> None:
-    run = Run("a b c", limits={"max_visits": 2})
-    run.start()
+    run = begun("a b c", limits={"max_visits": 2})
     assert (run.status, run.counter, run.jobs) == ("FAILED", 0, "")
 
 
 @pytest.mark.parametrize("limit", [{"max_visits": 2}, {"max_hops": 1}])
 def test_a_limit_met_in_the_middle_of_a_fan_leaves_no_job_behind(limit: Json) -> None:
     """`b` was made ready by the same decision that met the limit at `c`."""
-    run = Run("a > b c > d", limits=limit)
-    run.start()
+    run = begun("a > b c > d", limits=limit)
     run.done("a")
     assert (run.status, run.counter, run.jobs) == ("FAILED", 0, "")
 
 
 def test_a_limit_cancels_every_unfinished_visit() -> None:
     """Nobody's failure: the nodes below the visit that was one too many are cancelled like all others."""
-    run = Run("a > b > c; x", limits={"max_visits": 2})
-    run.start()
+    run = begun("a > b > c; x", limits={"max_visits": 2})
     run.done("a")
     assert (run.status, run.nodes("b c x")) == ("FAILED", "b=CANCELLED c=CANCELLED x=CANCELLED")
 
@@ -91,22 +83,19 @@ def test_a_limit_cancels_every_unfinished_visit() -> None:
 
 
 def test_a_path_longer_than_max_hops_fails_the_run() -> None:
-    run = Run("a > b > c", limits={"max_hops": 2})
-    run.start()
+    run = begun("a > b > c", limits={"max_hops": 2})
     run.done("a")
     assert run.done("b")[-1] == "RunFailed node=c code=max_hops_exceeded"
 
 
 def test_a_hop_is_one_more_than_the_highest_that_arrived() -> None:
-    run = Run("a > b > c; a > c")
-    run.start()
+    run = begun("a > b > c; a > c")
     run.end("a", "b", "c")
     assert [event.hop for event in run.of(NodeScheduled)] == [1, 2, 3]
 
 
 def test_hops_go_on_through_the_passes_of_a_loop() -> None:
-    run = Run("a > b", {"b": {"loop": loop(3, "a")}}, limits={"max_hops": 4})
-    run.start()
+    run = begun("a > b", {"b": {"loop": loop(3, "a")}}, limits={"max_hops": 4})
     run.done("a")
     run.done("b", again=True)
     run.done("a")
@@ -118,8 +107,7 @@ def test_hops_go_on_through_the_passes_of_a_loop() -> None:
 
 
 def test_outputs_of_the_run_are_counted_in_bytes() -> None:
-    run = Run("a > b > c", limits={"max_bytes": 100})
-    run.start()
+    run = begun("a > b > c", limits={"max_bytes": 100})
     run.done("a", size=60)
     run.done("b", size=40)
     assert run.kernel.state.size == 100
@@ -130,16 +118,14 @@ def test_outputs_of_the_run_are_counted_in_bytes() -> None:
 
 
 def test_no_on_error_tolerates_a_limit_of_the_run() -> None:
-    run = Run("a > b", {"a": {"on_error": "continue"}}, limits={"max_bytes": 10})
-    run.start()
+    run = begun("a > b", {"a": {"on_error": "continue"}}, limits={"max_bytes": 10})
     run.done("a", size=11)
     [failed] = run.of(RunFailed)
     assert (failed.node, failed.error.code, run.nodes()) == ("a", "max_bytes_exceeded", "a=FAILED b=FAILED")
 
 
 def test_an_item_that_exceeds_the_bytes_fails_the_run_also_when_items_are_tolerated() -> None:
-    run = Run("a", {"a": {"map": {"over": [1], "tolerate": 5}}}, limits={"max_bytes": 10})
-    run.start()
+    run = begun("a", {"a": {"map": {"over": [1], "tolerate": 5}}}, limits={"max_bytes": 10})
     run.expand("a", 3)
     run.done("a[0]", size=10)
     assert run.done("a[1]", size=1)[-1] == "drop run a[2]"
@@ -163,8 +149,7 @@ def test_ready_nodes_beyond_max_parallel_stay_pending_and_go_first_come_first_se
 
 
 def test_whoever_becomes_ready_later_queues_behind_those_who_wait() -> None:
-    run = Run("a > x; b c", limits={"max_parallel": 1})
-    run.start()
+    run = begun("a > x; b c", limits={"max_parallel": 1})
     assert run.done("a") == rows(
         "NodeStarted a; NodeCompleted a taken=x counter=3; NodeScheduled x held; NodeScheduled b; put run b"
     )
@@ -173,30 +158,26 @@ def test_whoever_becomes_ready_later_queues_behind_those_who_wait() -> None:
 
 
 def test_a_held_visit_counts_once_for_max_visits() -> None:
-    run = Run("a b", limits={"max_parallel": 1, "max_visits": 2})
-    run.start()
+    run = begun("a b", limits={"max_parallel": 1, "max_visits": 2})
     run.end("a", "b")
     assert (run.status, run.kernel.state.visits) == ("COMPLETED", 2)
 
 
 @pytest.mark.parametrize("end", ["fail", "skip", "wait"])
 def test_every_end_of_an_attempt_frees_its_slot(end: str) -> None:
-    run = Run("a b", {"a": {"on_error": "continue"}}, limits={"max_parallel": 1})
-    run.start()
+    run = begun("a b", {"a": {"on_error": "continue"}}, limits={"max_parallel": 1})
     getattr(run, end)("a")
     assert "run b" in run.jobs
 
 
 def test_a_retry_keeps_its_slot() -> None:
-    run = Run("a b", limits={"max_parallel": 1})
-    run.start()
+    run = begun("a b", limits={"max_parallel": 1})
     run.fail("a", retryable=True)
     assert (run.jobs, run.nodes("b")) == ("run a", "b=PENDING")
 
 
 def test_a_wait_that_expires_takes_a_slot_again_at_once() -> None:
-    run = Run("a b c", {"a": {"timeout_seconds": 1}}, limits={"max_parallel": 1})
-    run.start()
+    run = begun("a b c", {"a": {"timeout_seconds": 1}}, limits={"max_parallel": 1})
     run.wait("a", 5_000)
     assert run.expire("a")[-1] == "put run a at=+1000"
     assert run.kernel.state.in_flight == 2
@@ -206,8 +187,7 @@ def test_a_wait_that_expires_takes_a_slot_again_at_once() -> None:
 
 
 def test_a_map_waits_for_slots_in_the_queue_and_leaves_it_when_it_fails() -> None:
-    run = Run("a b c", {"a": {"map": {"over": [1]}, "on_error": "continue"}}, limits={"max_parallel": 2})
-    run.start()
+    run = begun("a b c", {"a": {"map": {"over": [1]}, "on_error": "continue"}}, limits={"max_parallel": 2})
     run.expand("a", 4)
     run.done("b")
     assert run.jobs == "run a[0]; run c"
@@ -221,8 +201,7 @@ def test_a_map_waits_for_slots_in_the_queue_and_leaves_it_when_it_fails() -> Non
 
 def test_two_maps_share_the_slots_in_the_order_of_the_queue() -> None:
     wide: Json = {"map": {"over": [1], "max_parallel": 2}}
-    run = Run("a b", {"a": wide, "b": wide}, limits={"max_parallel": 3})
-    run.start()
+    run = begun("a b", {"a": wide, "b": wide}, limits={"max_parallel": 3})
     run.expand("a", 5)
     assert run.jobs == "run a[0]; run a[1]; run b"
     run.expand("b", 5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel.tables import Run, rows
+from tests.kernel.tables import Run, begun, rows
 from tidemill.kernel.delays import LOST_IN_A_ROW_MAX, retry_delay_ms
 from tidemill.kernel.events import NodeFailed, NodeStarted
 from tidemill.kernel.model import Retry
@@ -18,9 +18,7 @@ Json = Any
 
 
 def one(**options: Json) -> Run:
-    run = Run("a > z", {"a": options})
-    run.start()
-    return run
+    return begun("a > z", {"a": options})
 
 
 # How late
@@ -151,8 +149,7 @@ def test_a_success_after_retries_counts_all_attempts() -> None:
 
 
 def test_a_retry_keeps_its_token_its_slot_and_its_visit() -> None:
-    run = Run("a b", limits={"max_parallel": 1})
-    run.start()
+    run = begun("a b", limits={"max_parallel": 1})
     run.fail("a", retryable=True)
     assert (run.counter, run.jobs, run.kernel.state.in_flight, run.cell("a").visit) == (2, "run a", 1, 1)
 
@@ -300,3 +297,17 @@ def test_at_most_once_goes_for_every_item_of_a_map() -> None:
     run.begin("a[0]")
     assert run.lost("a[0]")[0] == "NodeFailed a[0] code=unknown_outcome tolerated"
     assert run.lost("a[1]")[0] == "NodeFailed a[1] attempt=0 code=worker_lost retry=+0"
+
+
+@pytest.mark.parametrize("first", ["fail", "lost", "time_out"])
+def test_retry_after_guard_whatever_ended_the_first_attempt(first: str) -> None:
+    run = begun("a")
+    run.begin("a", token=5)
+    if first == "lost":
+        run.lost("a")
+    elif first == "fail":
+        run.fail("a", retryable=True, token=5)
+    else:
+        run.time_out("a", token=5)
+    run.done("a", output=b"2")
+    assert (run.status, run.cell("a").output, len(run.of(NodeStarted))) == ("COMPLETED", b"2", 2)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, retry, rewind
 from tests.kernel.tables import choose, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Rewind
+from tidemill.kernel.commands import Done, Result, Rewind
 
 SEEDS = 1_000
 
@@ -337,3 +338,19 @@ def test_wherever_it_goes_back_to_the_run_ends_without_losing_a_token(batch: int
     for seed in range(batch * SEEDS // 4, (batch + 1) * SEEDS // 4):
         walk = Meddled(seed, (rewind, rewind, rewind, retry, interrupt)).run()
         assert walk.kernel.state.counter == 0, f"seed {seed}"
+
+
+def test_rewinds_use_up_no_hops() -> None:
+    run = Acts("a > b", limits={"max_hops": 2}).begun()
+    for _ in range(3):
+        run.rewind("a")
+    run.end("a", "b")
+    assert run.status == "COMPLETED"
+
+
+def test_a_repeated_result_of_a_visit_that_was_taken_back_leaves_nothing() -> None:
+    run = Acts("a > b").begun()
+    result = Result(node="a", visit=1, token=7, outcome=Done(output=b"1"))
+    run.do(result, "run/a/1/-1")
+    run.rewind("a")
+    assert run.do(msgspec.structs.replace(result, again=True)) == []

@@ -379,3 +379,49 @@ def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
         walk = Meddled(seed, (retry, rewind, override, interrupt), undoes=True).run()
         walk.roll_back()
         assert walk.kernel.state.rollback in ("none", "done", "partial"), f"seed {seed}"
+
+
+def late(run: Acts, node: str) -> Undone:
+    """A worker's report about a step, under a lease that is newer than any before."""
+    return Undone(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
+
+
+def test_what_was_skipped_by_hand_is_not_undone() -> None:
+    run = undoing("a > b", "a b")
+    run.override("b", None)
+    run.done("a")
+    assert run.rollback()[1:] == rows("CompensationScheduled a; put undo a")
+
+
+def test_an_item_that_was_under_way_when_the_run_ended_is_named() -> None:
+    run = undoing("m", "m", {"m": {"map": {"over": [1, 2]}}})
+    run.expand("m", 2)
+    run.done("m[0]")
+    run.begin("m[1]", token=9)
+    run.cancel()
+    run.rollback()
+    run.undone("m[0]")
+    assert left(run) == "m/1/1"
+
+
+def test_a_rollback_that_was_stopped_hears_nothing_more() -> None:
+    run = undoing("a > b", "a b")
+    run.end("a", "b")
+    run.rollback()
+    run.do(Cancel(force=True))
+    assert run.do(late(run, "b")) == []
+    assert run.kernel.state.rollback == "partial"
+
+
+def test_a_step_is_over_only_when_it_is_its_turn() -> None:
+    """It had its turn in a rollback that was stopped, but in this one another comes first."""
+    run = undoing("a > b", "a b")
+    run.end("a", "b")
+    run.rollback()
+    run.undone("b", "broken")
+    run.do(Cancel(force=True))
+    assert run.do(Rollback())[-1] == "put undo b"
+    assert run.do(late(run, "a")) == []
+    run.undone("b")
+    run.undone("a")
+    assert run.kernel.state.rollback == "done"

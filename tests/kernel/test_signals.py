@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, choose, loop, rows
-from tidemill.kernel.commands import Result, Signal, Waits
+from tests.kernel.tables import Run, begun, choose, loop, rows
+from tidemill.kernel.commands import Pause, Result, Resume, Signal, Waits
 from tidemill.kernel.events import NodeWaiting, SignalReceived
 from tidemill.kernel.messages import SIGNALS_MAX
 
@@ -19,9 +19,7 @@ GIVES_UP: Json = {**WAITS, "timeout_seconds": 5, "retry": {"max_attempts": 1}, "
 
 def started(graph: str = "s > z", **nodes: Json) -> Run:
     """A run in which `s` will wait for `paid`."""
-    run = Run(graph, {"s": WAITS, **nodes})
-    run.start()
-    return run
+    return begun(graph, {"s": WAITS, **nodes})
 
 
 def told(signal: str, name: str = "paid", payload: bytes = b"1") -> Signal:
@@ -134,8 +132,7 @@ def test_a_paused_run_takes_signals() -> None:
 
 
 def test_outputs_of_signals_count_towards_the_bytes_of_the_run() -> None:
-    run = Run("s t", {"s": WAITS, "t": WAITS}, limits={"max_bytes": 6})
-    run.start()
+    run = begun("s t", {"s": WAITS, "t": WAITS}, limits={"max_bytes": 6})
     run.listen("s")
     run.listen("t")
     run.signal("s1", payload=b"1234")
@@ -158,8 +155,7 @@ def test_a_name_that_is_known_only_at_run_time_may_be_anything() -> None:
 
 
 def test_a_name_that_a_handler_asked_for_is_known() -> None:
-    run = Run("a b > z")
-    run.start()
+    run = begun("a b > z")
     assert run.refused(told("s1", "go")) == "signal_unknown"
     run.listen("a", "go")
     assert run.signal("s1", "go")[0] == "SignalReceived go=s1 taker=a"
@@ -199,8 +195,7 @@ def test_after_the_end_nobody_is_left_to_be_told(end: str) -> None:
 
 
 def unread(**top: Json) -> Run:
-    run = Run("a; s t", {"s": WAITS, "t": {"type": "signal", "config": {"name": "sent"}}}, **top)
-    run.start()
+    run = begun("a; s t", {"s": WAITS, "t": {"type": "signal", "config": {"name": "sent"}}}, **top)
     run.listen("s")
     for number, name in enumerate(("sent", "paid", "paid", "sent", "paid")):
         run.signal(f"s{number}", name)
@@ -294,11 +289,37 @@ def test_who_waits_no_more_is_passed_over() -> None:
 
 
 def test_who_waits_no_more_is_not_remembered_for_ever() -> None:
-    run = Run("a > s > d", {"s": GIVES_UP, "d": {"loop": loop(50, "a")}})
-    run.start()
+    run = begun("a > s > d", {"s": GIVES_UP, "d": {"loop": loop(50, "a")}})
     for _ in range(9):
         run.done("a")
         run.listen("s")
         run.expire("s")
         run.done("d", again=True)
     assert len(run.kernel.state.listening["paid"]) == 1
+
+
+AGAIN = {"retry": {"max_attempts": 3, "backoff_seconds": 0}, "timeout_seconds": 5}
+
+
+def test_a_signal_is_not_taken_for_a_command_of_the_same_id() -> None:
+    run = begun("s", {"s": {"type": "signal", "config": {"name": "paid"}}})
+    run.do(Pause(id="x"))
+    run.do(Resume(id="y"))
+    run.listen("s")
+    assert run.signal("x")[-1] == "RunCompleted"
+
+
+def waited_before() -> Run:
+    """A run whose node `a` has waited for a signal `paid` until its time was over, and is to be tried again."""
+    run = begun("a", {"a": AGAIN})
+    run.listen("a", "paid")
+    run.expire("a")
+    return run
+
+
+def test_who_waits_for_another_signal_by_now_is_passed_over() -> None:
+    run = waited_before()
+    run.listen("a", "sent")
+    assert run.signal("s1", "paid") == rows("SignalReceived paid=s1")
+    run.signal("s2", "sent")
+    assert run.status == "COMPLETED"

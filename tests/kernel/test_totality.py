@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.garbage import ALL_KINDS, Garbage
+from tests.kernel.lockstep import play_seed
 from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Problem
 from tidemill.kernel.decide import decide, decide_all
@@ -108,3 +110,23 @@ def test_deciding_twice_gives_the_same(seed: int) -> None:
         assert (one.events, one.work) == (other.events, other.work)
     else:
         assert one == other
+
+
+BATCHES = 16
+
+
+SEEDS_PER_BATCH = 125
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_kernel_and_reference_agree(batch: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
+        try:
+            pair = play_seed(seed)
+        except AssertionError as error:
+            raise AssertionError(
+                f"seed {seed}: {error} (replay: python -c 'from tests.kernel.lockstep import *; play_seed({seed})')"
+            ) from error
+        seen.update(type(event).__name__ for event in pair.kernel.events)
+    assert {"NodeCompleted", "NodeSkipped", "NodeFailed", "LoopContinued", "NodeExpanded", "NodeWaiting"} <= set(seen)

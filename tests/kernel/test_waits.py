@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.tables import Run, choose, loop, rows
+from tests.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.commands import Expire, Waits, Wake
 from tidemill.kernel.events import NodeCompleted, NodeWaiting
 
@@ -14,9 +14,7 @@ Json = Any
 
 
 def one(graph: str = "a > z", **options: Json) -> Run:
-    run = Run(graph, {"a": options})
-    run.start()
-    return run
+    return begun(graph, {"a": options})
 
 
 def test_a_timer_wakes_and_completes_the_visit_in_the_same_turn() -> None:
@@ -121,8 +119,7 @@ def test_a_lost_evaluation_after_a_wait_is_done_again_and_is_no_attempt() -> Non
 
 def test_a_wait_that_ends_may_exceed_the_slots() -> None:
     """It has begun, so no limit holds it back."""
-    run = Run("a c; b", {"a": {"branch": choose("b")}}, limits={"max_parallel": 1})
-    run.start()
+    run = begun("a c; b", {"a": {"branch": choose("b")}}, limits={"max_parallel": 1})
     run.wait("a")
     assert run.jobs == "run c; wake a"
     assert run.wake("a")[-1] == "put run a"
@@ -130,8 +127,7 @@ def test_a_wait_that_ends_may_exceed_the_slots() -> None:
 
 
 def test_waiting_frees_a_slot() -> None:
-    run = Run("a b", limits={"max_parallel": 1})
-    run.start()
+    run = begun("a b", limits={"max_parallel": 1})
     assert run.wait("a")[-2:] == rows("put wake a at=+1000; put run b")
 
 
@@ -151,8 +147,7 @@ def test_a_timer_counts_only_while_its_visit_waits_for_it() -> None:
 
 def test_an_expiry_ends_only_a_wait_that_can_expire() -> None:
     """A looping visit that waits for its body has no time-out any more: its attempt has ended."""
-    run = Run("a > b c > d", {"d": {"join": "any", "loop": loop(3, "a"), "timeout_seconds": 5}})
-    run.start()
+    run = begun("a > b c > d", {"d": {"join": "any", "loop": loop(3, "a"), "timeout_seconds": 5}})
     run.end("a", "b")
     run.done("d", again=True)
     assert run.expire("d") == []

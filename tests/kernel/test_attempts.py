@@ -1,0 +1,307 @@
+"""Which results count: fences, repetitions, late comers; and the refusals that tell a worker to stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kernel.tables import Run, begun, error, loop, rows
+from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Result, Skips, Waits
+from tidemill.kernel.decide import decide
+from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
+from tidemill.kernel.pen import Decision
+from tidemill.kernel.state import DISCARDS_MAX
+
+Json = Any
+
+DONE = Done(output=b"1")
+
+
+def one(graph: str = "a > z", **options: Json) -> Run:
+    return begun(graph, {"a": options})
+
+
+# Repetitions: the reply to a commit got lost and the same result is handed in again
+
+
+OUTCOMES = [DONE, Failed(error=error(retryable=True)), Waits(on="timer", for_ms=5), Skips()]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_a_result_that_is_written_already_leaves_nothing(outcome: Any) -> None:
+    run = one()
+    run.result("a", outcome, token=5)
+    assert run.do(Result(node="a", visit=1, token=5, outcome=outcome, again=True)) == []
+    assert run.of(ResultDiscarded) == []
+
+
+def test_a_second_result_of_the_same_attempt_is_discarded() -> None:
+    """Nobody was unsure about the first one, so this is another result, whatever it says."""
+    run = one()
+    run.done("a", token=5)
+    assert run.do(Result(node="a", visit=1, token=5, outcome=Failed(error=error()))) == rows(
+        "ResultDiscarded a outcome=Failed reason=repeated"
+    )
+
+
+def test_a_repeated_expansion_leaves_nothing() -> None:
+    run = one(map={"over": [1]})
+    run.expand("a", 2, token=5)
+    assert (
+        run.do(Result(node="a", visit=1, token=5, called=False, again=True, outcome=Expands(count=2, items=b"[]")))
+        == []
+    )
+    run.done("a[0]", token=6)
+    assert run.do(Result(node="a", visit=1, index=0, token=6, outcome=DONE, again=True)) == []
+
+
+def test_a_repeated_result_leaves_nothing_also_after_the_run_has_ended() -> None:
+    run = one("a")
+    run.done("a", token=5)
+    assert run.status == "COMPLETED"
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
+
+
+def test_a_repeated_result_leaves_nothing_also_when_it_made_the_loop_go_on() -> None:
+    run = one("a", loop=loop(3))
+    run.done("a", again=True, token=5)
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, again=True)) == []
+
+
+# Stale and late results
+
+
+def test_the_first_result_committed_wins() -> None:
+    """Also when the second says something else."""
+    run = one()
+    run.done("a", token=5, output=b"1")
+    assert run.do(Result(node="a", visit=1, token=6, outcome=Done(output=b"2"))) == rows(
+        "ResultDiscarded a outcome=Done reason=visit_ended"
+    )
+    assert run.cell("a").output == b"1"
+
+
+def test_a_result_under_an_older_lease_is_stale() -> None:
+    run = one()
+    run.begin("a", token=7)
+    assert run.do(Result(node="a", visit=1, token=6, outcome=DONE)) == rows(
+        "ResultDiscarded a outcome=Done reason=stale"
+    )
+    assert run.done("a", token=7)[0] == "NodeCompleted a taken=z counter=1"
+
+
+def test_a_result_whose_lease_the_store_calls_lost_is_discarded() -> None:
+    run = one()
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE, late=True)) == rows(
+        "ResultDiscarded a outcome=Done reason=lease_lost"
+    )
+    assert run.cell("a").status == "QUEUED"
+    assert run.done("a")[0] == "NodeStarted a"
+
+
+def test_after_a_retry_the_earlier_attempt_is_stale() -> None:
+    run = one()
+    run.fail("a", retryable=True, token=5)
+    assert run.do(Result(node="a", visit=1, token=4, outcome=DONE)) == rows(
+        "ResultDiscarded a outcome=Done reason=stale"
+    )
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no start in the log", "its start in the log"])
+def test_after_a_lost_worker_its_own_result_no_longer_counts(begun: bool) -> None:
+    """Somebody took the job over under fence 6, so fence 5 is history, whether or not its start was written."""
+    run = one()
+    if begun:
+        run.begin("a", token=5)
+    run.kernel.token = 5
+    run.lost("a")
+    before = run.jobs
+    run.do(Result(node="a", visit=1, token=5, outcome=DONE))
+    assert (len(run.of(ResultDiscarded)), run.nodes("a"), run.jobs) == (1, "a=QUEUED", before)
+
+
+@pytest.mark.parametrize("end", ["cancel", "fail", "deadline"])
+def test_the_result_of_an_attempt_that_was_cancelled_while_it_ran_is_discarded(end: str) -> None:
+    """Its start is in the log, its end was the cancellation: this result is news, and it came too late."""
+    run = begun("a b", limits={"deadline_seconds": 9})
+    run.begin("a", token=5)
+    {"cancel": run.cancel, "fail": lambda: run.fail("b"), "deadline": run.deadline}[end]()
+    assert run.do(Result(node="a", visit=1, token=5, outcome=DONE)) == rows(
+        "ResultDiscarded a outcome=Done reason=run_ended"
+    )
+
+
+def test_a_result_for_a_visit_or_item_that_does_not_exist_is_discarded() -> None:
+    run = one(map={"over": [1]})
+    run.expand("a", 2)
+    for visit, index in ((1, 2), (1, -2), (1, 10**9), (2, 0), (0, 0), (7, -1)):
+        at = f"a{'' if visit == 1 else f'#{visit}'}{f'[{index}]' if index != -1 else ''}"
+        assert run.do(Result(node="a", visit=visit, index=index, token=9, outcome=DONE)) == rows(
+            f"ResultDiscarded {at} outcome=Done reason=visit_ended"
+        )
+
+
+def test_a_result_for_a_node_that_is_not_ready_or_waits_is_discarded() -> None:
+    run = one()
+    assert run.done("z") == rows("ResultDiscarded z outcome=Done reason=visit_ended")
+    run.wait("a")
+    assert run.done("a") == rows("ResultDiscarded a outcome=Done reason=visit_ended")
+
+
+def test_a_result_for_a_map_whose_items_are_running_is_discarded() -> None:
+    run = one(map={"over": [1]})
+    run.expand("a", 2)
+    assert run.assemble("a") == rows("ResultDiscarded a outcome=Done reason=visit_ended")
+
+
+def test_at_most_ten_discarded_results_are_kept_per_visit() -> None:
+    run = one("a", loop=loop(9))
+    run.done("a", again=True)
+    for number in range(DISCARDS_MAX + 5):
+        run.do(Result(node="a", visit=1, token=100 + number, outcome=DONE))
+    assert len(run.of(ResultDiscarded)) == run.kernel.state.discarded == DISCARDS_MAX
+
+
+def test_ten_per_visit_also_when_the_node_has_moved_on() -> None:
+    """Results of visit 1 stay results of visit 1, however many passes have begun since."""
+    run = one("a", loop=loop(9))
+    for _ in range(3):
+        run.done("a", again=True)
+        for _ in range(DISCARDS_MAX):
+            run.do(Result(node="a", visit=1, token=run.kernel.next_token(), outcome=DONE))
+    of_first = [event for event in run.of(ResultDiscarded) if event.visit == 1]
+    assert len(of_first) == DISCARDS_MAX
+
+
+def test_a_discarded_result_says_who_and_what() -> None:
+    run = one()
+    run.done("a")
+    run.do(Result(node="a", visit=1, token=99, outcome=Failed(error=error()), worker="w7"))
+    [discarded] = run.of(ResultDiscarded)
+    assert (discarded.worker, discarded.outcome, discarded.token, discarded.attempt) == ("w7", "Failed", 99, 1)
+
+
+# Begin and Checkpoint are refused when the attempt no longer counts
+
+
+@pytest.mark.parametrize("kind", [Begin, Checkpoint])
+@pytest.mark.parametrize("why", ["stale", "visit_ended", "run_ended", "repeated", "no such item"])
+def test_a_worker_is_told_to_stop(kind: Any, why: str) -> None:
+    run = one()
+    at: Json = {"node": "a", "visit": 1, "token": 5}
+    if why == "stale":
+        run.begin("a", token=6)
+    elif why == "visit_ended":
+        run.done("a", token=9)
+    elif why == "run_ended":
+        run.cancel()
+    elif why == "repeated":
+        run.fail("a", retryable=True, token=5)
+    else:
+        at["index"] = 3
+    more = {"value": b"1"} if kind is Checkpoint else {}
+    assert run.refused(kind(**at, **more)) == "attempt_stale"
+
+
+def test_a_start_is_recorded_once() -> None:
+    run = one()
+    assert run.begin("a", token=5) == rows("NodeStarted a")
+    assert run.begin("a", token=5) == []
+    assert run.done("a", token=5)[0] == "NodeCompleted a taken=z counter=1"
+    assert len(run.of(NodeStarted)) == 1
+
+
+@pytest.mark.parametrize(("started", "at"), [(0, 9_000), (4_000, 4_000), (10, 1_000), (99_000, 9_000)])
+def test_a_start_carries_the_moment_of_the_call_within_the_visit(started: int, at: int) -> None:
+    run = one()
+    run.kernel.now = 9_000
+    run.do(Begin(node="a", visit=1, token=5, started_ms=started))
+    assert [event.at_ms for event in run.of(NodeStarted)] == [at]
+    assert run.kernel.state.peek("a").since_ms == at
+    assert run.kernel.state.last_ms == 1_000
+    run.done("a", token=5)
+    assert run.kernel.state.last_ms == 9_000
+
+
+def test_nobody_begins_an_at_most_once_attempt_under_another_lease() -> None:
+    run = one(delivery="at_most_once")
+    run.begin("a", token=5)
+    assert run.refused(Begin(node="a", visit=1, token=6)) == "attempt_stale"
+
+
+def test_what_calls_no_handler_cannot_begin() -> None:
+    """Expansion, assembly and the conditions after a wait are no attempts, however long they take."""
+    run = one(map={"over": [1]})
+    assert run.refused(Begin(node="a", visit=1, token=5)) == "attempt_stale"
+    run.expand("a", 1)
+    run.done("a[0]")
+    assert run.refused(Begin(node="a", visit=1, token=9)) == "attempt_stale"
+    run = one(loop=loop(3))
+    run.wait("a")
+    run.wake("a")
+    assert run.refused(Begin(node="a", visit=1, token=9)) == "attempt_stale"
+
+
+@pytest.mark.parametrize("kind", [Begin, Checkpoint, Result])
+def test_an_unknown_node_is_refused(kind: Any) -> None:
+    more: Json = {Begin: {}, Checkpoint: {"value": b"1"}, Result: {"outcome": DONE}}[kind]
+    assert one().refused(kind(node="nobody", visit=1, token=1, **more)) == "node_unknown"
+
+
+# What a result records
+
+
+def test_a_completion_holds_what_happened() -> None:
+    run = one()
+    run.done("a", token=5, worker="w1", duration_ms=120, waited_ms=30, size=1)
+    [completed] = run.of(NodeCompleted)
+    facts = (completed.worker, completed.duration_ms, completed.waited_ms, completed.attempt, completed.token)
+    assert facts == ("w1", 120, 30, 1, 5)
+    assert (completed.emitted, completed.consumed, completed.counter, completed.size) == (1, 1, 1, 1)
+    assert run.kernel.events[completed.cause - 1] == run.of(NodeStarted)[0]
+
+
+def test_an_outcome_that_does_not_fit_the_activation_is_not_taken() -> None:
+    """A list for a node without a map: nothing of it may reach the state."""
+    run = one()
+    run.kernel.ask(Result(node="a", visit=1, token=5, called=False, outcome=Expands(count=2, items=b"[]")))
+    assert run.cell("a").map is None
+    run = one(map={"over": [1]})
+    run.expand("a", 2)
+    run.kernel.ask(Result(node="a", visit=1, index=0, token=9, outcome=Expands(count=2, items=b"[]")))
+    items = run.cell("a").map
+    assert items is not None and items.next == 2
+
+
+def completion(node: str, token: int, output: bytes = b"1") -> Result:
+    return Result(node=node, visit=1, token=token, outcome=Done(output=output))
+
+
+def decided(run: Run, command: Result) -> Decision:
+    decision = decide(run.flow, run.kernel.state, command, run.kernel.now)
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def test_blob_overwrite() -> None:
+    """Two completions that gathered are decided on top of each other and committed once."""
+    run = begun("a b c > j")
+    gathered = run.together(completion("a", 5, b"10"), completion("b", 6, b"20"))
+    assert gathered == rows(
+        "NodeStarted a; NodeCompleted a taken=j counter=3; NodeStarted b; NodeCompleted b taken=j counter=3"
+    )
+    assert (run.edges("j"), run.cell("a").output, run.cell("b").output) == (
+        "a:taken b:taken c:undecided",
+        b"10",
+        b"20",
+    )
+
+
+def test_blob_overwrite_by_two_who_decided_from_the_same_version() -> None:
+    """Whoever loses the race decides again from the winner's state; neither result is lost."""
+    run = begun("a b > j")
+    late = decided(run, completion("b", 6))
+    assert "NodeScheduled" not in {type(event).__name__ for event in late.events}
+    run.done("a", token=5)
+    assert run.done("b", token=6)[-2:] == rows("NodeScheduled j; put run j")
