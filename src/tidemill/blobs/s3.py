@@ -181,7 +181,7 @@ class S3Blobs:
 
     async def open(self) -> None:
         """Look once whether the bucket answers, so that a wrong name is found before a run needs it."""
-        self._known = Objects(open_bucket(self._bucket), f"the blobs in {self._name}", "blobs_unusable")
+        self._known = Objects(open_bucket(self._bucket), f"the blobs in {self._name}", code="blobs_unusable")
         try:
             async for _ in self._objects.list(""):
                 break

@@ -235,8 +235,8 @@ class Auditor:
                     continue
                 there = await row_like(self._store, stream.tenant, row) if own else beside.get(name)
                 if not agrees(there, row, state):
-                    code = "row_missing" if there is None else "row_differs"
-                    doubts.problem(code, f"{row.kind} {row.key} in the lists")
+                    what = f"{row.kind} {row.key} in the lists"
+                    doubts.problem("row_missing" if there is None else "row_differs", what)
             for kind, key in beside.keys() - rows.keys():
                 doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
         except Rejected as refusal:
