@@ -93,7 +93,7 @@ class TestS3Blobs(BlobLaws, OutsideLaws):
         await blobs.close()
 
     async def spoil(self, blobs: S3Blobs, digest: str, body: bytes) -> None:
-        await blobs._bucket_store.put_async(key(digest).removeprefix("some/where/"), body)
+        await blobs._objects.write(key(digest).removeprefix("some/where/"), body)
 
 
 async def test_an_object_is_created_only_where_there_is_none(service: Service) -> None:
@@ -132,8 +132,8 @@ async def test_bringing_back_while_a_collector_retires_loses_nothing(service: Se
     giver, late = await opened(service, bucket), await opened(service, bucket)
     digest = await giver.put(TENANT, b"precious")
     await giver.retire(TENANT, digest)
-    first, second = Halting(giver._known), Halting(late._known)
-    giver._known, late._known = cast(Any, first), cast(Any, second)
+    first, second = Halting(giver._objects.store), Halting(late._objects.store)
+    giver._objects.store, late._objects.store = cast(Any, first), cast(Any, second)
     giving = asyncio.create_task(giver.restore(TENANT, digest))
     await first.copied.wait()
     retiring = asyncio.create_task(late.retire(TENANT, digest))

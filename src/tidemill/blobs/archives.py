@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import time
 from bisect import bisect_right, insort
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkstemp
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from tidemill.blobs.contract import PIECE_BYTES, whole
-from tidemill.blobs.files import sync_folder
-from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, NO_BUCKET, service_error
+from tidemill.blobs.files import sweep, sync_file, sync_folder
+from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Objects
 from tidemill.blobs.spool import spooled
 from tidemill.errors import Problem, Unavailable, Unfit
 
@@ -31,8 +30,6 @@ T = TypeVar("T")
 
 DRAFTS = ".drafts"
 """Names that begin with a dot are no names of an archive."""
-LEFTOVER_SECONDS = 24 * 3600
-"""A draft of this age belongs to nobody who still writes."""
 UNUSABLE = "archive_unusable"
 LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS)
 """What is wrong with a folder until somebody sees to it."""
@@ -121,7 +118,7 @@ class DirectoryArchive:
             with file:
                 async for chunk in chunks:
                     await asyncio.to_thread(file.write, chunk)
-                await asyncio.to_thread(_sync_file, file)
+                await asyncio.to_thread(sync_file, file)
             # A link, unlike a rename, never replaces what somebody else has put there meanwhile.
             await asyncio.to_thread(os.link, draft, target)
         except FileExistsError:
@@ -134,7 +131,7 @@ class DirectoryArchive:
         drafts = self._root / DRAFTS
         _make_directories(drafts)
         _make_directories(target.parent)
-        _sweep(drafts)
+        sweep(drafts)
         handle, draft = mkstemp(dir=drafts)
         return os.fdopen(handle, "wb"), draft
 
@@ -206,28 +203,19 @@ class S3Archive:
     """An archive in a bucket, or in a part of one that the store was opened with."""
 
     def __init__(self, store: S3Store) -> None:
-        self._store = store
+        self._objects = Objects(store, "the archive", UNUSABLE)
 
     async def put(self, name: str, body: bytes) -> bool:
-        from obstore.exceptions import AlreadyExistsError
-
-        with _answered("written"):
-            try:
-                await self._store.put_async(name, body, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-        return True
+        return await self._objects.create(name, body)
 
     async def put_stream(self, name: str, chunks: AsyncIterator[bytes]) -> bool:
-        with _answered("read"):
-            if await _or_none(self._store.head_async(name)) is not None:
-                return False
+        if await self._objects.head(name) is not None:
+            return False
         async with spooled(chunks) as draft:
             if draft.size <= AT_ONCE_BYTES_MAX:
                 return await self.put(name, b"".join(draft.pieces()))
-            with _answered("written"):
-                # In parts, which cannot be made conditional: whoever is as fast writes the same bytes.
-                await self._store.put_async(name, draft.pieces())
+            # A writer that is as fast writes the same bytes.
+            await self._objects.write(name, draft.pieces())
         return True
 
     async def get(self, name: str) -> bytes | None:
@@ -235,47 +223,17 @@ class S3Archive:
         return None if chunks is None else await whole(chunks)
 
     async def stream(self, name: str) -> AsyncIterator[bytes] | None:
-        with _answered("read"):
-            answer = await _or_none(self._store.get_async(name))
-        return None if answer is None else _streamed(answer)
+        return await self._objects.stream(name)
 
     async def names(self, under: str = "", *, after: str = "", limit: int = 1_000) -> list[str]:
         found: list[str] = []
-        with _answered("read"):
-            # A bucket takes whole folders as a prefix, so the end of `under` is compared here.
-            folder = under.rpartition("/")[0] or None
-            async for page in self._store.list(folder, offset=after or None, chunk_size=min(limit, 1_000)):
-                found += [meta["path"] for meta in page if meta["path"].startswith(under)]
-                if len(found) >= limit:
-                    break
-        return sorted(found)[:limit]
-
-
-@contextmanager
-def _answered(verb: str) -> Iterator[None]:
-    """Say what is wrong with the service in one line."""
-    from obstore.exceptions import BaseError
-
-    try:
-        yield
-    except (BaseError, FileNotFoundError) as error:
-        raise service_error(f"the archive cannot be {verb}", error, code=UNUSABLE) from error
-
-
-async def _or_none(asked: Awaitable[T]) -> T | None:
-    """What a service answers of an object; None when there is no such object in the bucket."""
-    try:
-        return await asked
-    except FileNotFoundError as error:
-        if NO_BUCKET in str(error):
-            raise
-        return None
-
-
-async def _streamed(answer: Any) -> AsyncIterator[bytes]:
-    with _answered("read"):
-        async for chunk in answer.stream(PIECE_BYTES):
-            yield bytes(chunk)
+        # A bucket takes whole folders as a prefix, so the end of `under` is compared here.
+        async for known in self._objects.list(under.rpartition("/")[0], after or None):
+            if known["path"].startswith(under):
+                found.append(known["path"])
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
 
 async def at_once(body: bytes) -> AsyncIterator[bytes]:
@@ -290,17 +248,3 @@ def _make_directories(path: Path) -> None:
     _make_directories(path.parent)
     path.mkdir(exist_ok=True)
     sync_folder(path.parent)
-
-
-def _sweep(drafts: Path) -> None:
-    """Take away what killed processes left."""
-    for leftover in drafts.iterdir():
-        # Somebody else may sweep at the same time.
-        with suppress(FileNotFoundError):
-            if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
-                leftover.unlink()
-
-
-def _sync_file(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import os
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -36,7 +35,7 @@ from tidemill.blobs.contract import (
     verified,
     whole,
 )
-from tidemill.blobs.files import drop, is_sound, mtime_ms, renewed, sync_folder, write_synced
+from tidemill.blobs.files import drop, is_sound, mtime_ms, renewed, sweep, sync_file, sync_folder, write_synced
 from tidemill.errors import Unavailable
 
 LOG = logging.getLogger(__name__)
@@ -44,8 +43,6 @@ LOG = logging.getLogger(__name__)
 KEEP = "keep"
 TEMPORARY = ".tmp"
 """No tenant has a folder of this name, because a dot is never part of one."""
-LEFTOVER_SECONDS = 24 * 3600
-"""A temporary file of this age belongs to nobody who still writes."""
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -179,10 +176,7 @@ class DirectoryBlobs:
         """Make the folder for drafts, and sweep away what killed processes left in it."""
         drafts = self.root / TEMPORARY
         drafts.mkdir(parents=True, exist_ok=True)
-        for leftover in drafts.iterdir():
-            with suppress(FileNotFoundError):
-                if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
-                    leftover.unlink()
+        sweep(drafts)
         self._prepared = True
 
     @_told
@@ -232,8 +226,7 @@ class DirectoryBlobs:
 
     def _link(self, tenant: str, digits: str, draft: IO[bytes]) -> None:
         """Give a draft its name, once its bytes are on the disk."""
-        draft.flush()
-        os.fsync(draft.fileno())
+        sync_file(draft)
         path = self._path(tenant, ACTIVE, digits)
         self._make(path.parent)
         try:

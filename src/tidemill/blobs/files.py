@@ -11,6 +11,18 @@ from typing import IO
 
 from tidemill.blobs.contract import RENEW_MS
 
+LEFTOVER_SECONDS = 24 * 3600
+"""No process still writes to a temporary file of this age."""
+
+
+def sweep(drafts: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder."""
+    for leftover in drafts.iterdir():
+        # Another process may sweep at the same time.
+        with suppress(FileNotFoundError):
+            if leftover.stat().st_mtime < time.time() - LEFTOVER_SECONDS:
+                leftover.unlink()
+
 
 def renewed(path: Path) -> bool:
     """Whether a file is there; its date is renewed when it is an old one."""
@@ -45,6 +57,12 @@ def sync_folder(folder: Path) -> None:
         os.close(number)
 
 
+def sync_file(file: IO[bytes]) -> None:
+    """Make sure that what was written to a file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def drop(draft: IO[bytes]) -> None:
     """Close a draft and take its temporary name away; what was linked stays under the other one."""
     with suppress(OSError):
@@ -57,6 +75,5 @@ def write_synced(path: Path, body: bytes) -> None:
     """Write a small file whose bytes and name are on the disk afterwards."""
     with path.open("wb") as file:
         file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     sync_folder(path.parent)

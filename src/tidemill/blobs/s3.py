@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote
@@ -87,20 +87,103 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """Which key; for `aws:kms`."""
 
 
+class Objects:
+    """Objects of a bucket by path. An error of the service is `Unavailable`, or `Unfit` with `code`, in one line."""
+
+    def __init__(self, store: S3Store, what: str, code: str) -> None:
+        self.store, self._what, self._code = store, what, code
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            raise service_error(f"{self._what} cannot be reached", error, self._code) from error
+
+    async def create(self, path: str, body: bytes) -> bool:
+        """Write an object where there is none; false when there is one."""
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._answered():
+            try:
+                await self.store.put_async(path, body, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    async def write(self, path: str, body: bytes | Iterator[bytes]) -> None:
+        """Write an object, whatever is there; pieces are sent in parts, which cannot be made conditional."""
+        with self._answered():
+            await self.store.put_async(path, body)
+
+    async def head(self, path: str) -> Any:
+        """What is known of an object; None when there is none."""
+        with self._answered():
+            return await _or_none(self.store.head_async(path))
+
+    async def stream(self, path: str) -> AsyncIterator[bytes] | None:
+        """What an object holds, bit by bit; None when there is none."""
+        with self._answered():
+            answer = await _or_none(self.store.get_async(path))
+        return None if answer is None else self._pieces(answer)
+
+    async def _pieces(self, answer: Any) -> AsyncIterator[bytes]:
+        with self._answered():
+            async for chunk in answer.stream(PIECE_BYTES):
+                yield bytes(chunk)
+
+    async def copy(self, source: str, target: str) -> bool:
+        """Copy an object; false when there is none."""
+        with self._answered():
+            return await _or_none(self._copied(source, target)) is not None
+
+    async def _copied(self, source: str, target: str) -> bool:
+        await self.store.copy_async(source, target)
+        return True
+
+    async def delete(self, path: str) -> None:
+        with self._answered():
+            await self.store.delete_async(path)
+
+    async def folders(self) -> list[str]:
+        """The names of the folders at the top."""
+        with self._answered():
+            return list((await self.store.list_with_delimiter_async(None))["common_prefixes"])
+
+    async def list(self, folder: str, after: str | None = None) -> AsyncIterator[Any]:
+        """The objects below a folder in the order of their paths, behind one of them."""
+        with self._answered():
+            async for page in self.store.list(folder or None, offset=after, chunk_size=LISTED):
+                for known in page:
+                    yield known
+
+
+async def _or_none(asked: Awaitable[T]) -> T | None:
+    """What a service answers of an object; None when there is no such object in the bucket."""
+    try:
+        return await asked
+    except FileNotFoundError as error:
+        if NO_BUCKET in str(error):
+            raise
+        return None
+
+
 class S3Blobs:
     """A `Blobs` in a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._known: S3Store | None = None
+        self._known: Objects | None = None
 
     # Verbs
 
     async def open(self) -> None:
         """Look once whether the bucket answers, so that a wrong name is found before a run needs it."""
-        self._known = open_bucket(self._bucket)
+        self._known = Objects(open_bucket(self._bucket), f"the blobs in {self._name}", code="blobs_unusable")
         try:
-            async for _ in self._objects("", None):
+            async for _ in self._objects.list(""):
                 break
         except Unavailable as error:
             if isinstance(error, Unfit):
@@ -114,8 +197,8 @@ class S3Blobs:
         digest = digest_of(body)
         path = self._path(tenant, ACTIVE, hex_of(digest))
         await self._mark(tenant, digest, keep)
-        if not await self._create(path, body) and not await self._is_sound(path, digest):
-            await self._told(self._bucket_store.put_async(path, body))
+        if not await self._objects.create(path, body) and not await self._is_sound(path, digest):
+            await self._objects.write(path, body)
         return digest
 
     async def put_stream(self, tenant: str, chunks: AsyncIterator[bytes], *, keep: bool = False) -> tuple[str, int]:
@@ -126,8 +209,7 @@ class S3Blobs:
             await self._mark(tenant, draft.digest, keep)
             path = self._path(tenant, ACTIVE, hex_of(draft.digest))
             if not await self._is_sound(path, draft.digest):
-                # In parts, which cannot be made conditional: whoever is as fast writes the same bytes.
-                await self._told(self._bucket_store.put_async(path, draft.pieces()))
+                await self._objects.write(path, draft.pieces())
             return draft.digest, draft.size
 
     async def get(self, tenant: str, digest: str) -> bytes:
@@ -140,28 +222,28 @@ class S3Blobs:
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         digits = hex_of(digest)
         for place in (ACTIVE, GRACE, ACTIVE):
-            known = await self._head(self._path(tenant, place, digits))
+            known = await self._objects.head(self._path(tenant, place, digits))
             if known is not None:
                 return _info(known, place, await self._is_kept(tenant, digits))
         return None
 
     async def tenants(self) -> tuple[str, ...]:
-        found = await self._told(self._bucket_store.list_with_delimiter_async(None))
-        return tuple(sorted(tenant_of(unquote(path)) for path in found["common_prefixes"] if path != STORES))
+        folders = await self._objects.folders()
+        return tuple(sorted(tenant_of(unquote(folder)) for folder in folders if folder != STORES))
 
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
         start = None if after is None else hex_of(after)
         kept, found = set[str](), dict[str, Listing]()
         for place in (ACTIVE, GRACE):
             number = 0
-            async for known in self._objects(f"{folder_name(tenant)}/{place}", start):
+            async for known in self._listed(f"{folder_name(tenant)}/{place}", start):
                 info = _info(known, place, False)
                 found.setdefault(info.digest, []).append(info)
                 number += 1
                 if number == limit:
                     break
         digests = sorted(found)[:limit]
-        async for known in self._objects(f"{folder_name(tenant)}/{KEEP}", start):
+        async for known in self._listed(f"{folder_name(tenant)}/{KEEP}", start):
             kept.add(_info(known, ACTIVE, True).digest)
             if not digests or max(kept) >= digests[-1]:
                 break
@@ -169,20 +251,22 @@ class S3Blobs:
 
     async def retire(self, tenant: str, digest: str) -> None:
         digits = hex_of(digest)
-        if not await self._is_kept(tenant, digits) and await self._copied(tenant, digits, ACTIVE, GRACE):
-            await self._told(self._bucket_store.delete_async(self._path(tenant, ACTIVE, digits)))
+        active, grace = self._path(tenant, ACTIVE, digits), self._path(tenant, GRACE, digits)
+        if not await self._is_kept(tenant, digits) and await self._objects.copy(active, grace):
+            await self._objects.delete(active)
 
     async def restore(self, tenant: str, digest: str) -> bool:
         # The other one stays until it is due: whoever retires the object again at this moment relies on it.
-        return await self._copied(tenant, hex_of(digest), GRACE, ACTIVE)
+        digits = hex_of(digest)
+        return await self._objects.copy(self._path(tenant, GRACE, digits), self._path(tenant, ACTIVE, digits))
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
         digits = hex_of(digest)
         path = self._path(tenant, GRACE, digits)
-        known = await self._head(path)
+        known = await self._objects.head(path)
         if known is None or _since_ms(known) >= before_ms or await self._is_kept(tenant, digits):
             return False
-        await self._told(self._bucket_store.delete_async(path))
+        await self._objects.delete(path)
         return True
 
     # Marks of stores
@@ -195,16 +279,17 @@ class S3Blobs:
         return f"{self._name.rstrip('/')}/{STORES}/{mark}"
 
     async def marks(self) -> dict[str, str]:
-        paths = [known["path"] async for known in self._objects(STORES, None)]
-        return {path.rpartition("/")[2]: (await whole(self._body(path))).decode(errors="replace") for path in paths}
+        paths = [known["path"] async for known in self._objects.list(STORES)]
+        streams = [(path.rpartition("/")[2], await self._objects.stream(path)) for path in paths]
+        return {mark: (await whole(words)).decode(errors="replace") for mark, words in streams if words is not None}
 
     async def sign(self, mark: str, words: str) -> None:
-        await self._told(self._bucket_store.put_async(f"{STORES}/{mark}", words.encode()))
+        await self._objects.write(f"{STORES}/{mark}", words.encode())
 
     # Objects
 
     @property
-    def _bucket_store(self) -> S3Store:
+    def _objects(self) -> Objects:
         if self._known is None:
             raise Unavailable(f"the blobs in {self._name} are closed")
         return self._known
@@ -216,108 +301,35 @@ class S3Blobs:
     def _path(self, tenant: str, place: str, digits: str) -> str:
         return f"{folder_name(tenant)}/{place}/{digits}"
 
-    async def _told(self, asked: Awaitable[T]) -> T:
-        """Say what is wrong with the service in one line."""
-        from obstore.exceptions import BaseError
-
-        try:
-            return await asked
-        except (BaseError, FileNotFoundError) as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: Exception) -> Unavailable:
-        return service_error(f"the blobs in {self._name} cannot be reached", error, code="blobs_unusable")
-
     async def _mark(self, tenant: str, digest: str, keep: bool) -> None:
         """Say that a blob is kept; said first, so that no collector overlooks it once the blob is there."""
         if keep:
-            await self._create(self._path(tenant, KEEP, hex_of(digest)), b"")
+            await self._objects.create(self._path(tenant, KEEP, hex_of(digest)), b"")
 
-    async def _create(self, path: str, body: bytes) -> bool:
-        """Write an object where there is none; false when there is one."""
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
-        try:
-            await self._bucket_store.put_async(path, body, mode="create")
-        except AlreadyExistsError:
-            return False
-        except (BaseError, FileNotFoundError) as error:
-            raise self._unavailable(error) from error
-        return True
+    def _listed(self, folder: str, after: str | None) -> AsyncIterator[Any]:
+        return self._objects.list(folder, None if after is None else f"{folder}/{after}")
 
     async def _is_sound(self, path: str, digest: str) -> bool:
         """Whether an object is there and holds the bytes that its name promises."""
-        seen = hashlib.sha256()
-        try:
-            async for chunk in self._body(path):
-                seen.update(chunk)
-        except FileNotFoundError:
+        chunks, seen = await self._objects.stream(path), hashlib.sha256()
+        if chunks is None:
             return False
+        async for chunk in chunks:
+            seen.update(chunk)
         return f"sha256:{seen.hexdigest()}" == digest
 
-    async def _head(self, path: str) -> Any:
-        from obstore.exceptions import BaseError
-
-        try:
-            return await self._bucket_store.head_async(path)
-        except FileNotFoundError:
-            return None
-        except BaseError as error:
-            raise self._unavailable(error) from error
-
     async def _is_kept(self, tenant: str, digits: str) -> bool:
-        return await self._head(self._path(tenant, KEEP, digits)) is not None
-
-    async def _copied(self, tenant: str, digits: str, source: BlobState, target: BlobState) -> bool:
-        """Copy an object to the other place, where its time begins with the copy; false when there is none."""
-        from obstore.exceptions import BaseError
-
-        here, there = (self._path(tenant, place, digits) for place in (source, target))
-        try:
-            await self._bucket_store.copy_async(here, there)
-        except FileNotFoundError as error:
-            if NO_BUCKET in str(error):
-                raise self._unavailable(error) from error
-            return False
-        except BaseError as error:
-            raise self._unavailable(error) from error
-        return True
+        return await self._objects.head(self._path(tenant, KEEP, digits)) is not None
 
     async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
         # It may be moved between two looks, so the first place is looked at again.
         for place in (ACTIVE, GRACE, ACTIVE):
-            with suppress(FileNotFoundError):
-                async for chunk in self._body(self._path(tenant, place, hex_of(digest))):
+            chunks = await self._objects.stream(self._path(tenant, place, hex_of(digest)))
+            if chunks is not None:
+                async for chunk in chunks:
                     yield chunk
                 return
         raise missing(digest)
-
-    async def _body(self, path: str) -> AsyncIterator[bytes]:
-        """What an object holds, bit by bit. Raises `FileNotFoundError` when there is none."""
-        from obstore.exceptions import BaseError
-
-        try:
-            found = await self._bucket_store.get_async(path)
-            async for chunk in found.stream(PIECE_BYTES):
-                yield bytes(chunk)
-        except FileNotFoundError as error:
-            if NO_BUCKET in str(error):
-                raise self._unavailable(error) from error
-            raise
-        except BaseError as error:
-            raise self._unavailable(error) from error
-
-    async def _objects(self, folder: str, after: str | None) -> AsyncIterator[Any]:
-        """The objects of a folder in the order of their names, behind one of them."""
-        from obstore.exceptions import BaseError
-
-        offset = None if after is None else f"{folder}/{after}"
-        try:
-            async for page in self._bucket_store.list(folder or None, offset=offset, chunk_size=LISTED):
-                for known in page:
-                    yield known
-        except (BaseError, FileNotFoundError) as error:
-            raise self._unavailable(error) from error
 
 
 def service_error(what: str, error: Exception, code: str) -> Unavailable:

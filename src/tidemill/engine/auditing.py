@@ -9,8 +9,8 @@ another. A run that moves on meanwhile is only judged by what cannot be wrong at
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
 from tidemill.stores.contract import Row, Store, Stream, Tail
 from tidemill.stores.mending import Flaws
+
+T = TypeVar("T")
 
 EVENTS_AT_A_TIME = 500
 """Events that are read before others may run: an audit must not hold up a worker."""
@@ -106,15 +108,25 @@ class Auditor:
         if flows is None:
             return
         await self._laws(events, flows, found)
-        folded = await self._folded(stream, events, found)
-        if folded is None:
+        try:
+            state, rows = rows_along(stream, events)
+        except Exception as error:
+            # A log that breaks the laws may well be one that cannot be folded; that must not end the audit.
+            found.problem("log_does_not_fold", f"the log cannot be folded: {error!r}")
             return
-        state, rows = folded
         flow = flows[state.digest]
         await self._snapshot(stream, events, state, found)
         await self._blobs_there(stream, events, found)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
-        await self._beside(stream, Entry(state, flow), rows, found, listed)
+        doubts = Found(stream.key)
+        audit = compare(Entry(state, flow), await self._store.jobs(stream))
+        if audit.missing and state.busy:
+            doubts.problem("job_missing", _few(audit.missing))
+        if audit.surplus:
+            doubts.problem("job_surplus", _few(audit.surplus))
+        if self._lists:
+            await self._rows(stream, rows, state, doubts, listed)
+        found.moved = not await self._confirmed(stream, state.seq, doubts, found)
 
     async def workflow(self, stream: Stream) -> Found:
         """Audit a workflow: its records are readable, and every version's content is there."""
@@ -129,21 +141,10 @@ class Auditor:
         for version in history.versions:
             await self._version(stream, version, found)
         if tail.version and self._lists:
-            try:
-                await self._workflow_listed(stream, tail, history.row(), found)
-            except Rejected as refusal:
-                found.problem("lists_unreadable", f"lists that show it: {refusal}")
+            row, doubts = history.row(), Found(found.name)
+            await self._rows(stream, {(row.kind, row.key): row}, None, doubts)
+            await self._confirmed(stream, tail.version, doubts, found)
         return found
-
-    async def _workflow_listed(self, stream: Stream, tail: Tail, row: Row, found: Found) -> None:
-        """Compare what lists show of a workflow with its log, unless that has moved on since."""
-        there = await row_like(self._store, stream.tenant, row)
-        if agrees(there, row):
-            return
-        (again,) = await self._store.load({stream: tail.version}, snapshots=False)
-        if again.version == tail.version:
-            code = "row_missing" if there is None else "row_differs"
-            found.problem(code, f"{row.kind} {row.key} in the lists")
 
     async def _version(self, stream: Stream, version: Version, found: Found) -> None:
         """The catalog reads a compiled form only if it has the digest that it is stored under."""
@@ -161,9 +162,7 @@ class Auditor:
             found.problem("log_unreadable", tail.damage)
             return []
         events: list[AnyEvent] = []
-        for seq, record in enumerate(tail.records, 1):
-            if not seq % EVENTS_AT_A_TIME:
-                await asyncio.sleep(0)
+        async for seq, record in _paced(tail.records):
             try:
                 events.append(decode_event(record))
             except Rejected as refusal:
@@ -193,22 +192,10 @@ class Auditor:
 
         graphs: dict[str, Workflow] = {digest: flow.workflow for digest, flow in flows.items()}
         checker = LogChecker(next(iter(graphs.values())), graphs)
-        for seq, event in enumerate(events, 1):
-            if not seq % EVENTS_AT_A_TIME:
-                await asyncio.sleep(0)
+        async for _, event in _paced(events):
             checker.take(event)
         for broken in checker.finish():
             found.problem(broken.law, broken.message, broken.seq)
-
-    async def _folded(
-        self, stream: Stream, events: list[AnyEvent], found: Found
-    ) -> tuple[State, dict[Named, Row]] | None:
-        try:
-            return rows_along(stream, events)
-        except Exception as error:
-            # A log that breaks the laws may well be one that cannot be folded; that must not end the audit.
-            found.problem("log_does_not_fold", f"the log cannot be folded: {error!r}")
-            return None
 
     async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: Found) -> None:
         (short,) = await self._store.load({stream: 0})
@@ -229,57 +216,50 @@ class Auditor:
 
     async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: Found) -> None:
         evidence = Evidence(self._blobs, stream.tenant)
-        for seq, event in enumerate(events, 1):
-            if not seq % EVENTS_AT_A_TIME:
-                await asyncio.sleep(0)
+        async for seq, event in _paced(events):
             for fault in await evidence.faults(event):
                 found.problem(fault.code, f"{type(event).__name__} {fault.message}", seq)
 
-    async def _beside(
+    async def _rows(
         self,
         stream: Stream,
-        entry: Entry,
         rows: dict[Named, Row],
-        found: Found,
-        listed: Callable[[Row], bool] | None,
-    ) -> None:
-        """Compare jobs and rows with the log, which must have the same version before and after they were read."""
-        state, doubts = entry.state, Found(stream.key)
-        jobs = await self._store.jobs(stream)
-        audit = compare(entry, jobs)
-        if audit.missing and state.busy:
-            doubts.problem("job_missing", _few(audit.missing))
-        if audit.surplus:
-            doubts.problem("job_surplus", _few(audit.surplus))
-        if self._lists:
-            try:
-                await self._rows_there(stream, state, rows, doubts, listed)
-            except Rejected as refusal:
-                # The log is none the worse for it.
-                doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
-        if doubts.findings:
-            (again,) = await self._store.load({stream: state.seq}, snapshots=False)
-            found.moved = again.version != state.seq
-        if not found.moved:
-            found.findings += doubts.findings
-
-    async def _rows_there(
-        self,
-        stream: Stream,
-        state: State,
-        rows: dict[Named, Row],
+        state: State | None,
         doubts: Found,
-        listed: Callable[[Row], bool] | None,
+        listed: Callable[[Row], bool] | None = None,
     ) -> None:
-        present = await rows_beside_run(self._store, stream)
-        for name, row in rows.items():
-            if name[0] == RUN and listed is not None and listed(row):
-                continue
-            there = await row_like(self._store, stream.tenant, row) if name[0] == RUN else present.get(name)
-            if not agrees(there, row, state):
-                doubts.problem("row_missing" if there is None else "row_differs", f"{name[0]} {name[1]} in the lists")
-        for kind, key in present.keys() - rows.keys():
-            doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
+        """Compare the rows that a log calls for with those in the lists; damage to the lists is none to the log."""
+        try:
+            beside = await rows_beside_run(self._store, stream) if stream.kind == RUN else {}
+            for name, row in rows.items():
+                own = row.kind == stream.kind
+                if own and listed is not None and listed(row):
+                    continue
+                there = await row_like(self._store, stream.tenant, row) if own else beside.get(name)
+                if not agrees(there, row, state):
+                    what = f"{row.kind} {row.key} in the lists"
+                    doubts.problem("row_missing" if there is None else "row_differs", what)
+            for kind, key in beside.keys() - rows.keys():
+                doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
+        except Rejected as refusal:
+            doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
+
+    async def _confirmed(self, stream: Stream, version: int, doubts: Found, found: Found) -> bool:
+        """Take over doubts about jobs and rows, unless the log has moved on since; whether it has not."""
+        if doubts.findings:
+            (again,) = await self._store.load({stream: version}, snapshots=False)
+            if again.version != version:
+                return False
+        found.findings += doubts.findings
+        return True
+
+
+async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
+    """Items and their numbers, from 1; others run now and then."""
+    for number, item in enumerate(items, 1):
+        if not number % EVENTS_AT_A_TIME:
+            await asyncio.sleep(0)
+        yield number, item
 
 
 def of_lists(flaws: Flaws) -> Found:

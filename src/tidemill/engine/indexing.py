@@ -128,16 +128,22 @@ async def all_streams(store: Store, kind: str) -> AsyncIterator[Stream]:
         after = page[-1]
 
 
-async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[Row]:
-    """Every row of a kind that has all terms."""
+async def row_pages(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[tuple[Row, ...]]:
+    """Every row of a kind that has all terms, a page at a time."""
     after: str | None = None
     while True:
         page = await store.find(tenant, kind, terms, after=after, limit=PAGE)
-        for row in page.rows:
-            yield row
+        yield page.rows
         after = page.after
         if after is None:
             return
+
+
+async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[Row]:
+    """Every row of a kind that has all terms."""
+    async for rows in row_pages(store, tenant, kind, terms):
+        for row in rows:
+            yield row
 
 
 async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from tidemill.engine.auditing import Found
-from tidemill.engine.indexing import PAGE, owner_of
+from tidemill.engine.indexing import all_rows, owner_of, row_pages
 from tidemill.engine.rows import APPROVAL, DEAD_LETTER, RUN
 from tidemill.engine.versions import WORKFLOW
 from tidemill.stores.contract import Row, Store, Stream
@@ -24,26 +24,17 @@ END = 2**53
 async def unfounded(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Row]]:
     """Every row of a tenant whose log is not there, with the stream that it should be in."""
     for kind in KINDS:
-        after: str | None = None
-        while True:
-            page = await store.find(tenant, kind, after=after, limit=PAGE)
-            gone = await _without_log(store, [owner_of(tenant, kind, row.key) for row in page.rows])
-            if gone:
-                again = await store.find(tenant, kind, after=after, limit=PAGE)
-                for row in again.rows:
-                    owner = owner_of(tenant, kind, row.key)
-                    if owner in gone:
-                        yield owner, row
-            after = page.after
-            if after is None:
-                break
-
-
-async def _without_log(store: Store, streams: list[Stream]) -> set[Stream]:
-    if not streams:
-        return set()
-    tails = await store.load(dict.fromkeys(streams, END), snapshots=False)
-    return {tail.stream for tail in tails if not tail.version and not tail.damage}
+        gone = set[Stream]()
+        async for rows in row_pages(store, tenant, kind):
+            owners = {owner_of(tenant, kind, row.key): END for row in rows}
+            tails = await store.load(owners, snapshots=False) if owners else []
+            gone.update(tail.stream for tail in tails if not tail.version and not tail.damage)
+        if not gone:
+            continue
+        async for row in all_rows(store, tenant, kind):
+            owner = owner_of(tenant, kind, row.key)
+            if owner in gone:
+                yield owner, row
 
 
 async def lost_logs(store: Store, tenant: str) -> AsyncIterator[Found]:

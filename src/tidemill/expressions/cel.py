@@ -13,8 +13,15 @@ from functools import lru_cache
 from tidemill.errors import Problem
 from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
 from tidemill.expressions.cel_doubles import Unsuited, in_doubles
-from tidemill.expressions.cel_failings import NO_OVERLOAD, TOO_LARGE, run_time_words
-from tidemill.expressions.cel_faults import COMPARE, Fault, compile_faults, reading_faults
+from tidemill.expressions.cel_faults import (
+    COMPARE,
+    NO_OVERLOAD,
+    TOO_LARGE,
+    Fault,
+    compile_faults,
+    reading_faults,
+    run_time_words,
+)
 from tidemill.expressions.cel_integers import HINT, oversized, put_aside
 from tidemill.expressions.cel_native import NativeEnv, NativeExpression, NativeValue, native_env
 from tidemill.expressions.cel_patterns import pattern_problem

@@ -1,46 +1,73 @@
-"""Conditions of every kind whose operands can never fit together, where something is promised of them.
+"""Conditions that can never be decided, because a schema promises scalars that do not fit together.
 
-CEL has its own checker in `cel_types`; here it is asked in the name of each kind, and the kinds that compare two
-values by `relations` are checked by the same promises. What is not certain is not spoken of.
+Only the operands themselves are looked at: a literal, or a value whose schema promises null, a boolean, a number or a
+string. Lists, objects and computed values have no kind here, and no condition is refused because of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidemill.expressions.cel import ROOTS, Cel
-from tidemill.expressions.cel_syntax import Chain
-from tidemill.expressions.cel_types import Looking, Mismatch, comparable, lacks, mismatches, said, written
+from tidemill.expressions.cel_faults import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
+from tidemill.expressions.cel_syntax import Chain, chain_of, chains, scoped_parts
+from tidemill.expressions.cel_tree import Call, Comprehension, Const, Select, Tree, children
 from tidemill.expressions.compare import Comparison, Computation, Operand
 from tidemill.expressions.conditions import Composite, Condition
 from tidemill.expressions.expectations import Kinds, Lacking, kind_named
 from tidemill.expressions.jsonpath import JsonPath
 from tidemill.expressions.relations import HOLDER_HINT, ORDER_HINT
 from tidemill.expressions.scope import Json
+from tidemill.expressions.wording import listing, meant, place
 
-_NUMBERS: Kinds = frozenset({"int", "double"})
-_TEXT: Kinds = frozenset({"string"})
-_LENGTHY: Kinds = frozenset({"string", "list", "map"})
-_ORDERS = frozenset({">", "<", ">=", "<="})
+Promise = Kinds | Lacking | None
+Look = Callable[[Chain], Promise]
+"""What is promised of a chain of keys."""
+
+_NUMBERS: Kinds = frozenset({"int", "uint", "double"})
+_TEXTS: Kinds = frozenset({"string", "bytes"})
 _EQUALITY = frozenset({"==", "!="})
+_ORDER = frozenset({">", "<", ">=", "<="})
+_METHODS = frozenset({"contains", "startsWith", "endsWith", "matches"})
+_LOGIC = frozenset({"_&&_", "_||_", "!_", "_?_:_"})
+_ARITHMETIC: dict[str, Kinds] = {
+    **dict.fromkeys(("_-_", "_*_", "_/_", "-_"), _NUMBERS),
+    "_%_": _NUMBERS - {"double"},
+    "_+_": _NUMBERS | _TEXTS,
+}
+"""The kinds that an operator takes; all operands must be of one of them."""
+_WORDS = {"bool": "a boolean", "int": "an integer", "uint": "an unsigned integer", "double": "a double"} | {
+    "string": "a string",
+    "list": "a list",
+    "map": "an object",
+}
+_LITERALS = ("null", "bool", "int", "uint", "double", "string", "bytes")
+"""The kinds of literals in the order of the numbers, from 1, that the syntax tree has for them."""
+
+
+class Mismatch(NamedTuple):
+    """Something that can never work, and what to do about it."""
+
+    message: str
+    hint: str
 
 
 class Misfit(NamedTuple):
-    """Something that can never work, and the key below the condition at which it is written."""
+    """A mismatch, and the key below the condition at which it is written."""
 
     key: str
     mismatch: Mismatch
 
 
 class _Side(NamedTuple):
-    """One of two values: the kinds that it can have, and how it is called in a message."""
+    """An operand: the kinds that it can have, and its name in a message."""
 
     kinds: Kinds
     name: str
 
 
-def misfits(condition: Condition, raw: Json, look: Looking) -> Iterator[Misfit]:
+def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[Misfit]:
     """Find everything in a condition that can never work; `raw` is how it is written, for the places."""
     match condition:
         case Composite():
@@ -59,23 +86,26 @@ def misfits(condition: Condition, raw: Json, look: Looking) -> Iterator[Misfit]:
             yield from _of_query(condition, look)
 
 
-def _in_doubles(found: Kinds | Lacking | None) -> Kinds | Lacking | None:
+def _in_doubles(found: Promise) -> Promise:
     """Where every number is a double, integers are none."""
     if found is None or isinstance(found, Lacking):
         return found
     return frozenset("double" if kind == "int" else kind for kind in found)
 
 
-def _of_comparison(condition: Comparison, look: Looking) -> Iterator[Misfit]:
+def _of_comparison(condition: Comparison, look: Look) -> Iterator[Misfit]:
     sides: list[_Side | None] = []
     for key, operand in (("/left", condition.left), ("/right", condition.right)):
         chain = _chain_of(operand)
         found = None if chain is None else look(chain)
         if chain is not None and isinstance(found, Lacking) and not operand.has_value:
-            yield Misfit(f"{key}/path", lacks(chain, found))
-        sides.append(_side(operand, chain, found))
-    left, right = sides
-    if left is not None and right is not None and (mismatch := _misfit(condition.operator, left, right)):
+            yield Misfit(f"{key}/path", _lacks(chain, found))
+        written = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
+        if operand.path is None or isinstance(found, Lacking):
+            sides.append(_side(chain, written))
+        else:
+            sides.append(_side(chain, found and found | written))
+    if mismatch := _between(condition.operator, *sides):
         yield Misfit("/operator", mismatch)
 
 
@@ -92,17 +122,7 @@ def _chain_of(operand: Operand) -> Chain | None:
     return Chain("ctx", (path.node, "meta" if path.meta else "output", *keys), False)
 
 
-def _side(operand: Operand, chain: Chain | None, found: Kinds | Lacking | None) -> _Side | None:
-    written_kinds = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
-    if operand.path is None:
-        return _Side(written_kinds, said(written_kinds))
-    if chain is None or found is None:
-        return None
-    kinds = written_kinds if isinstance(found, Lacking) else found | written_kinds
-    return _Side(kinds, f"{written(chain, len(chain.keys))} ({said(kinds)})") if kinds else None
-
-
-def _of_query(condition: JsonPath, look: Looking) -> Iterator[Misfit]:
+def _of_query(condition: JsonPath, look: Look) -> Iterator[Misfit]:
     """A query for one value is a chain of keys. What is missing is nothing, and may be asked for."""
     keys = condition.head.keys if condition.single else None
     names = tuple(key for key in keys or () if isinstance(key, str))
@@ -111,31 +131,147 @@ def _of_query(condition: JsonPath, look: Looking) -> Iterator[Misfit]:
     chain = Chain(condition.source, names, False)
     found = look(chain)
     if isinstance(found, Lacking):
-        if condition.operator in _ORDERS | {"==", "in", "contains"}:
-            yield Misfit("/query", lacks(chain, found))
+        if condition.operator in _ORDER | {"==", "in", "contains"}:
+            yield Misfit("/query", _lacks(chain, found))
         return
-    if found is None:
-        return
-    name = f"{written(chain, len(names))} ({said(found)})"
+    side = _side(chain, found)
     if condition.measured:
-        if not found & _LENGTHY:
-            yield Misfit("/query", Mismatch(f"{name} has no length", "a string, a list and an object have one"))
-        return
-    value = frozenset({kind_named(condition.value)})
-    if mismatch := _misfit(condition.operator, _Side(found, name), _Side(value, said(value))):
+        if side is not None and "string" not in side.kinds:
+            yield Misfit("/query", Mismatch(f"{side.name} has no length", "a string, a list and an object have one"))
+    elif mismatch := _between(condition.operator, side, _side(None, frozenset({kind_named(condition.value)}))):
         yield Misfit("/operator", mismatch)
 
 
-def _misfit(operator: str, left: _Side, right: _Side) -> Mismatch | None:
+def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch | None:
     """Tell why two values never go together; other operators than those between two values take anything."""
+    if left is None or right is None:
+        return None
     message = f"{operator} does not take {left.name} and {right.name}"
-    if operator in _ORDERS and not any(left.kinds & each and right.kinds & each for each in (_NUMBERS, _TEXT)):
-        return Mismatch(message, ORDER_HINT)
-    if operator in _EQUALITY and not comparable(left.kinds) & comparable(right.kinds):
-        # Whether something is null may be asked of anything.
-        return None if "null" in left.kinds | right.kinds else Mismatch(message, "they are never the same")
-    if operator in ("in", "not_in", "contains"):
-        item, holder = (right, left) if operator == "contains" else (left, right)
-        if not ("list" in holder.kinds or (holder.kinds & _LENGTHY and item.kinds & _TEXT)):
-            return Mismatch(message, HOLDER_HINT)
+    if operator in _EQUALITY | _ORDER and _never_compare(operator, left.kinds, right.kinds):
+        return Mismatch(message, ORDER_HINT if operator in _ORDER else "they are never the same")
+    if operator in ("in", "not_in", "contains") and not ("string" in left.kinds and "string" in right.kinds):
+        return Mismatch(message, HOLDER_HINT)
     return None
+
+
+def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
+    """Numbers of all kinds compare with each other, and whether something is null may be asked of anything."""
+    one, other = ({"number" if kind in _NUMBERS else kind for kind in kinds} for kinds in (left, right))
+    if operator in _EQUALITY:
+        return "null" not in one | other and not one & other
+    return not (one & other) - {"null"}
+
+
+def mismatches(tree: Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
+    """Find everything in an expression that can never work; `look` tells what is promised of a chain of keys."""
+    checker = _Checker(tree, roots, look)
+    found = list(checker.check(tree, frozenset()))
+    whole = checker.side(tree, frozenset())
+    if whole is not None and "bool" not in whole.kinds:
+        found.append(Mismatch(f"a condition must be true or false, and {whole.name} never is", COMPARE))
+    return list(dict.fromkeys(found))
+
+
+class _Checker:
+    def __init__(self, tree: Tree, roots: frozenset[str], look: Look) -> None:
+        self.roots, self.look = roots, look
+        # An expression that tests for a key, with `has()` or `in`, expects that it may be missing.
+        self.asked_for = {(chain.root, *chain.keys) for chain in chains(tree, roots) if chain.tested}
+        waiting = [tree]
+        while waiting:
+            each = waiting.pop()
+            waiting += children(each)
+            match each:
+                case Call("@in", (Const(str(key)), holder)) if chain := chain_of(holder, roots, frozenset()):
+                    self.asked_for.add((chain.root, *chain.keys, key))
+
+    def check(self, tree: Tree, bound: frozenset[str]) -> Iterator[Mismatch]:
+        chain = chain_of(tree, self.roots, bound)
+        if chain is not None:
+            found = self._promise(tree, chain)
+            if isinstance(found, Lacking) and (chain.root, *chain.keys[: found.at + 1]) not in self.asked_for:
+                yield _lacks(chain, found)
+            return
+        for part, inside in scoped_parts(tree, bound):
+            yield from self.check(part, inside)
+        match tree:
+            case Comprehension() if side := self.side(tree.range, bound):
+                yield Mismatch(f"{side.name} has no items to go through", "")
+            case Call():
+                yield from _of_call(tree.function, [self.side(each, bound) for each in children(tree)])
+
+    def side(self, tree: Tree, bound: frozenset[str]) -> _Side | None:
+        """Give an operand, if it is a scalar for sure."""
+        if isinstance(tree, Const):
+            return _side(None, frozenset({_LITERALS[tree.number - 1]}))
+        chain = chain_of(tree, self.roots, bound)
+        found = None if chain is None else self._promise(tree, chain)
+        return None if isinstance(found, Lacking) else _side(chain, found)
+
+    def _promise(self, tree: Tree, chain: Chain) -> Promise:
+        return None if chain.tested or _is_optional(tree) else self.look(chain)
+
+
+def _of_call(function: str, sides: list[_Side | None]) -> Iterator[Mismatch]:
+    operator = "? :" if function == "_?_:_" else shown_operator(function)
+    known = [side for side in sides if side is not None]
+    if function in _LOGIC:
+        asked = sides[:1] if function == "_?_:_" else sides
+        yield from (Mismatch(_untaken(operator, each), COMPARE) for each in asked if each and "bool" not in each.kinds)
+    elif function in _METHODS:
+        text = sides[0]
+        if text is not None and not text.kinds & _TEXTS:
+            yield Mismatch(_untaken(operator, text), "")
+    elif function == "@in":
+        holder = sides[-1]
+        if holder is not None:
+            yield Mismatch(_untaken(operator, holder), "")
+    elif len(known) < len(sides):
+        return
+    elif operator in _EQUALITY | _ORDER:
+        if _never_compare(operator, known[0].kinds, known[1].kinds):
+            yield Mismatch(_untaken(operator, *known), CONVERT)
+    elif function in _ARITHMETIC and not _ARITHMETIC[function].intersection(*(side.kinds for side in known)):
+        mixed = function != "_%_" and all(side.kinds & _NUMBERS for side in known)
+        yield Mismatch(_untaken(operator, *known), MIXING if mixed else TO_NUMBER)
+
+
+def _untaken(operator: str, *sides: _Side) -> str:
+    return f"{operator} does not take {' and '.join(side.name for side in sides)}"
+
+
+def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
+    """Name a value by where it comes from and by its kind; nothing where it may be other than a scalar."""
+    if not kinds or not kinds.issubset(_LITERALS):
+        return None
+    return _Side(kinds, _said(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_said(kinds)})")
+
+
+def _lacks(chain: Chain, lacking: Lacking) -> Mismatch:
+    where, key = _written(chain, lacking.at), chain.keys[lacking.at]
+    if lacking.kinds != {"map"}:
+        return Mismatch(f'{where} is {_said(lacking.kinds)}, so it has no key "{key}"', "")
+    hint = meant(key, lacking.known) or f"known keys: {listing(lacking.known)}"
+    return Mismatch(f'{where} never has a key "{key}"', hint)
+
+
+def _is_optional(tree: Tree) -> bool:
+    """Whether a chain has a step that expects to find nothing."""
+    while isinstance(tree, (Select, Call)):
+        if isinstance(tree, Call) and tree.function in ("_?._", "_[?_]"):
+            return True
+        tree = tree.arguments[0] if isinstance(tree, Call) else tree.operand
+    return False
+
+
+def _written(chain: Chain, depth: int) -> str:
+    text = chain.root
+    for key in chain.keys[:depth]:
+        text = place(text, key)
+    return text
+
+
+def _said(kinds: Kinds) -> str:
+    if kinds == {"int", "double"}:
+        return "a number"
+    return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))

@@ -122,7 +122,7 @@ def _live(scene: Scene) -> Explanation:
         "loop": partial(upstream.behind_body, above),
     }
     told = [*whole, *(telling[case.kind](scene, case) for case in listed)]
-    told.sort(key=_follows)
+    told.sort(key=lambda blocker: not blocker.root)
     counts = dict(Counter([*(each.kind for each in whole), *(case.kind for case in cases)]))
     return Explanation(
         status=state.status,
@@ -138,10 +138,6 @@ def _live(scene: Scene) -> Explanation:
         unread=unread(state),
         dead_letters=state.dead_letters,
     )
-
-
-def _follows(blocker: AnyBlocker) -> bool:
-    return not blocker.root
 
 
 def _ended(scene: Scene) -> Explanation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tidemill.kernel.activation import Activation
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import (
     BrokenItem,
@@ -40,9 +39,11 @@ def who(case: Case) -> str:
     return label(case.node.id, case.cell.visit, case.item)
 
 
-def place_of(case: Case) -> dict[str, Any]:
-    """The fields that say who waits."""
+def place_of(case: Case, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
+    """The fields that say who waits, since when, and until when."""
     return {
+        "since_ms": since_ms,
+        "until_ms": until_ms,
         "node": case.node.id,
         "visit": case.cell.visit,
         "index": case.item if case.act is not case.cell else NOT_AN_ITEM,
@@ -69,45 +70,58 @@ class Help(NamedTuple):
     command: str = ""
 
 
+_SERVE = f"{WORK} --queues {{queue}}"
+_NEEDS = {
+    "no_worker": Help("no worker is running", "start a worker", WORK),
+    "silent": Help(
+        "those workers that are running have not been heard of for a while",
+        "see what they print: perhaps they cannot write to the store",
+        "tidemill workers",
+    ),
+    "no_queue": Help("no worker on queue {queue}", "start a worker that serves queue {queue}", _SERVE),
+    "no_type": Help(
+        "no worker knows type {type}", "start a worker on queue {queue} that knows {type}", f"{_SERVE} --app MODULE"
+    ),
+    "elsewhere": Help(
+        "no worker on queue {queue} knows type {type}, but {other} does on other queues",
+        "let a worker that knows {type} serve queue {queue}",
+        f"{_SERVE} --app MODULE",
+    ),
+    "lacking": Help(
+        "no worker has what it needs: {lacking}", "start a worker on queue {queue} that has it{because}", _SERVE
+    ),
+    "function_unknown": Help(
+        "no worker has what it needs: {lacking}",
+        "start a worker on queue {queue} that has it: --app names its module",
+        f"{_SERVE} --app MODULE",
+    ),
+    "value": Help("a value that it needs cannot be had: {lacking}", "{hint}"),
+    "later": Help("its job was put aside for a while", "it is taken up again by itself"),
+    "lost": Help("its worker was lost; it waits for another on queue {queue}", _FREE),
+    "busy": Help("waits for a free worker on queue {queue}", _FREE),
+}
+"""By need, or by the case of it that has words of its own."""
+
+
 def start_worker(
     need: Need, queue: str, type_: str, elsewhere: Sequence[str] = (), lacking: Failure | None = None
 ) -> Help:
     """Say why nobody works on a job; `elsewhere` are workers that know its type on other queues."""
-    line = f"{WORK} --queues {queue}"
-    match need:
-        case "no_worker":
-            return Help("no worker is running", "start a worker", WORK)
-        case "silent":
-            words = "those workers that are running have not been heard of for a while"
-            return Help(words, "see what they print: perhaps they cannot write to the store", "tidemill workers")
-        case "no_queue":
-            return Help(f"no worker on queue {queue}", f"start a worker that serves queue {queue}", line)
-        case "no_type" if elsewhere:
-            words = f"no worker on queue {queue} knows type {type_}, but {elsewhere[0]} does on other queues"
-            return Help(words, f"let a worker that knows {type_} serve queue {queue}", f"{line} --app MODULE")
-        case "no_type":
-            words, unblock = f"no worker knows type {type_}", f"start a worker on queue {queue} that knows {type_}"
-            return Help(words, unblock, f"{line} --app MODULE")
-        case "lacking":
-            return _what_all_lack(lacking or Failure(code="", message="they lack something"), queue)
-        case "value":
-            said = lacking or Failure(code="", message="it cannot be read")
-            return Help(f"a value that it needs cannot be had: {said.message}", said.hint or "see where it is kept")
-        case "later":
-            return Help("its job was put aside for a while", "it is taken up again by itself")
-        case "lost":
-            return Help(f"its worker was lost; it waits for another on queue {queue}", _FREE)
-        case "busy":
-            return Help(f"waits for a free worker on queue {queue}", _FREE)
-
-
-def _what_all_lack(lacking: Failure, queue: str) -> Help:
-    words, line = f"no worker has what it needs: {lacking.message}", f"{WORK} --queues {queue}"
-    if lacking.code == "function_unknown":
-        unblock = f"start a worker on queue {queue} that has it: --app names its module"
-        return Help(words, unblock, f"{line} --app MODULE")
-    hint = f": {lacking.hint}" if lacking.hint else ""
-    return Help(words, f"start a worker on queue {queue} that has it{hint}", line)
+    key: str = need
+    if need == "no_type" and elsewhere:
+        key = "elsewhere"
+    elif need == "lacking" and lacking is not None and lacking.code == "function_unknown":
+        key = lacking.code
+    hint = "" if lacking is None else lacking.hint
+    values = {
+        "queue": queue,
+        "type": type_,
+        "other": elsewhere[0] if elsewhere else "",
+        "lacking": "it is not known what" if lacking is None else lacking.message,
+        "because": f": {hint}" if hint else "",
+        "hint": hint or "see where it is kept",
+    }
+    return Help(*(text.format_map(values) for text in _NEEDS[key]))
 
 
 def _who_cannot(need: Need, workers: Workers) -> tuple[str, ...]:
@@ -129,10 +143,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     words, unblock, command = start_worker(need, job.queue, type_, elsewhere, lacking)
     # A job that somebody has put aside is not due yet, but it waits since it was put there.
     later = job.ready_at_ms > scene.now
-    common = place_of(case) | {
-        "since_ms": case.act.since_ms or case.cell.since_ms if later else ready_since(case, job),
-        "until_ms": job.ready_at_ms if need == "later" else None,
-    }
+    since_ms = case.act.since_ms or case.cell.since_ms if later else ready_since(case, job)
     return Worker(
         queue=job.queue,
         type=type_,
@@ -144,7 +155,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
         words=f"{who(case)} is due to wake: {words}" if waits else f"{who(case)} is queued: {words}",
         unblock=unblock,
         command=command,
-        **common,
+        **place_of(case, since_ms, job.ready_at_ms if need == "later" else None),
     )
 
 
@@ -178,9 +189,7 @@ def leased(scene: Scene, case: Case) -> Lease:
         silent_since_ms=scene.silent_since_ms(job),
         words=help_.words,
         unblock=help_.unblock,
-        since_ms=since_ms,
-        until_ms=job.lease_expires_at_ms,
-        **place_of(case),
+        **place_of(case, since_ms, job.lease_expires_at_ms),
     )
 
 
@@ -202,9 +211,7 @@ def backing_off(scene: Scene, case: Case) -> Retry:
         + (", once the run is resumed" if scene.paused else ""),
         unblock="resume the run: it is tried again after that" if scene.paused else "it is tried again by itself",
         command=RESUME if scene.paused else "",
-        since_ms=act.since_ms or case.cell.since_ms,
-        until_ms=max(act.retry_at_ms or 0, _job(case).ready_at_ms),
-        **place_of(case),
+        **place_of(case, act.since_ms or case.cell.since_ms, max(act.retry_at_ms or 0, _job(case).ready_at_ms)),
     )
 
 
@@ -215,14 +222,13 @@ def withdrawn(scene: Scene, case: Case) -> Pause:
         words=f"{who(case)} is ready, but the run is paused",
         unblock="resume the run",
         command=RESUME,
-        since_ms=case.act.since_ms or case.cell.since_ms,
-        **place_of(case),
+        **place_of(case, case.act.since_ms or case.cell.since_ms),
     )
 
 
 def missing(_: Scene, case: Case) -> Missing:
     """The state calls for a job that is not there."""
-    common = place_of(case) | {"since_ms": case.act.since_ms or case.cell.since_ms or None}
+    common = place_of(case, case.act.since_ms or case.cell.since_ms or None)
     if case.act.status == "PENDING":
         return Missing(
             job="",
@@ -244,31 +250,29 @@ def items_of(scene: Scene, case: Case) -> Items:
     """A map between the evaluation of its list and the assembly of its results."""
     items = case.cell.map
     assert items is not None, "its kind was found by looking at its items"
-    counts = dict.fromkeys(("QUEUED", "RUNNING", "WAITING"), 0)
-    broken: list[tuple[int, Activation]] = []
+    counts = {"RUNNING": 0, "WAITING": 0}
+    broken: list[BrokenItem] = []
     for index, act in items.known():
         if act.status in counts and index < items.next:
             counts[act.status] += 1
         elif act.status == "FAILED" and len(broken) < scene.bounds.names:
-            broken.append((index, act))
-    queued = items.flying - counts["RUNNING"] - counts["WAITING"]
-    told = [f"{number} {word}" for word, number in (("queued", queued), ("running", counts["RUNNING"])) if number]
-    told += [f"{counts['WAITING']} waiting"] if counts["WAITING"] else []
-    unqueued = items.count - items.done - items.flying
-    told += [f"{unqueued} not let in yet"] if unqueued > 0 else []
+            broken.append(BrokenItem(index=index, attempts=act.attempt, error=shown(act.error)))
+    running, waiting = counts["RUNNING"], counts["WAITING"]
+    queued, unqueued = items.flying - running - waiting, items.count - items.done - items.flying
+    parts = {"queued": queued, "running": running, "waiting": waiting, "not let in yet": unqueued}
+    told = [f"{number} {word}" for word, number in parts.items() if number > 0]
     return Items(
         count=items.count,
         done=items.done,
         failed=items.failed,
         queued=queued,
-        running=counts["RUNNING"],
-        waiting=counts["WAITING"],
+        running=running,
+        waiting=waiting,
         unqueued=unqueued,
         window=items.window,
         listed=min(items.flying, scene.bounds.items),
-        broken=tuple(BrokenItem(index=index, attempts=act.attempt, error=shown(act.error)) for index, act in broken),
+        broken=tuple(broken),
         words=f"{who(case)} has {items.done} of {items.count} items ({', '.join(told)})",
         unblock="it goes on with the ends of its items",
-        since_ms=case.cell.since_ms,
-        **place_of(case),
+        **place_of(case, case.cell.since_ms),
     )

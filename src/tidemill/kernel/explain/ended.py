@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import msgspec
@@ -52,37 +53,22 @@ class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Nodes of which nobody knows whether they happened."""
 
 
-class _Tally:
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
-        self._names: list[str] = []
-
-    def add(self, name: str) -> None:
-        self._count += 1
-        if len(self._names) < self._most:
-            self._names.append(name)
-
-    def some(self) -> Some:
-        return Some(count=self._count, names=tuple(self._names))
-
-
 def fates(scene: Scene) -> Fates:
     """What became of every node."""
-    with_it, cancelled, tolerated, unsure = (_Tally(scene.bounds.names) for _ in range(4))
+    found: dict[str, list[str]] = {"failed_with": [], "cancelled": [], "tolerated": [], "unsure": []}
     for node in scene.flow.nodes:
         cell = scene.state.peek(node.id)
         if cell.status == "CANCELLED":
-            cancelled.add(node.id)
+            found["cancelled"].append(node.id)
         elif cell.tolerated or (cell.status == "COMPLETED" and cell.map is not None and cell.map.failed):
-            tolerated.add(node.id)
+            found["tolerated"].append(node.id)
         elif cell.status == "FAILED" and cell.error is not None:
             if cell.error.code == UPSTREAM_FAILED:
-                with_it.add(node.id)
+                found["failed_with"].append(node.id)
             elif cell.error.code == UNKNOWN_OUTCOME:
-                unsure.add(node.id)
-    return Fates(
-        failed_with=with_it.some(), cancelled=cancelled.some(), tolerated=tolerated.some(), unsure=unsure.some()
-    )
+                found["unsure"].append(node.id)
+    most = scene.bounds.names
+    return Fates(**{fate: Some(count=len(names), names=tuple(names[:most])) for fate, names in found.items()})
 
 
 def first_cause(scene: Scene) -> Cause | None:
@@ -139,10 +125,7 @@ def _nodes(some: Some) -> str:
 
 def unread(state: State) -> dict[str, int]:
     """Signals that nobody has taken: how many of each name."""
-    found: dict[str, int] = {}
-    for signal in state.signals:
-        found[signal.name] = found.get(signal.name, 0) + 1
-    return found
+    return dict(Counter(signal.name for signal in state.signals))
 
 
 def not_undone(state: State) -> Undo | None:

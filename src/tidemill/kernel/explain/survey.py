@@ -26,27 +26,13 @@ STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "v
 
 _RANK = 1 << 32
 """More than there can be places in a queue."""
-_ORDER: tuple[tuple[Kind, ...], ...] = (
-    ("missing",),
-    (),
-    ("person",),
-    ("signal",),
-    ("wait",),
-    ("child",),
-    ("retry",),
-    ("worker",),
-    ("lease",),
-    ("timer",),
-    ("items",),
-    ("loop",),
-    ("limit",),
-    ("pause",),
-    ("join", "edge"),
+_ORDER = (
+    *("missing", "starved", "person", "signal", "wait", "child", "retry", "worker", "lease", "timer"),
+    *("items", "loop", "limit", "pause", "join", "edge"),
 )
-"""What needs somebody comes before what goes on by itself, and whatever only follows comes last. The second place is
-that of jobs for which there is no worker."""
-_RANKS: dict[Kind, int] = {kind: rank * _RANK for rank, kinds in enumerate(_ORDER) for kind in kinds}
-_STARVED_RANK = _RANK
+"""What needs somebody comes before what goes on by itself, and whatever only follows comes last. Starved is a job for
+which there is no worker."""
+_RANKS = {kind: rank * _RANK for rank, kind in enumerate(_ORDER)} | {"edge": _ORDER.index("join") * _RANK}
 _FOLLOWERS_FROM = _RANKS["items"]
 
 
@@ -112,7 +98,7 @@ def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -
     rank = _RANKS[kind]
     if kind == "worker" and scene.workers is not None and job is not None:
         type_ = node.type if act.status != "WAITING" and phase_of(node, cell, index) == "call" else ""
-        rank = _STARVED_RANK if scene.need(job, type_) in STARVED else rank
+        rank = _RANKS["starved"] if scene.need(job, type_) in STARVED else rank
     return Case(rank, kind, node, cell, index, act, job)
 
 

@@ -122,8 +122,8 @@ def behind_edges(upstream: Upstream, scene: Scene, case: Case) -> Edge | Join:
     names = upstream.origins(node.id)
     edges = tuple(islice(upstream.undecided(node), scene.bounds.names))
     live = ", ".join(names[: scene.bounds.origins]) + (" and others" if len(names) > scene.bounds.origins else "")
-    common = place_of(case) | {
-        "since_ms": min((scene.state.peek(name).since_ms or scene.state.created_ms for name in names), default=None),
+    since_ms = min((scene.state.peek(name).since_ms or scene.state.created_ms for name in names), default=None)
+    common = place_of(case, since_ms) | {
         "undecided": edges,
         "origins": upstream.named(names),
         "more_origins": len(names) > scene.bounds.origins,
@@ -175,8 +175,7 @@ def behind_limit(scene: Scene, case: Case) -> Limit:
         in_flight=flying,
         words=f"{who(case)} is ready and number {place} in the queue: {flying} are in flight, max_parallel is {limit}",
         unblock="it begins when enough of those in flight have ended",
-        since_ms=case.cell.since_ms,
-        **place_of(case),
+        **place_of(case, case.cell.since_ms),
     )
 
 
@@ -190,6 +189,5 @@ def behind_body(upstream: Upstream, scene: Scene, case: Case) -> Loop:
         body_count=len(busy),
         words=f"{who(case)} has its result; the next pass of its loop waits for {', '.join(names)}{more}",
         unblock="the next pass begins when nothing else of the loop's body is in flight",
-        since_ms=case.cell.since_ms,
-        **place_of(case),
+        **place_of(case, case.cell.since_ms),
     )

@@ -31,13 +31,12 @@ def asleep(_: Scene, case: Case) -> Timer:
     wait = case.act.wait
     assert wait is not None, "whoever sleeps has a wait"
     expires = expires_first(wait)
-    common = place_of(case) | {"since_ms": wait.since_ms, "until_ms": wait.expires_ms if expires else wait.until_ms}
     return Timer(
         wakes_ms=wait.until_ms,
         expires=expires,
         words=f"{who(case)} sleeps" + (", and its time-out comes before it would wake" if expires else ""),
         unblock="it wakes by itself" if not expires else "it times out by itself",
-        **common,
+        **place_of(case, wait.since_ms, wait.expires_ms if expires else wait.until_ms),
     )
 
 
@@ -51,7 +50,6 @@ def undecided(scene: Scene, case: Case) -> Person:
     expires = case.act.wait.expires_ms if case.act.wait is not None else approval.expires_ms
     asked = ", ".join(approvers[: scene.bounds.names]) or "anyone"
     next_ = _THEN.get(then, f"{', '.join(approval.escalate_to) or 'nobody'} is asked")
-    common = place_of(case) | {"since_ms": approval.requested_ms, "until_ms": expires}
     return Person(
         title=approval.title,
         approvers=approvers,
@@ -66,7 +64,7 @@ def undecided(scene: Scene, case: Case) -> Person:
         words=f"{who(case)} waits for people, with {told} so far: {approval.title}",
         unblock=f"{asked} may decide" + ("" if expires is None else f"; if nobody does in time, {next_}"),
         command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item(case)}",
-        **common,
+        **place_of(case, approval.requested_ms, expires),
     )
 
 
@@ -91,13 +89,12 @@ def listening(_: Scene, case: Case) -> Signal:
     """It waits for a signal."""
     wait = case.act.wait
     assert wait is not None, "whoever listens has a wait"
-    common = place_of(case) | {"since_ms": wait.since_ms, "until_ms": wait.expires_ms}
     return Signal(
         name=wait.name,
         words=f"{who(case)} waits for the signal {wait.name}",
         unblock=f"somebody sends the signal {wait.name}",
         command=f"tidemill runs signal {{run}} {quote(wait.name)}",
-        **common,
+        **place_of(case, wait.since_ms, wait.expires_ms),
     )
 
 
@@ -105,7 +102,6 @@ def parent(scene: Scene, case: Case) -> Child:
     """It waits for another run."""
     wait, job = case.act.wait, case.job
     assert wait is not None, "whoever has a child has a wait"
-    common = place_of(case) | {"since_ms": wait.since_ms, "until_ms": wait.expires_ms}
     need: Need | Literal[""] = ""
     words, unblock = f"waits for its child run {wait.name}", "the child ends; ask what it waits for itself"
     command = f"tidemill why {quote(wait.name)}"
@@ -122,7 +118,7 @@ def parent(scene: Scene, case: Case) -> Child:
         words=f"{who(case)} {words}",
         unblock=unblock,
         command=command,
-        **common,
+        **place_of(case, wait.since_ms, wait.expires_ms),
     )
 
 
@@ -130,9 +126,6 @@ def waits(_: Scene, case: Case) -> Wait:
     """It waits for something that only its handler understands."""
     wait = case.act.wait
     on, name = ("something without a name", "") if wait is None else (wait.on, wait.name)
-    common = place_of(case)
-    if wait is not None:
-        common |= {"since_ms": wait.since_ms, "until_ms": wait.until_ms}
     told = f"{on} {name}".strip() or "something without a name"
     return Wait(
         on=on,
@@ -141,5 +134,5 @@ def waits(_: Scene, case: Case) -> Wait:
         words=f"{who(case)} waits for {told}",
         unblock="whatever it waits for happens, or it is settled by hand",
         command=f"tidemill runs override {{run}} {case.node.id} --value VALUE{_item(case)}",
-        **common,
+        **place_of(case, None if wait is None else wait.since_ms, None if wait is None else wait.until_ms),
     )
