@@ -18,7 +18,7 @@ from typing import Any
 from benches.figures import Figure, Note
 from tidemill.expressions.conditions import compiled, decide
 from tidemill.expressions.isolation import Isolation, Nowhere, settled
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates import compile_template
 
@@ -120,7 +120,7 @@ async def grown_mib(conditions: list[Any], times: int) -> float:
 
 async def elsewhere_ms(condition: Any, times: int, scope: Scope = SCOPE) -> float:
     """The median time of a decision in another process, which was started before, there and back."""
-    processes = Processes()
+    processes = SandboxPool()
     try:
         return await median_ms(condition, processes, times, scope)
     finally:
@@ -129,7 +129,7 @@ async def elsewhere_ms(condition: Any, times: int, scope: Scope = SCOPE) -> floa
 
 async def first_ms() -> float:
     """How long the first decision takes that needs another process, which has to start."""
-    processes = Processes()
+    processes = SandboxPool()
     begun = time.perf_counter()
     try:
         verdict = settled(decide(compiled(FILTER), LONG), processes)

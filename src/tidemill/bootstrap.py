@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
     from tidemill.engine.lodging import Lodging
-    from tidemill.expressions.processes import Processes
+    from tidemill.expressions.processes import SandboxPool
     from tidemill.stores.contract import Store
     from tidemill.stores.migrate import Step
     from tidemill.stores.sqlite.store import SqliteStore
@@ -379,11 +379,11 @@ def engine_at(
     )
 
 
-def _processes() -> Processes:
+def _processes() -> SandboxPool:
     """Other processes for what is too much for this one; only workers have some."""
-    from tidemill.expressions.processes import Processes
+    from tidemill.expressions.processes import SandboxPool
 
-    return Processes()
+    return SandboxPool()
 
 
 def secrets_here() -> Secrets:

@@ -15,14 +15,14 @@ from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.frames import FRAME_MAX
 from tidemill.expressions.isolation import Nowhere
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 
 BIG = 2**64 + 1
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    made = Processes()
+async def processes() -> AsyncIterator[SandboxPool]:
+    made = SandboxPool()
     yield made
     await made.close()
     assert deciders() == []
@@ -57,7 +57,7 @@ RESULTS: list[tuple[Chore, Any]] = [
 
 
 @pytest.mark.parametrize(("chore", "result"), RESULTS)
-async def test_results(chore: Chore, result: Any, processes: Processes) -> None:
+async def test_results(chore: Chore, result: Any, processes: SandboxPool) -> None:
     assert await processes.carry_out(chore) == result
 
 
@@ -73,14 +73,14 @@ async def test_results(chore: Chore, result: Any, processes: Processes) -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else None,
 )
-async def test_failures(chore: Chore, words: str, path: str, processes: Processes) -> None:
+async def test_failures(chore: Chore, words: str, path: str, processes: SandboxPool) -> None:
     with pytest.raises(ExpressionError) as failed:
         await processes.carry_out(chore)
     assert words in failed.value.message and failed.value.path == path
     assert await processes.carry_out(jq(".", 1)) == [1]
 
 
-async def test_a_program_that_eats_memory_dies_alone(processes: Processes) -> None:
+async def test_a_program_that_eats_memory_dies_alone(processes: SandboxPool) -> None:
     with pytest.raises(ExpressionError) as failed:
         await processes.carry_out(jq('[limit(20; repeat("x" * 100000000))] | map(. + "y")', None, 30_000))
     assert "died" in failed.value.message or "memory" in failed.value.message

@@ -19,7 +19,7 @@ from tidemill.errors import Rejected
 from tidemill.expressions.chores import Chore, Sift
 from tidemill.expressions.isolation import Nowhere
 from tidemill.expressions.jq import CHECKED_MAX, PROGRAM_MAX
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.handlers.contract import Fail, Handler, Return
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.pipeline import BYTES_MAX_MAX, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
@@ -42,7 +42,7 @@ SANDBOX = {"type": "python_sandbox", "code": "def evaluate(output, context):\n  
 class Counting:
     """Real processes that are asked through somebody who takes notes."""
 
-    processes: Processes
+    processes: SandboxPool
     chores: list[Chore] = field(default_factory=list)
 
     async def carry_out(self, chore: Chore) -> Any:
@@ -52,7 +52,7 @@ class Counting:
 
 @pytest.fixture
 async def carrier() -> AsyncIterator[Counting]:
-    processes = Processes()
+    processes = SandboxPool()
     yield Counting(processes)
     await processes.close()
     assert deciders() == []

@@ -12,7 +12,7 @@ from tests.expressions.children import deciders
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
 from tidemill.expressions.isolation import Nowhere
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.contract import Fail, Return
 from tidemill.handlers.transform import transform_handler
@@ -23,8 +23,8 @@ ORDER = {"id": 7, "lines": [{"sku": "a", "n": 2}, {"sku": "b", "n": 2**60 + 1}],
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    made = Processes()
+async def processes() -> AsyncIterator[SandboxPool]:
+    made = SandboxPool()
     yield made
     await made.close()
     assert deciders() == []
@@ -77,7 +77,7 @@ async def test_what_is_not_there_fails() -> None:
     assert failed.value.code == "nothing_found" and "x: there is nothing at $.lines[9].sku" in failed.value.message
 
 
-async def test_what_could_take_long_is_done_elsewhere(processes: Processes) -> None:
+async def test_what_could_take_long_is_done_elsewhere(processes: SandboxPool) -> None:
     many = {"rows": [{"n": number} for number in range(5_000)]}
     config = {"from": many, "extract": {"last": "$.rows[?@.n >= 4998].n", "one": "$.rows[4999].n"}}
     ended = await called(transform_handler(processes), config)

@@ -1,7 +1,7 @@
-"""What travels between this process and the children that work for it: an errand or a chore, and the answer.
+"""Messages between a worker and the child processes of the sandbox: an errand or a chore, and its answer.
 
-Both ends are ours, but the child runs native code over the data of strangers, so the answer is read as data of
-a fixed shape and a bounded size. A frame is its length in four bytes, and JSON.
+The child runs native code over untrusted data, so the worker reads its answer as JSON of a fixed shape and a bounded
+size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from tidemill.expressions.chores import Chore, Find, Jq, Sift
 from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand
-from tidemill.expressions.offspring import framed
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
@@ -38,8 +37,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     hint: str = ""
     path: str = ""
-    spent: bool = False
-    """The child has grown too large to be asked again."""
+    retire: bool = False
+    """The child has grown too large for another call."""
 
     def held(self) -> bool:
         """Give the value; raise `ExpressionError` if there is none."""
@@ -83,7 +82,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def packed(work: Errand | Chore) -> bytes:
-    """Write an errand or a chore as a frame, with nothing of a scope but what the condition refers to."""
+    """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
     try:
         body = _ENCODER.encode(_outgoing(work))
     except RecursionError:
@@ -93,7 +92,7 @@ def packed(work: Errand | Chore) -> bytes:
     if len(body) > FRAME_MAX:
         hint = "read a part of it only, or compute the decisive value in a node before"
         raise condition_failed(f"what {work.what} reads is larger than {FRAME_MAX >> 20} MB", hint)
-    return framed(body)
+    return body
 
 
 def _outgoing(work: Errand | Chore) -> _Sent:
@@ -138,7 +137,7 @@ def _sent(seen: Seen | Absent) -> _SentNode:
 
 
 def unpacked(body: bytes) -> Errand | Chore:
-    """Read an errand or a chore, and compile its condition."""
+    """Decode an errand or a chore, and compile its condition."""
     sent = _SENT.decode(body)
     match sent:
         case _SentErrand():
@@ -170,17 +169,17 @@ def _received(sent: _SentNode) -> Seen | Absent:
     return Seen(sent.output, sent.meta) if sent.absent is None else Absent(sent.absent, sent.meta)
 
 
-def answer_of(value: bool | bytes | ExpressionError, *, spent: bool = False) -> Answer:
+def answer_of(value: bool | bytes | ExpressionError, *, retire: bool = False) -> Answer:
     """Build the answer to an errand, or, with the text of its result, to a chore."""
     if isinstance(value, ExpressionError):
-        return Answer(message=value.message, hint=value.hint, path=value.path, spent=spent)
+        return Answer(message=value.message, hint=value.hint, path=value.path, retire=retire)
     if isinstance(value, bytes):
-        return Answer(result=msgspec.Raw(value), spent=spent)
-    return Answer(value=value, spent=spent)
+        return Answer(result=msgspec.Raw(value), retire=retire)
+    return Answer(value=value, retire=retire)
 
 
 def packed_answer(answer: Answer) -> bytes:
-    """Write an answer as a frame; words that are too long or not even text are left out."""
+    """Encode an answer; an answer that is too large or not valid text becomes a failure."""
     try:
         body = _ENCODER.encode(answer)
     except ValueError:
@@ -190,12 +189,12 @@ def packed_answer(answer: Answer) -> bytes:
         message = "there is no answer that could be sent" if body else "the condition could not be decided"
         if len(body) > RESULT_MAX:
             message = f"the result is larger than {RESULT_MAX >> 20} MB"
-        body = _ENCODER.encode(Answer(message=message, spent=answer.spent))
-    return framed(body)
+        body = _ENCODER.encode(Answer(message=message, retire=answer.retire))
+    return body
 
 
 def unpacked_answer(body: bytes) -> Answer | None:
-    """Read an answer; nothing if it is none."""
+    """Decode an answer; None if it is malformed."""
     try:
         return _ANSWER.decode(body)
     except msgspec.DecodeError:
