@@ -53,7 +53,7 @@ def _prepare() -> None:
         import_module(f"tidemill.expressions.{kind}")
 
 
-def _decided(body: bytes, interpreter: Interpreter) -> bool | bytes | ExpressionError:
+def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
     """Do an errand or a chore; every failure is an answer."""
     what = "the condition"
     try:
@@ -69,12 +69,14 @@ def _decided(body: bytes, interpreter: Interpreter) -> bool | bytes | Expression
         return condition_failed(f"{what} could not be decided ({type(error).__name__})")
 
 
-def _done(work: Errand | Chore, interpreter: Interpreter) -> bool | bytes:
+def _done(work: Errand | Chore, interpreter: Interpreter) -> bytes:
     def judge(leaf: Leaf, scope: Scope) -> bool:
         data = leaf.bind(scope)
         return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
 
-    return judge(work.leaf, work.scope) if isinstance(work, Errand) else done(work, judge)
+    if isinstance(work, Errand):
+        return b"true" if judge(work.leaf, work.scope) else b"false"
+    return done(work, judge)
 
 
 def _confine() -> None:

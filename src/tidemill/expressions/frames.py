@@ -29,25 +29,17 @@ RESULT_MAX = 1 << 26
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child says: true, false or the result of a chore, or why there is none."""
+    """The result of an errand or a chore as JSON, or why there is none."""
 
-    value: bool | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """Of a chore: its text, so that whoever passes it on need not read it."""
     message: str = ""
     hint: str = ""
     path: str = ""
     retire: bool = False
     """The child has grown too large for another call."""
 
-    def held(self) -> bool:
-        """Give the value; raise `ExpressionError` if there is none."""
-        if self.value is None:
-            raise condition_failed(self.message, self.hint)
-        return self.value
-
-    def done(self) -> Json:
-        """Give the result of a chore; raise `ExpressionError` if there is none."""
+    def value(self) -> Json:
+        """Give the result; raise `ExpressionError` if there is none."""
         if self.result is msgspec.UNSET:
             raise ExpressionError(code="condition_failed", message=self.message, hint=self.hint, path=self.path)
         return msgspec.json.decode(self.result)
@@ -169,13 +161,11 @@ def _received(sent: _SentNode) -> Seen | Absent:
     return Seen(sent.output, sent.meta) if sent.absent is None else Absent(sent.absent, sent.meta)
 
 
-def answer_of(value: bool | bytes | ExpressionError, *, retire: bool = False) -> Answer:
-    """Build the answer to an errand, or, with the text of its result, to a chore."""
+def answer_of(value: bytes | ExpressionError, *, retire: bool = False) -> Answer:
+    """Build the answer from the text of a result, or from a failure."""
     if isinstance(value, ExpressionError):
         return Answer(message=value.message, hint=value.hint, path=value.path, retire=retire)
-    if isinstance(value, bytes):
-        return Answer(result=msgspec.Raw(value), retire=retire)
-    return Answer(value=value, retire=retire)
+    return Answer(result=msgspec.Raw(value), retire=retire)
 
 
 def packed_answer(answer: Answer) -> bytes:

@@ -34,11 +34,11 @@ class SandboxPool:
 
     async def holds(self, errand: Errand) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-        return (await self._answered(errand, ANSWER_MAX)).held()
+        return (await self._answered(errand, ANSWER_MAX)).value() is True
 
     async def carry_out(self, chore: Chore) -> Json:
         """Give the result of a chore before its deadline; raise `ExpressionError` if there is none, or none in time."""
-        return (await self._answered(chore, RESULT_MAX)).done()
+        return (await self._answered(chore, RESULT_MAX)).value()
 
     async def close(self) -> None:
         """End all children; calls under way or waiting get a `RuntimeError`. Later calls start new children."""

@@ -92,10 +92,6 @@ class CancelSignal:
             self._deferred -= 1
         self._raise_if_due()
 
-    def reset(self) -> None:
-        """A new call begins."""
-        self.received = False
-
     def _raise_if_due(self) -> None:
         if self.received and self._raises and not self._deferred:
             self._raises = False
@@ -121,11 +117,10 @@ class WorkerConnection:
     def next_call(self) -> Call | None:
         """Wait for a call; None when the worker is gone."""
         order = self._next()
-        self._cancel.reset()
+        self._cancel.received = False
         return order if isinstance(order, Call) else None
 
     def end_call(self) -> None:
-        """A call is over."""
         with self._lock:
             self.calls += 1
 
@@ -147,7 +142,6 @@ class WorkerConnection:
             self.send(Said(source, text))
 
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
-        """Ask the worker for something, and wait for it."""
         if self._forked:
             raise RuntimeError("a forked copy of the process cannot ask for anything")
         data = frame(packed(Ask(what, encode_value(value))))
@@ -162,7 +156,6 @@ class WorkerConnection:
         return reply.value
 
     def cancelled(self) -> bool:
-        """Whether the function is to stop."""
         return self._cancel.received
 
     def _check(self, call: int | None) -> None:
@@ -181,15 +174,12 @@ class CallConnection:
         self._worker, self._call = worker, worker.calls
 
     def send(self, message: Message) -> None:
-        """Send a message to the worker."""
         self._worker.send(message, self._call)
 
     def ask(self, what: str, value: Any = None) -> bytes | None:
-        """Ask the worker for something, and wait for it."""
         return self._worker.ask(what, value, self._call)
 
     def keep(self, value: Any) -> Given[None]:
-        """Have a checkpoint written."""
         self.ask("checkpoint", value)
         return Given(None)
 
@@ -205,7 +195,6 @@ class RemoteVoice:
         self._call = call
 
     def chunk(self, value: Any) -> None:
-        """Send a part of the result."""
         try:
             self._call.send(Part(encode_value(value)))
         except NotJson as refusal:
@@ -213,7 +202,6 @@ class RemoteVoice:
             self._call.send(Part(encode_value(plain), blobs))
 
     def progress(self, fraction: float | None, message: str) -> None:
-        """Send how far it has come."""
         self._call.send(Progress(None if fraction is None else float(fraction), str(message)))
 
     def beat(self) -> None:

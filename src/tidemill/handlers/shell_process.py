@@ -42,15 +42,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int
 
     def launch_spec(self) -> LaunchSpec:
-        """For the supervisor. No process may have more memory than all of them together."""
+        """For the supervisor."""
         most = None if self.memory_mb is None else self.memory_mb << 20
-        return LaunchSpec(
-            program=self.program,
-            argv=self.argv,
-            env=self.env,
-            data_bytes_max=most,
-            memory_bytes_max=most,
-        )
+        return LaunchSpec(program=self.program, argv=self.argv, env=self.env, memory_bytes_max=most)
 
 
 class Said(msgspec.Struct, frozen=True):

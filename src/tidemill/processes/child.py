@@ -71,7 +71,6 @@ class ChildProcess(SupervisedProcess):
             argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
             env=spec.env,
             fds=(theirs.fileno(),),
-            data_bytes_max=spec.memory_bytes_max,
             memory_bytes_max=spec.memory_bytes_max,
         )
         try:

@@ -43,17 +43,15 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None means the worker's environment."""
     fds: tuple[int, ...] = ()
     """File descriptors that the program inherits."""
-    data_bytes_max: int | None = None
-    """Private memory of each of its processes."""
     memory_bytes_max: int | None = None
-    """Memory of all its processes together; the supervisor kills them above it."""
+    """The kernel refuses each of its processes more private memory; the supervisor kills all if the sum exceeds it."""
 
     def encode(self) -> bytes:
         """For the supervisor. Raises `ValueError` if a string holds a NUL character."""
         env = None if self.env is None else {_encode(name): _encode(value) for name, value in self.env.items()}
         argv = [_encode(each) for each in self.argv]
-        limits = self.data_bytes_max, self.memory_bytes_max
-        return supervisor.frame(marshal.dumps((_encode(self.program), argv, env, list(self.fds), *limits)))
+        spec = _encode(self.program), argv, env, list(self.fds), self.memory_bytes_max
+        return supervisor.frame(marshal.dumps(spec))
 
 
 class ExitReport(msgspec.Struct, frozen=True):

@@ -169,10 +169,10 @@ def main(control: socket.socket) -> None:
     spec = read_frame(control)
     if spec is None:
         return
-    program, argv, env, fds, data_max, memory_max = marshal.loads(spec)
+    program, argv, env, fds, memory_max = marshal.loads(spec)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     deaths = _death_pipe()
-    tree, error = _launch(program, argv, env, data_max)
+    tree, error = _launch(program, argv, env, memory_max)
     _close_output(fds)
     taken = 0 if error else _watch(control, deaths, tree, memory_max)
     tree.end()
@@ -205,14 +205,14 @@ def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: i
 
 
 def _launch(
-    program: bytes, argv: list[bytes], env: dict[bytes, bytes] | None, data_max: int | None
+    program: bytes, argv: list[bytes], env: dict[bytes, bytes] | None, memory_max: int | None
 ) -> tuple[ProcessTree, int]:
     """Start the program; with an error number if that fails."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare_program(data_max)
+            _prepare_program(memory_max)
             os.execve(program, argv, os.environb if env is None else env)
         except BaseException as failure:
             number = failure.errno if isinstance(failure, OSError) else None
@@ -226,7 +226,7 @@ def _launch(
     return ProcessTree(pid), error
 
 
-def _prepare_program(data_max: int | None) -> None:
+def _prepare_program(memory_max: int | None) -> None:
     """In the forked copy: it dies with the supervisor, and the kernel picks it first when memory runs out."""
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -234,18 +234,12 @@ def _prepare_program(data_max: int | None) -> None:
         signal.signal(number, signal.SIG_DFL)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
-    if data_max is not None:
-        _limit_data(data_max)
-
-
-def _limit_data(data_max: int) -> None:
-    """Limit the private writable memory of each process; only root can raise the limit again.
-
-    The address space is no measure: one thread reserves 72 MB of it and uses hardly any.
-    """
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = data_max if hard == resource.RLIM_INFINITY else min(data_max, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    if memory_max is not None:
+        # Private writable memory; only root can raise it again. The address space is no measure: one thread reserves
+        # 72 MB of it and uses hardly any.
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = memory_max if hard == resource.RLIM_INFINITY else min(memory_max, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _death_pipe() -> int:
