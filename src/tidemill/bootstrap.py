@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.isolation import Carrier, Nowhere
+from tidemill.expressions.isolation import NoSandbox, SandboxExecutor
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.classify import classify_handler
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
@@ -66,11 +66,11 @@ LOG = logging.getLogger(__name__)
 
 def built_in_handlers(
     functions: Mapping[str, Callable[..., Any]] | None = None,
-    carrier: Carrier | None = None,
+    carrier: SandboxExecutor | None = None,
     store: Store | None = None,
 ) -> tuple[Handler, ...]:
     """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
-    fetcher, carrier = Fetcher(egress_here()), carrier or Nowhere()
+    fetcher, carrier = Fetcher(egress_here()), carrier or NoSandbox()
     http = http_handler(fetcher)
     models = {"openai": openai_provider(fetcher), "scripted": scripted}
     return (
@@ -151,7 +151,7 @@ class NodeTypes(NamedTuple):
 def node_types(
     functions: Mapping[str, Callable[..., Any]] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
-    carrier: Carrier | None = None,
+    carrier: SandboxExecutor | None = None,
     store: Store | None = None,
 ) -> NodeTypes:
     """Those that come with Tidemill, those that installed distributions offer, and those that are given."""

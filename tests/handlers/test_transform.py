@@ -11,7 +11,7 @@ import tidemill
 from tests.expressions.children import deciders
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.expressions.isolation import Nowhere
+from tidemill.expressions.isolation import NoSandbox
 from tidemill.expressions.processes import SandboxPool
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.contract import Fail, Return
@@ -31,7 +31,7 @@ async def processes() -> AsyncIterator[SandboxPool]:
 
 
 async def transformed(config: dict[str, Any], **fields: Any) -> Any:
-    ended = await called(transform_handler(Nowhere()), config, **fields)
+    ended = await called(transform_handler(NoSandbox()), config, **fields)
     assert isinstance(ended, Return)
     return ended.value
 
@@ -88,7 +88,7 @@ async def test_what_could_take_long_is_done_elsewhere(processes: SandboxPool) ->
 
 
 def refused(type_: str, config: Any) -> list[str]:
-    types = {each.type.name: [each.type] for each in (*BORDERS, transform_handler(Nowhere()))}
+    types = {each.type.name: [each.type] for each in (*BORDERS, transform_handler(NoSandbox()))}
     try:
         compile_document({"name": "x", "nodes": [{"id": "n", "type": type_, "config": config}]}, types)
     except Rejected as refusal:

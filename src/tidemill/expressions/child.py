@@ -13,7 +13,7 @@ import signal
 import socket
 from importlib import import_module
 
-from tidemill.expressions.chores import Chore, done
+from tidemill.expressions.chores import SandboxTask, done
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.frames import answer_of, packed_answer, unpacked
 from tidemill.expressions.interpreter import Interpreter
@@ -69,7 +69,7 @@ def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
         return condition_failed(f"{what} could not be decided ({type(error).__name__})")
 
 
-def _done(work: Errand | Chore, interpreter: Interpreter) -> bytes:
+def _done(work: Errand | SandboxTask, interpreter: Interpreter) -> bytes:
     def judge(leaf: Leaf, scope: Scope) -> bool:
         data = leaf.bind(scope)
         return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)

@@ -20,7 +20,7 @@ CHORE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sift:
+class FilterRows:
     """A condition to be decided for each of many rows, each of which is the output that it looks at."""
 
     what: ClassVar[str] = "the condition"
@@ -40,7 +40,7 @@ class Jq(msgspec.Struct, frozen=True, kw_only=True, tag="jq"):
     deadline_ms: int = CHORE_MS
 
 
-class Find(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
     """A JSONPath query, and the text of what it looks into."""
 
     what: ClassVar[str] = "the query"
@@ -49,23 +49,23 @@ class Find(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
     deadline_ms: int = CHORE_MS
 
 
-Chore = Sift | Jq | Find
+SandboxTask = FilterRows | Jq | RunQuery
 
 Judge = Callable[[Leaf, Scope], bool]
 """Decides a condition over a scope."""
 
 
-def done(chore: Chore, judge: Judge) -> bytes:
+def done(chore: SandboxTask, judge: Judge) -> bytes:
     """Do a chore and return its result as JSON; raise `ExpressionError` if there is none."""
     match chore:
-        case Sift():
+        case FilterRows():
             return msgspec.json.encode(_sifted(chore, judge))
         case Jq():
             # Only a child process runs jq: a crash of the native code ends its process.
             from tidemill.expressions.jq import run_jq
 
             return run_jq(chore.program, bytes(chore.value), each=chore.each)
-        case Find():
+        case RunQuery():
             return msgspec.json.encode(find_all(chore.query, msgspec.json.decode(chore.value)))
 
 
@@ -79,7 +79,7 @@ def find_all(query: str, value: Json) -> list[Json]:
         raise condition_failed(fault.message, fault.hint) from None
 
 
-def _sifted(sift: Sift, judge: Judge) -> list[bool]:
+def _sifted(sift: FilterRows, judge: Judge) -> list[bool]:
     held: list[bool] = []
     for row in sift.rows:
         try:

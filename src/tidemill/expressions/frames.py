@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from tidemill.expressions.chores import Chore, Find, Jq, Sift
+from tidemill.expressions.chores import FilterRows, Jq, RunQuery, SandboxTask
 from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand
@@ -62,18 +62,18 @@ class _SentErrand(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"
     output: Json = None
 
 
-class _SentSift(msgspec.Struct, kw_only=True, tag="sift"):
+class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
     errand: _SentErrand
     rows: list[Json]
 
 
-_Sent = _SentErrand | _SentSift | Jq | Find
+_Sent = _SentErrand | _SentFilterRows | Jq | RunQuery
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
 
 
-def packed(work: Errand | Chore) -> bytes:
+def packed(work: Errand | SandboxTask) -> bytes:
     """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
     try:
         body = _ENCODER.encode(_outgoing(work))
@@ -87,13 +87,13 @@ def packed(work: Errand | Chore) -> bytes:
     return body
 
 
-def _outgoing(work: Errand | Chore) -> _Sent:
+def _outgoing(work: Errand | SandboxTask) -> _Sent:
     match work:
         case Errand():
             return _sent_errand(work)
-        case Sift():
-            return _SentSift(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
-        case Jq() | Find():
+        case FilterRows():
+            return _SentFilterRows(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
+        case Jq() | RunQuery():
             return work
         case _:
             assert_never(work)
@@ -128,16 +128,16 @@ def _sent(seen: Seen | Absent) -> _SentNode:
     return _SentNode(output=seen.output, meta=dict(seen.meta))
 
 
-def unpacked(body: bytes) -> Errand | Chore:
+def unpacked(body: bytes) -> Errand | SandboxTask:
     """Decode an errand or a chore, and compile its condition."""
     sent = _SENT.decode(body)
     match sent:
         case _SentErrand():
             return _received_errand(sent)
-        case _SentSift():
+        case _SentFilterRows():
             errand = _received_errand(sent.errand)
-            return Sift(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
-        case Jq() | Find():
+            return FilterRows(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
+        case Jq() | RunQuery():
             return sent
         case _:
             assert_never(sent)

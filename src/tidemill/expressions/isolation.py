@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-from tidemill.expressions.chores import Chore
+from tidemill.expressions.chores import SandboxTask
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand, Steps
 from tidemill.expressions.scope import Json
@@ -25,18 +25,18 @@ class Isolation(Protocol):
         ...
 
 
-class Carrier(Protocol):
+class SandboxExecutor(Protocol):
     """Carries out chores in processes that can be killed."""
 
-    async def carry_out(self, chore: Chore) -> Json:
+    async def execute(self, chore: SandboxTask) -> Json:
         """Give the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
         ...
 
 
-class Nowhere:
+class NoSandbox:
     """For an engine without child processes: it refuses every errand and chore."""
 
-    async def carry_out(self, chore: Chore) -> Json:
+    async def execute(self, chore: SandboxTask) -> Json:
         raise condition_failed(f"{chore.what} needs another process, and there is none")
 
     async def holds(self, errand: Errand) -> bool:

@@ -12,7 +12,7 @@ import signal
 
 from tidemill.errors import Unavailable
 from tidemill.expressions.child import MEMORY_MAX_MB
-from tidemill.expressions.chores import Chore
+from tidemill.expressions.chores import SandboxTask
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.frames import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
 from tidemill.expressions.leaf import Errand
@@ -36,7 +36,7 @@ class SandboxPool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
         return (await self._answered(errand, ANSWER_MAX)).value() is True
 
-    async def carry_out(self, chore: Chore) -> Json:
+    async def execute(self, chore: SandboxTask) -> Json:
         """Give the result of a chore before its deadline; raise `ExpressionError` if there is none, or none in time."""
         return (await self._answered(chore, RESULT_MAX)).value()
 
@@ -44,7 +44,7 @@ class SandboxPool:
         """End all children; calls under way or waiting get a `RuntimeError`. Later calls start new children."""
         await self._pool.close()
 
-    async def _answered(self, work: Errand | Chore, answer_max: int) -> Answer:
+    async def _answered(self, work: Errand | SandboxTask, answer_max: int) -> Answer:
         body = packed(work)
         answer, status = await self._asked(body, work, answer_max)
         if answer is None and status == -signal.SIGKILL:
@@ -54,7 +54,7 @@ class SandboxPool:
             raise _died(status, work)
         return answer
 
-    async def _asked(self, body: bytes, work: Errand | Chore, answer_max: int) -> tuple[Answer | None, int]:
+    async def _asked(self, body: bytes, work: Errand | SandboxTask, answer_max: int) -> tuple[Answer | None, int]:
         """Ask a child; without an answer, give the status with which it ended."""
         try:
             async with self._pool.child(_spec()) as child:
@@ -77,12 +77,12 @@ def _spec() -> ChildSpec:
     return ChildSpec(module="tidemill.expressions.child", flags=("-I", "-B"), env=kept, cwd="/")
 
 
-def _late(work: Errand | Chore) -> ExpressionError:
+def _late(work: Errand | SandboxTask) -> ExpressionError:
     hint = "read less of the data, or ask for less"
     return condition_failed(f"{work.what} took longer than {work.deadline_ms} ms", hint)
 
 
-def _died(status: int, work: Errand | Chore) -> ExpressionError:
+def _died(status: int, work: Errand | SandboxTask) -> ExpressionError:
     if status == -signal.SIGALRM:
         return _late(work)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
