@@ -337,3 +337,30 @@ async def test_a_child_ends_at_its_deadline_also_when_nobody_watches() -> None:
 async def test_the_value_of_a_node_that_is_not_named_is_reached_by_a_computed_name(processes: SandboxPool) -> None:
     scope = replace(SCOPE, nodes={"a": Seen({"v": 1}), "b": Seen({"v": 2})}, inputs={"which": "b"})
     assert await processes.holds(errand("ctx[inputs.which].output.v == 2", scope))
+
+
+async def test_a_child_whose_supervisor_was_killed_ends_and_is_replaced(processes: SandboxPool) -> None:
+    scope = replace(SCOPE, inputs={"rows": list(range(3000))})
+    asked, pid = await busy(processes, errand("inputs.rows.map(row, row + 1).size() == 3000", scope))
+    (supervisor,) = children_of(os.getpid())
+    os.kill(supervisor, signal.SIGKILL)
+    assert await asked
+    await until(lambda: not runs(pid))
+
+
+def test_a_pool_that_was_closed_serves_another_loop() -> None:
+    processes = SandboxPool(1)
+
+    async def ask() -> None:
+        assert await asyncio.gather(*(processes.holds(errand("true")) for _ in range(3))) == [True] * 3
+        await processes.close()
+
+    asyncio.run(ask())
+    asyncio.run(ask())
+
+
+def test_a_child_loads_neither_the_engine_nor_an_event_loop() -> None:
+    script = "import sys, tidemill.expressions.child; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    heavy = ("asyncio", "subprocess", "tidemill.engine", "tidemill.handlers", "tidemill.kernel", "tidemill.stores")
+    assert "tidemill.expressions.child" in said and not set(heavy) & set(said)
