@@ -273,7 +273,7 @@ def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
         resumed=decode_value(call.resumed),
         undoing=call.undoing,
         at_most_once=call.at_most_once,
-        checkpoint=lambda value: worker.keep(value),
+        checkpoint=worker.keep,
         read=lambda description: Given(worker.ask("read", description) or b""),
         given=lambda: decode_value(worker.ask("inputs") or b"null"),
         voice=RemoteVoice(worker),

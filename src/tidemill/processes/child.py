@@ -138,7 +138,8 @@ class ChildProcess(SupervisedProcess):
     async def end(self) -> None:
         await super().end()
         if self._reader is not None:
-            self._writer.close()
+            # Not `close`, which would keep the file registered for what could not be sent.
+            self._writer.transport.abort()
         self._wire.close()
 
 
@@ -150,6 +151,7 @@ class Pool:
         self._turns = asyncio.Semaphore(size)
         self._idle: list[ChildProcess] = []
         self._busy: set[ChildProcess] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self.closing = False
 
     @asynccontextmanager
@@ -167,7 +169,7 @@ class Pool:
                 if child.reusable and not self.closing:
                     self._idle.append(child)
                 else:
-                    await asyncio.shield(child.end())
+                    await self._end(child)
 
     async def close(self) -> None:
         """End all children; running calls get no answer, waiting ones a `RuntimeError`. Later calls start new ones."""
@@ -179,17 +181,25 @@ class Pool:
                 for _ in range(self._size):
                     await turns.acquire()
         while self._idle:
-            await self._idle.pop().end()
+            await self._end(self._idle.pop())
+        # A caller that is cancelled again does not wait for the end of its child.
+        await asyncio.gather(*self._ending)
         # The old semaphore belongs to this event loop; the next calls may come from another.
         self._turns, self.closing = asyncio.Semaphore(self._size), False
         for _ in range(self._size):
             turns.release()
 
+    async def _end(self, child: ChildProcess) -> None:
+        task = asyncio.create_task(child.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
+
     async def _take(self, spec: ChildSpec) -> ChildProcess:
         dead = [each for each in self._idle if not each.alive()]
         self._idle = [each for each in self._idle if each not in dead]
         for each in dead:
-            await asyncio.shield(each.end())
+            await self._end(each)
         if self.closing:
             raise RuntimeError("the pool is closed")
         for child in reversed(self._idle):
@@ -197,7 +207,7 @@ class Pool:
                 self._idle.remove(child)
                 return child
         if len(self._idle) + len(self._busy) >= self._size:
-            await asyncio.shield(self._idle.pop(0).end())
+            await self._end(self._idle.pop(0))
         try:
             return ChildProcess(spec)
         except OSError as error:
