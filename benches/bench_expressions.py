@@ -17,8 +17,8 @@ from typing import Any
 
 from benches.figures import Figure, Note
 from tidemill.expressions.conditions import compiled, decide
-from tidemill.expressions.isolation import Isolation, Nowhere, settled
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.isolation import Isolation, NoSandbox, settled
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates import compile_template
 
@@ -106,7 +106,7 @@ def resident_mib() -> float:
 
 async def grown_mib(conditions: list[Any], times: int) -> float:
     """How much memory many decisions leave behind."""
-    isolation = Nowhere()
+    isolation = NoSandbox()
     before = 0.0
     for number in range(times + times // 5):
         if number == times // 5:
@@ -120,7 +120,7 @@ async def grown_mib(conditions: list[Any], times: int) -> float:
 
 async def elsewhere_ms(condition: Any, times: int, scope: Scope = SCOPE) -> float:
     """The median time of a decision in another process, which was started before, there and back."""
-    processes = Processes()
+    processes = SandboxPool()
     try:
         return await median_ms(condition, processes, times, scope)
     finally:
@@ -129,7 +129,7 @@ async def elsewhere_ms(condition: Any, times: int, scope: Scope = SCOPE) -> floa
 
 async def first_ms() -> float:
     """How long the first decision takes that needs another process, which has to start."""
-    processes = Processes()
+    processes = SandboxPool()
     begun = time.perf_counter()
     try:
         verdict = settled(decide(compiled(FILTER), LONG), processes)
@@ -144,7 +144,7 @@ def figures() -> Iterator[Figure | Note]:
     """Every kind, beside what it must reach."""
 
     def small(name: str, condition: Any, must_us: float, hoped: str) -> Figure:
-        took_us = asyncio.run(median_ms(condition, Nowhere(), TIMES)) * 1000
+        took_us = asyncio.run(median_ms(condition, NoSandbox(), TIMES)) * 1000
         return Figure(f"{name} (on paper: {hoped})", took_us, "µs", must_us)
 
     yield small("cel", CEL, 30, "0.1 ms")
@@ -152,7 +152,7 @@ def figures() -> Iterator[Figure | Note]:
     yield small("jsonpath", JSONPATH, 50, "1 ms")
     yield Figure(
         f"jsonpath, a filter over {ROWS_HERE} rows, in this process",
-        asyncio.run(median_ms(FILTER, Nowhere(), 50, SHORT)),
+        asyncio.run(median_ms(FILTER, NoSandbox(), 50, SHORT)),
         "ms",
         15,
     )

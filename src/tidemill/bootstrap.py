@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.isolation import Carrier, Nowhere
+from tidemill.expressions.isolation import NoSandbox, SandboxExecutor
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.classify import classify_handler
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
     from tidemill.engine.lodging import Lodging
-    from tidemill.expressions.processes import Processes
+    from tidemill.expressions.processes import SandboxPool
     from tidemill.stores.contract import Store
     from tidemill.stores.migrate import Step
     from tidemill.stores.sqlite.store import SqliteStore
@@ -66,11 +66,11 @@ LOG = logging.getLogger(__name__)
 
 def built_in_handlers(
     functions: Mapping[str, Callable[..., Any]] | None = None,
-    carrier: Carrier | None = None,
+    carrier: SandboxExecutor | None = None,
     store: Store | None = None,
 ) -> tuple[Handler, ...]:
     """The node types that come with Tidemill; `carrier` does in other processes what is too much for this one."""
-    fetcher, carrier = Fetcher(egress_here()), carrier or Nowhere()
+    fetcher, carrier = Fetcher(egress_here()), carrier or NoSandbox()
     http = http_handler(fetcher)
     models = {"openai": openai_provider(fetcher), "scripted": scripted}
     return (
@@ -151,7 +151,7 @@ class NodeTypes(NamedTuple):
 def node_types(
     functions: Mapping[str, Callable[..., Any]] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
-    carrier: Carrier | None = None,
+    carrier: SandboxExecutor | None = None,
     store: Store | None = None,
 ) -> NodeTypes:
     """Those that come with Tidemill, those that installed distributions offer, and those that are given."""
@@ -391,11 +391,11 @@ def engine_at(
     )
 
 
-def _processes() -> Processes:
+def _processes() -> SandboxPool:
     """Other processes for what is too much for this one; only workers have some."""
-    from tidemill.expressions.processes import Processes
+    from tidemill.expressions.processes import SandboxPool
 
-    return Processes()
+    return SandboxPool()
 
 
 def secrets_here() -> Secrets:

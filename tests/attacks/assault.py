@@ -26,7 +26,7 @@ from tidemill.expressions.conditions import Condition, Verdict, decide, parse_co
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
 from tidemill.expressions.leaf import DEADLINE_MS, Errand
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates import check_template, compile_template
 
@@ -43,7 +43,7 @@ class Impatient:
     """Real processes, and shorter deadlines."""
 
     def __init__(self) -> None:
-        self.processes = Processes(1)
+        self.processes = SandboxPool(1)
 
     async def holds(self, errand: Errand) -> bool:
         hasty = errand.deadline_ms == DEADLINE_MS

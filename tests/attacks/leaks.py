@@ -21,7 +21,7 @@ from tests.expressions.scopes import AFTER
 from tidemill.expressions.conditions import compiled, decide
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates import compile_template
 
@@ -89,7 +89,7 @@ def _open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-async def evaluated(name: str, processes: Processes) -> None:
+async def evaluated(name: str, processes: SandboxPool) -> None:
     """Evaluate an expression once."""
     with suppress(ExpressionError):
         if name in TEMPLATES:
@@ -102,7 +102,7 @@ async def evaluated(name: str, processes: Processes) -> None:
 
 async def kept(name: str, rounds: int) -> Holdings:
     """Tell what was kept of so many evaluations, beyond what the first ones need."""
-    processes = Processes(1)
+    processes = SandboxPool(1)
     for _ in range(WARM_ROUNDS):
         await evaluated(name, processes)
     before = holdings()

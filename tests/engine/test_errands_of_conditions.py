@@ -12,7 +12,7 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.expressions.failure import condition_failed
-from tidemill.expressions.isolation import Nowhere
+from tidemill.expressions.isolation import NoSandbox
 from tidemill.expressions.leaf import ITEMS_MAX, Errand
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeSkipped
 
@@ -134,7 +134,7 @@ async def test_an_admission_without_an_answer_fails_the_visit_before_it_begins(m
 
 @simulated
 async def test_without_processes_to_spare_it_is_refused(mill: Mill) -> None:
-    worker = await mill.process(isolation=Nowhere())
+    worker = await mill.process(isolation=NoSandbox())
     run = await worker.run(document(node("a", config=MANY, branch=branch(POSITIVE)), node("x0"), node("z")))
     assert run.error is not None
     assert (run.error["code"], "another process" in run.error["message"]) == ("condition_failed", True)

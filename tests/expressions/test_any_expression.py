@@ -25,7 +25,7 @@ from tidemill.errors import Problem
 from tidemill.expressions.conditions import Condition, Verdict, decide, normal, parse_condition
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.templates import check_template, compile_template
 
@@ -35,7 +35,7 @@ class Decider:
     """Decides as the engine does: here, or in a real child process."""
 
     runner: asyncio.Runner
-    processes: Processes
+    processes: SandboxPool
 
     def outcome(self, condition: Condition, scope: Scope) -> Verdict | Problem:
         try:
@@ -52,7 +52,7 @@ async def _awaited(verdict: Awaitable[Verdict]) -> Verdict:
 @pytest.fixture(scope="module")
 def decider() -> Iterator[Decider]:
     with asyncio.Runner() as runner:
-        made = Decider(runner, Processes(1))
+        made = Decider(runner, SandboxPool(1))
         yield made
         runner.run(made.processes.close())
 

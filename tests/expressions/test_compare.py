@@ -15,7 +15,7 @@ from tidemill.expressions.compare import PATH_MAX, Comparison, Computation
 from tidemill.expressions.conditions import Composite, Single, normal, parse_condition
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.leaf import Errand, decide_leaf
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
 
 OUTPUT = {
@@ -360,7 +360,7 @@ async def test_what_is_large_is_decided_in_another_process() -> None:
         {"expression": "current.n / 2 == 1.5 && ctx.big[4999] == 4999"},
         {"type": "schema_validation", "schema": {"properties": {"rows": {"items": {"type": "integer"}}}}},
     ]
-    processes = Processes()
+    processes = SandboxPool()
     try:
         for raw in raws:
             condition = parsed(raw)

@@ -18,14 +18,14 @@ import pytest
 from tests.expressions.children import children_of, deciders, runs, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE, Watched
 from tidemill.errors import Unavailable
-from tidemill.expressions import offspring as offspring_module
 from tidemill.expressions.conditions import Composite, Single, Verdict, compiled, decide
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.frames import FRAME_MAX, packed
 from tidemill.expressions.isolation import settled
 from tidemill.expressions.leaf import Errand
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.processes import child as child_module
 
 SLOW = "inputs.rows.all(row, !inputs.text.matches('(a|aa)+b'))"
 """A minute of native code that holds the interpreter's lock all the while."""
@@ -34,8 +34,8 @@ ROWS = replace(SCOPE, inputs={"rows": list(range(9000)), "text": "a" * 1_000_000
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    made = Processes()
+async def processes() -> AsyncIterator[SandboxPool]:
+    made = SandboxPool()
     yield made
     await made.close()
     assert deciders() == []
@@ -53,11 +53,11 @@ def errand(raw: Json, scope: Scope = AFTER, deadline_ms: int = 20_000) -> Errand
 
 def smaller(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """Have the next children start with another limit."""
-    boot = offspring_module._BOOT.replace("main(", f"import tidemill.expressions.child as c; {change}; main(")
-    monkeypatch.setattr(offspring_module, "_BOOT", boot)
+    boot = child_module._BOOT.replace("main(", f"import tidemill.expressions.child as c; {change}; main(")
+    monkeypatch.setattr(child_module, "_BOOT", boot)
 
 
-async def busy(processes: Processes, condition: Errand) -> tuple[asyncio.Task[bool], int]:
+async def busy(processes: SandboxPool, condition: Errand) -> tuple[asyncio.Task[bool], int]:
     """Have a warm child work on something that takes long."""
     assert await processes.holds(errand("true"))
     (pid,) = deciders()
@@ -79,11 +79,11 @@ async def busy(processes: Processes, condition: Errand) -> tuple[asyncio.Task[bo
         ("current.tags[1] == 'b'", True),
     ],
 )
-async def test_a_child_sees_what_the_condition_refers_to(processes: Processes, expression: str, holds: bool) -> None:
+async def test_a_child_sees_what_the_condition_refers_to(processes: SandboxPool, expression: str, holds: bool) -> None:
     assert await processes.holds(errand(expression)) is holds
 
 
-async def test_large_values_are_decided_in_a_child(processes: Processes) -> None:
+async def test_large_values_are_decided_in_a_child(processes: SandboxPool) -> None:
     scope = replace(AFTER, output={"rows": [{"n": each} for each in range(5000)]})
     verdict = settled(decide(compiled("output.rows.exists(row, row.n == 4999)"), scope), processes)
     assert not isinstance(verdict, Verdict)
@@ -91,7 +91,7 @@ async def test_large_values_are_decided_in_a_child(processes: Processes) -> None
     assert len(deciders()) == 1
 
 
-async def test_a_failure_keeps_its_words(processes: Processes) -> None:
+async def test_a_failure_keeps_its_words(processes: SandboxPool) -> None:
     with pytest.raises(ExpressionError) as failure:
         await processes.holds(errand("ctx.skipped.output.n > 1"))
     assert failure.value.code == "condition_failed"
@@ -107,12 +107,12 @@ def test_nothing_travels_but_what_is_referred_to() -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 10**5000, "x" * FRAME_MAX], ids=["surrogate", "digits", "size"])
-async def test_what_cannot_travel_is_a_failure(processes: Processes, value: Json) -> None:
+async def test_what_cannot_travel_is_a_failure(processes: SandboxPool, value: Json) -> None:
     with pytest.raises(ExpressionError, match=r"Unicode|digits|larger than 64 MB"):
         await processes.holds(errand("inputs.v == 1", replace(SCOPE, inputs={"v": value})))
 
 
-async def test_a_condition_that_takes_too_long_is_killed_in_time(processes: Processes) -> None:
+async def test_a_condition_that_takes_too_long_is_killed_in_time(processes: SandboxPool) -> None:
     assert await processes.holds(errand("true"))
     (pid,) = deciders()
     begun = time.monotonic()
@@ -123,12 +123,12 @@ async def test_a_condition_that_takes_too_long_is_killed_in_time(processes: Proc
     assert await processes.holds(errand("output.score > 1"))
 
 
-async def test_waiting_for_a_child_to_start_does_not_count(processes: Processes) -> None:
+async def test_waiting_for_a_child_to_start_does_not_count(processes: SandboxPool) -> None:
     """A child needs longer than this to start, and nobody's condition is to blame for it."""
     assert await processes.holds(errand("true", deadline_ms=50))
 
 
-async def test_a_child_that_died_while_idle_is_replaced(processes: Processes) -> None:
+async def test_a_child_that_died_while_idle_is_replaced(processes: SandboxPool) -> None:
     assert await processes.holds(errand("true"))
     (pid,) = deciders()
     os.kill(pid, signal.SIGSEGV)
@@ -136,7 +136,7 @@ async def test_a_child_that_died_while_idle_is_replaced(processes: Processes) ->
     assert await processes.holds(errand("true"))
 
 
-async def test_a_child_that_somebody_killed_is_asked_again(processes: Processes) -> None:
+async def test_a_child_that_somebody_killed_is_asked_again(processes: SandboxPool) -> None:
     scope = replace(SCOPE, inputs={"rows": list(range(3000))})
     asked, pid = await busy(processes, errand("inputs.rows.map(row, row + 1).size() == 3000", scope))
     os.kill(pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ async def test_a_child_that_somebody_killed_is_asked_again(processes: Processes)
     assert deciders() != [pid]
 
 
-async def test_a_child_that_crashes_is_a_failure_of_the_condition(processes: Processes) -> None:
+async def test_a_child_that_crashes_is_a_failure_of_the_condition(processes: SandboxPool) -> None:
     asked, pid = await busy(processes, errand(SLOW, ROWS))
     os.kill(pid, signal.SIGSEGV)
     with pytest.raises(ExpressionError, match=r"died \(SIGSEGV\)"):
@@ -152,7 +152,7 @@ async def test_a_child_that_crashes_is_a_failure_of_the_condition(processes: Pro
     assert await processes.holds(errand("true"))
 
 
-async def test_signals_for_the_parent_do_not_disturb_a_child(processes: Processes) -> None:
+async def test_signals_for_the_parent_do_not_disturb_a_child(processes: SandboxPool) -> None:
     assert await processes.holds(errand("true"))
     before = deciders()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -162,7 +162,7 @@ async def test_signals_for_the_parent_do_not_disturb_a_child(processes: Processe
     assert os.getpgid(before[0]) != os.getpgid(0)
 
 
-async def test_memory_is_bounded(processes: Processes) -> None:
+async def test_memory_is_bounded(processes: SandboxPool) -> None:
     scope = replace(SCOPE, inputs={"s": "x" * 30_000_000})
     bomb = "size([" + ", ".join(["inputs.s + inputs.s"] * 30) + "]) > 0"
     with pytest.raises(ExpressionError, match="memory"):
@@ -171,7 +171,7 @@ async def test_memory_is_bounded(processes: Processes) -> None:
 
 
 async def test_values_that_grow_when_they_are_unpacked_are_bounded(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: SandboxPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The child is given a small limit, because filling the real one takes seconds."""
     smaller(monkeypatch, "import resource; c._LIMITS[resource.RLIMIT_DATA] = 100 << 20")
@@ -180,7 +180,9 @@ async def test_values_that_grow_when_they_are_unpacked_are_bounded(
     assert await processes.holds(errand("true"))
 
 
-async def test_a_child_has_nothing_that_it_does_not_need(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_has_nothing_that_it_does_not_need(
+    processes: SandboxPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
     assert await processes.holds(errand("true"))
     (pid,) = deciders()
@@ -188,7 +190,7 @@ async def test_a_child_has_nothing_that_it_does_not_need(processes: Processes, m
     assert "s3cr3t" not in (here / "environ").read_text()
     assert (here / "cwd").readlink() == Path("/")
     open_files = {str(each.readlink()).split(":")[0] for each in (here / "fd").iterdir()}
-    assert open_files == {"/dev/null", "socket", "pipe"}
+    assert open_files == {"/dev/null", "socket"}
     limits = dict(line.split("  ", 1) for line in (here / "limits").read_text().splitlines())
     assert limits["Max core file size"].split()[:2] == ["0", "0"]
     assert limits["Max file size"].split()[:2] == ["0", "0"]
@@ -196,7 +198,7 @@ async def test_a_child_has_nothing_that_it_does_not_need(processes: Processes, m
     assert (here / "oom_score_adj").read_text().strip() == "1000"
 
 
-async def test_many_askers_get_their_own_answers(processes: Processes) -> None:
+async def test_many_askers_get_their_own_answers(processes: SandboxPool) -> None:
     async def ask(number: int) -> bool:
         scope = replace(SCOPE, inputs={"n": number})
         return await processes.holds(errand(f"inputs.n == {number} && inputs.n % 2 == 0", scope))
@@ -206,7 +208,7 @@ async def test_many_askers_get_their_own_answers(processes: Processes) -> None:
     assert len(deciders()) == 2
 
 
-async def test_an_asker_who_goes_away_leaves_no_answer_behind(processes: Processes) -> None:
+async def test_an_asker_who_goes_away_leaves_no_answer_behind(processes: SandboxPool) -> None:
     asked, pid = await busy(processes, errand(SLOW, ROWS))
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -215,15 +217,15 @@ async def test_an_asker_who_goes_away_leaves_no_answer_behind(processes: Process
     assert await processes.holds(errand("output.score == 0")) is False
 
 
-async def test_a_child_that_has_grown_is_replaced(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller(monkeypatch, "c.SPENT_MB = 0")
+async def test_a_child_that_has_grown_is_replaced(processes: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller(monkeypatch, "c.RETIRE_MB = 0")
     assert await processes.holds(errand("true"))
     assert deciders() == []
     assert await processes.holds(errand("true"))
 
 
 async def test_a_machine_that_starts_no_process_is_not_the_conditions_fault(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: SandboxPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for executable in ("/bin/false", "/nowhere/python"):
         monkeypatch.setattr(sys, "executable", executable)
@@ -232,7 +234,7 @@ async def test_a_machine_that_starts_no_process_is_not_the_conditions_fault(
 
 
 async def test_closing_ends_everything_and_may_be_done_twice() -> None:
-    processes = Processes()
+    processes = SandboxPool()
     asked, pid = await busy(processes, errand(SLOW, ROWS))
     waiting = [asyncio.create_task(processes.holds(errand("true"))) for _ in range(3)]
     await asyncio.sleep(0)
@@ -250,7 +252,7 @@ def test_every_loop_has_its_own_processes_in_any_thread() -> None:
     answers: list[bool] = []
 
     async def ask() -> None:
-        processes = Processes(1)
+        processes = SandboxPool(1)
         answers.append(await processes.holds(errand("output.score == 87")))
         await processes.close()
 
@@ -265,10 +267,10 @@ def test_every_loop_has_its_own_processes_in_any_thread() -> None:
 PARENT = """
 import asyncio, sys
 from tests.expressions.test_processes import ENDLESS, ROWS, SLOW, errand
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 
 async def main():
-    processes = Processes()
+    processes = SandboxPool()
     assert await processes.holds(errand("true"))
     print("ready", flush=True)
     condition, deadline_ms = (ENDLESS, 60_000) if sys.argv[1] == "sandbox" else (SLOW, int(sys.argv[2]))
@@ -297,7 +299,8 @@ def parent(kind: str, deadline_ms: int = 60_000) -> subprocess.Popen[str]:
 async def test_no_child_survives_its_parent(kind: str) -> None:
     started = parent(kind)
     try:
-        (child,) = children_of(started.pid)
+        (supervisor,) = children_of(started.pid)
+        (child,) = children_of(supervisor)
         family = [child]
         if kind == "sandbox":
             await until(lambda: len(children_of(child)) == 1)
@@ -318,7 +321,8 @@ async def test_no_child_survives_its_parent(kind: str) -> None:
 async def test_a_child_ends_at_its_deadline_also_when_nobody_watches() -> None:
     """The parent is stopped, so it cannot kill anybody."""
     started = parent("native", deadline_ms=500)
-    (child,) = children_of(started.pid)
+    (supervisor,) = children_of(started.pid)
+    (child,) = children_of(supervisor)
     before_ms = worked_ms(child)
     await until(lambda: worked_ms(child) > before_ms + 50)
     os.kill(started.pid, signal.SIGSTOP)
@@ -330,6 +334,33 @@ async def test_a_child_ends_at_its_deadline_also_when_nobody_watches() -> None:
         started.wait()
 
 
-async def test_the_value_of_a_node_that_is_not_named_is_reached_by_a_computed_name(processes: Processes) -> None:
+async def test_the_value_of_a_node_that_is_not_named_is_reached_by_a_computed_name(processes: SandboxPool) -> None:
     scope = replace(SCOPE, nodes={"a": Seen({"v": 1}), "b": Seen({"v": 2})}, inputs={"which": "b"})
     assert await processes.holds(errand("ctx[inputs.which].output.v == 2", scope))
+
+
+async def test_a_child_whose_supervisor_was_killed_ends_and_is_replaced(processes: SandboxPool) -> None:
+    scope = replace(SCOPE, inputs={"rows": list(range(3000))})
+    asked, pid = await busy(processes, errand("inputs.rows.map(row, row + 1).size() == 3000", scope))
+    (supervisor,) = children_of(os.getpid())
+    os.kill(supervisor, signal.SIGKILL)
+    assert await asked
+    await until(lambda: not runs(pid))
+
+
+def test_a_pool_that_was_closed_serves_another_loop() -> None:
+    processes = SandboxPool(1)
+
+    async def ask() -> None:
+        assert await asyncio.gather(*(processes.holds(errand("true")) for _ in range(3))) == [True] * 3
+        await processes.close()
+
+    asyncio.run(ask())
+    asyncio.run(ask())
+
+
+def test_a_child_loads_neither_the_engine_nor_an_event_loop() -> None:
+    script = "import sys, tidemill.expressions.child; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    heavy = ("asyncio", "subprocess", "tidemill.engine", "tidemill.handlers", "tidemill.kernel", "tidemill.stores")
+    assert "tidemill.expressions.child" in said and not set(heavy) & set(said)

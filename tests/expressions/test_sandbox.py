@@ -22,7 +22,7 @@ from tidemill.expressions.conditions import Verdict, compiled, decide, parse_con
 from tidemill.expressions.failure import ExpressionError
 from tidemill.expressions.isolation import settled
 from tidemill.expressions.leaf import Errand
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.expressions.references import References
 from tidemill.expressions.sandbox import Sandbox
 from tidemill.expressions.sandbox_code import MODULES
@@ -33,8 +33,8 @@ shared = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def processes() -> AsyncIterator[Processes]:
-    made = Processes(1)
+async def processes() -> AsyncIterator[SandboxPool]:
+    made = SandboxPool(1)
     yield made
     await made.close()
 
@@ -57,12 +57,12 @@ def problems(raw: Json) -> list[Problem]:
     return found
 
 
-async def decided(processes: Processes, raw: Json, scope: Scope = AFTER) -> bool:
+async def decided(processes: SandboxPool, raw: Json, scope: Scope = AFTER) -> bool:
     condition = sandbox(raw)
     return await processes.holds(Errand(condition, scope, condition.deadline_ms))
 
 
-async def failure(processes: Processes, raw: Json, scope: Scope = AFTER) -> ExpressionError:
+async def failure(processes: SandboxPool, raw: Json, scope: Scope = AFTER) -> ExpressionError:
     with pytest.raises(ExpressionError) as caught:
         await decided(processes, raw, scope)
     assert caught.value.code == "condition_failed"
@@ -82,7 +82,7 @@ def evaluate(output, context):
     ("before", "churn_rate", "holds"), [(100, 0.01, True), (125, 0.01, False), (100, 0.1, False), (0, 0.01, False)]
 )
 async def test_logic_over_the_outputs_of_several_nodes(
-    processes: Processes, before: int, churn_rate: float, holds: bool
+    processes: SandboxPool, before: int, churn_rate: float, holds: bool
 ) -> None:
     output = {"revenue": 130, "churn_rate": churn_rate}
     scope = replace(AFTER, nodes={"last_month": Seen({"revenue": before})}, output=output)
@@ -104,12 +104,12 @@ async def test_logic_over_the_outputs_of_several_nodes(
         "return type(output['score']) is int and type(output['n']) is float",
     ],
 )
-async def test_what_the_function_sees(processes: Processes, body: str) -> None:
+async def test_what_the_function_sees(processes: SandboxPool, body: str) -> None:
     assert await decided(processes, written(body))
 
 
 @shared
-async def test_a_part_of_a_composite(processes: Processes) -> None:
+async def test_a_part_of_a_composite(processes: SandboxPool) -> None:
     parts = ["output.score > 80", written("return len(output['tags']) == 2")]
     raw = {"type": "composite", "operator": "AND", "conditions": parts}
     verdict = settled(decide(compiled(raw), AFTER), processes)
@@ -129,7 +129,7 @@ async def test_a_part_of_a_composite(processes: Processes) -> None:
         ("return lambda: True", "a value of type function"),
     ],
 )
-async def test_only_a_boolean_decides(processes: Processes, body: str, kind: str) -> None:
+async def test_only_a_boolean_decides(processes: SandboxPool, body: str, kind: str) -> None:
     assert (await failure(processes, written(body))).message == (
         f"evaluate must return True or False, and it returned {kind}"
     )
@@ -146,12 +146,12 @@ async def test_only_a_boolean_decides(processes: Processes, body: str, kind: str
         ("raise SystemExit", "evaluate failed in line 2: SystemExit"),
     ],
 )
-async def test_an_exception_is_told_with_its_line(processes: Processes, body: str, message: str) -> None:
+async def test_an_exception_is_told_with_its_line(processes: SandboxPool, body: str, message: str) -> None:
     assert (await failure(processes, written(body))).message == message
 
 
 @shared
-async def test_a_node_without_an_output_is_told_by_its_reason(processes: Processes) -> None:
+async def test_a_node_without_an_output_is_told_by_its_reason(processes: SandboxPool) -> None:
     found = await failure(processes, written("return context['skipped']['output'] == 1"))
     assert found.message == "evaluate failed in line 2: KeyError: skipped"
     assert found.hint == 'node "skipped" was skipped: ask "skipped" in context first'
@@ -177,7 +177,7 @@ async def test_a_node_without_an_output_is_told_by_its_reason(processes: Process
     ],
     ids=lambda body: "".join(each if each.isalnum() else "-" for each in body),
 )
-async def test_the_world_is_out_of_reach(processes: Processes, body: str) -> None:
+async def test_the_world_is_out_of_reach(processes: SandboxPool, body: str) -> None:
     assert (await failure(processes, written(body))).message.startswith("evaluate failed in line ")
 
 
@@ -187,7 +187,7 @@ async def test_the_world_is_out_of_reach(processes: Processes, body: str) -> Non
     ["while True: pass", "while True: print('x')", "return sum(range(10 ** 12)) > 0"],
     ids=["loop", "print", "sum"],
 )
-async def test_time_is_bounded(processes: Processes, body: str) -> None:
+async def test_time_is_bounded(processes: SandboxPool, body: str) -> None:
     begun = time.monotonic()
     told = await failure(processes, written(body, timeout_ms=200))
     assert told.message == "evaluate took longer than 200 ms"
@@ -195,7 +195,7 @@ async def test_time_is_bounded(processes: Processes, body: str) -> None:
 
 
 @shared
-async def test_sleeping_takes_no_time(processes: Processes) -> None:
+async def test_sleeping_takes_no_time(processes: SandboxPool) -> None:
     begun = time.monotonic()
     assert await decided(processes, written("import time\ntime.sleep(50)\nreturn True"))
     assert time.monotonic() - begun < 30
@@ -214,19 +214,19 @@ async def test_sleeping_takes_no_time(processes: Processes) -> None:
     ],
     ids=["list", "text", "power", "modest", "padding", "growth"],
 )
-async def test_memory_is_bounded(processes: Processes, body: str) -> None:
+async def test_memory_is_bounded(processes: SandboxPool, body: str) -> None:
     told = await failure(processes, written(body))
     assert told.message == "evaluate needs more than 50 MB of memory"
     assert "raise max_memory_mb (at most 1024)" in told.hint
 
 
 @shared
-async def test_memory_can_be_asked_for(processes: Processes) -> None:
+async def test_memory_can_be_asked_for(processes: SandboxPool) -> None:
     body = "return len('a' * 200000000) > 0"
     assert await decided(processes, written(body, max_memory_mb=1024, timeout_ms=10_000))
 
 
-async def interpreter_killed(processes: Processes, number: int, body: str) -> tuple[asyncio.Task[bool], int]:
+async def interpreter_killed(processes: SandboxPool, number: int, body: str) -> tuple[asyncio.Task[bool], int]:
     """Send a signal to the interpreter while it is busy; give what is under way, and the child that it worked for."""
     assert await decided(processes, written("return True"))
     (child,) = deciders()
@@ -239,7 +239,7 @@ async def interpreter_killed(processes: Processes, number: int, body: str) -> tu
 
 
 @shared
-async def test_an_interpreter_that_somebody_killed_is_asked_again(processes: Processes) -> None:
+async def test_an_interpreter_that_somebody_killed_is_asked_again(processes: SandboxPool) -> None:
     body = "total = 0\nfor each in range(5000000):\n    total += each\nreturn True"
     asked, child = await interpreter_killed(processes, signal.SIGKILL, body)
     assert await asked
@@ -247,7 +247,7 @@ async def test_an_interpreter_that_somebody_killed_is_asked_again(processes: Pro
 
 
 @shared
-async def test_an_interpreter_that_dies_is_replaced(processes: Processes) -> None:
+async def test_an_interpreter_that_dies_is_replaced(processes: SandboxPool) -> None:
     asked, child = await interpreter_killed(processes, signal.SIGABRT, "while True: pass")
     with pytest.raises(ExpressionError, match="the interpreter died"):
         await asked
@@ -256,7 +256,7 @@ async def test_an_interpreter_that_dies_is_replaced(processes: Processes) -> Non
 
 
 @shared
-async def test_nothing_survives_from_one_evaluation_to_the_next(processes: Processes) -> None:
+async def test_nothing_survives_from_one_evaluation_to_the_next(processes: SandboxPool) -> None:
     code = "seen = []\ndef evaluate(output, context):\n    seen.append(1)\n    return len(seen) == 1"
     for _ in range(3):
         assert await decided(processes, {"type": "python_sandbox", "code": code})
@@ -271,7 +271,7 @@ def test_no_code_of_an_author_runs_in_this_process() -> None:
 
 
 @shared
-async def test_there_is_no_output_before_the_node_has_run(processes: Processes) -> None:
+async def test_there_is_no_output_before_the_node_has_run(processes: SandboxPool) -> None:
     told = await failure(processes, written("return output is None"), SCOPE)
     assert told.message == "output is not available here"
     assert await decided(processes, written("return context['enrich']['output']['score'] > 80"), SCOPE)
@@ -331,7 +331,7 @@ HIDDEN = [
 
 @shared
 @pytest.mark.parametrize("code", HIDDEN, ids=["decorator", "name", "pair", "if", "global", "for", "walrus", "around"])
-async def test_whatever_function_is_called_sees_everything(processes: Processes, code: str) -> None:
+async def test_whatever_function_is_called_sees_everything(processes: SandboxPool, code: str) -> None:
     """The body that carries the name is not what is called, so nothing is known of what the code reads."""
     raw = {"type": "python_sandbox", "code": code.format(plain="def evaluate(output, context): return False")}
     assert sandbox(raw).references == References(roots=frozenset({"output", "ctx"}), dynamic=True)
@@ -450,7 +450,7 @@ def test_without_the_interpreter_the_condition_is_refused(monkeypatch: pytest.Mo
 
 
 @shared
-async def test_thousands_of_evaluations_leave_nothing_behind(processes: Processes) -> None:
+async def test_thousands_of_evaluations_leave_nothing_behind(processes: SandboxPool) -> None:
     raw = written("return output['score'] == 87 and context['enrich']['output']['name'] == 'Ada'")
     fails = written("return output['nothing']")
     await decided(processes, raw)

@@ -91,16 +91,13 @@ async def test_a_limit_is_that_of_its_process_for_life() -> None:
 
 @pytest.mark.parametrize(
     ("then", "ends"),
-    [("returns", None), ("fails", "odd"), ("dies", "process_died"), ("kills", "process_died"), ("stays", "timeout")],
+    [("returns", None), ("fails", "odd"), ("dies", "process_died"), ("stays", "timeout")],
 )
 def test_a_daemon_ends_with_its_call(mill: tidemill.Tidemill, then: str, ends: str | None, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     limits = {"time_seconds": 1} if then == "stays" else {}
     view = escaping(mill, "leaves_a_daemon", args={"ledger": str(ledger), "then": then}, limits=limits)
     assert (output(view) == "left") if ends is None else (error(view)["code"] == ends)
-    if then == "kills":
-        # Without its warden it is the system that notices its death.
-        until(lambda: not any(map(alive, pids_in(ledger))), "it goes on", GONE_SECONDS)
     assert not any(map(alive, pids_in(ledger)))
 
 
@@ -120,7 +117,7 @@ def test_a_daemon_ends_with_a_killed_worker(tmp_path: Path) -> None:
 # What is written to the file descriptors
 
 
-def test_what_is_written_past_python_is_heard_in_order_and_masked(
+def test_what_is_written_past_python_is_kept_in_order_and_masked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TIDEMILL_SECRET_CRAFT", "swordfish")
@@ -129,17 +126,11 @@ def test_what_is_written_past_python_is_heard_in_order_and_masked(
         lines = [(line.source, line.text.strip()) for line in own.logs(view.run_id)]
     assert output(view) == "written"
     said = [text for source, text in lines if source != "stderr"]
-    assert said == [
-        "1 printed",
-        "2 written ***",
-        "3 printed",
-        "4 a program ***",
-        "5 logged",
-        "6 from C",
-        "7 printed",
-        "8 a copy",
-        "9 printed",
-    ]
+    printed = ["1 printed", "3 printed", "5 logged", "7 printed", "9 printed"]
+    written = ["2 written ***", "4 a program ***", "6 from C", "8 a copy"]
+    assert [text for text in said if text in printed] == printed
+    assert [text for text in said if text in written] == written
+    assert len(said) == len(printed) + len(written)
     assert ("stderr", "aside ***, unfinished") in lines
     shown = capfd.readouterr()
     assert "4 a program ***" in shown.out and "swordfish" not in shown.out + shown.err

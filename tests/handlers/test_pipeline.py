@@ -18,10 +18,10 @@ from tests.handlers.kit import called
 from tests.pace import allowed
 from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
-from tidemill.expressions.chores import Chore, Sift
-from tidemill.expressions.isolation import Nowhere
+from tidemill.expressions.chores import FilterRows, SandboxTask
+from tidemill.expressions.isolation import NoSandbox
 from tidemill.expressions.jq import CHECKED_MAX, PROGRAM_MAX
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.processes import SandboxPool
 from tidemill.handlers.contract import Fail, Handler, Lacking, Return
 from tidemill.handlers.http import http_handler
 from tidemill.handlers.pipeline import BYTES_MAX_MAX, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
@@ -44,24 +44,24 @@ SANDBOX = {"type": "python_sandbox", "code": "def evaluate(output, context):\n  
 class Counting:
     """Real processes that are asked through somebody who takes notes."""
 
-    processes: Processes
-    chores: list[Chore] = field(default_factory=list)
+    processes: SandboxPool
+    chores: list[SandboxTask] = field(default_factory=list)
 
-    async def carry_out(self, chore: Chore) -> Any:
+    async def execute(self, chore: SandboxTask) -> Any:
         self.chores.append(chore)
-        return await self.processes.carry_out(chore)
+        return await self.processes.execute(chore)
 
 
 @pytest.fixture
 async def carrier() -> AsyncIterator[Counting]:
-    processes = Processes()
+    processes = SandboxPool()
     yield Counting(processes)
     await processes.close()
     assert deciders() == []
 
 
 def pipeline(carrier: Any = None, fetcher: Fetcher | None = None) -> Handler:
-    return pipeline_handler(http_handler(fetcher or Fetcher(Egress())), carrier or Nowhere())
+    return pipeline_handler(http_handler(fetcher or Fetcher(Egress())), carrier or NoSandbox())
 
 
 async def piped(*steps: dict[str, Any], rows: Any = ROWS, carrier: Any = None, **config: Any) -> Any:
@@ -195,14 +195,14 @@ async def test_rows_that_need_another_process_travel_together(carrier: Counting)
     rows = [{"price": number} for number in range(PORTION + 300)]
     kept = await piped({"step": "table_filter", "condition": SANDBOX}, rows=rows, carrier=carrier)
     assert kept == rows[201:]
-    sizes = [len(chore.rows) for chore in carrier.chores if isinstance(chore, Sift)]
+    sizes = [len(chore.rows) for chore in carrier.chores if isinstance(chore, FilterRows)]
     assert sum(sizes) == len(rows) and len(sizes) == -(-len(rows) // PORTION)
 
 
 async def test_parts_of_a_composite_condition_are_asked_as_far_as_needed(carrier: Counting) -> None:
     both = {"type": "composite", "operator": "AND", "conditions": ["output.id < 3", SANDBOX]}
     assert [row["id"] for row in await piped({"step": "table_filter", "condition": both}, carrier=carrier)] == [1]
-    assert [len(chore.rows) for chore in carrier.chores if isinstance(chore, Sift)] == [2]
+    assert [len(chore.rows) for chore in carrier.chores if isinstance(chore, FilterRows)] == [2]
 
 
 async def test_a_row_without_an_answer_is_named_by_its_own_number(carrier: Counting) -> None:

@@ -142,6 +142,7 @@ def test_who_does_not_listen_is_killed(mill: tidemill.Tidemill, tmp_path: Path) 
 
 def test_the_attempts_own_time_out_ends_it_too(mill: tidemill.Tidemill, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
+    assert output(in_process(mill, "number")), "a process is warm"
     failed = error(in_process(mill, "deaf", {**ONCE, "timeout_seconds": 1}, args={"ledger": str(ledger)}))
     assert failed["code"] == "timeout"
     until(lambda: not alive(int(ledger.read_text())), "it lives", 5)

@@ -156,7 +156,7 @@ async def test_only_a_few_variables_are_inherited(monkeypatch: pytest.MonkeyPatc
     config = {"inherit": ["WANTED", "TIDEMILL_SECRET_X", "ABSENT"], "env": {"OWN": "1", "LANG": "C.UTF-8"}}
     lines = (await ran("env", parse="lines", **config))["value"]
     seen = dict(line.split("=", 1) for line in lines)
-    assert {"PATH", "HOME"} <= seen.keys() <= {"PATH", "HOME", "LANG", "TZ", "WANTED", "OWN", "TIDEMILL_WARD"}
+    assert {"PATH", "HOME"} <= seen.keys() <= {"PATH", "HOME", "LANG", "TZ", "WANTED", "OWN"}
     assert (seen["WANTED"], seen["OWN"], seen["LANG"]) == ("sesame", "1", "C.UTF-8")
 
 
@@ -373,7 +373,7 @@ async def test_cancellation_kills_the_group(tmp_path: Path) -> None:
     until(lambda: not alive(pid_in(tmp_path / "pid")), "its child is gone", GONE_SECONDS)
 
 
-async def test_cancellation_before_its_warden_knows_what_to_run() -> None:
+async def test_cancellation_before_its_supervisor_knows_what_to_run() -> None:
     running = asyncio.create_task(ran("true", *["x" * 100_000] * 10))
     await asyncio.sleep(0.001)
     began = time.monotonic()
@@ -400,12 +400,12 @@ asyncio.run(called(shell_handler(enabled=True), {{"argv": {argv!r}}}))
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 
 
-async def test_a_command_ends_with_a_killed_warden(tmp_path: Path) -> None:
+async def test_a_command_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
     running = asyncio.create_task(failed(*stubborn(tmp_path / "pid")))
     pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
-    warden = parent_of(pid)
-    assert warden != os.getpid()
-    os.kill(warden, signal.SIGKILL)
+    supervisor = parent_of(pid)
+    assert supervisor != os.getpid()
+    os.kill(supervisor, signal.SIGKILL)
     assert (await running).code == "process_died"
     until(lambda: not alive(pid), "the command is gone", GONE_SECONDS)
 

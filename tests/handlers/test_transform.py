@@ -11,8 +11,8 @@ import tidemill
 from tests.expressions.children import deciders
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.expressions.isolation import Nowhere
-from tidemill.expressions.processes import Processes
+from tidemill.expressions.isolation import NoSandbox
+from tidemill.expressions.processes import SandboxPool
 from tidemill.handlers.borders import BORDERS
 from tidemill.handlers.contract import Fail, Return
 from tidemill.handlers.transform import transform_handler
@@ -23,15 +23,15 @@ ORDER = {"id": 7, "lines": [{"sku": "a", "n": 2}, {"sku": "b", "n": 2**60 + 1}],
 
 
 @pytest.fixture
-async def processes() -> AsyncIterator[Processes]:
-    made = Processes()
+async def processes() -> AsyncIterator[SandboxPool]:
+    made = SandboxPool()
     yield made
     await made.close()
     assert deciders() == []
 
 
 async def transformed(config: dict[str, Any], **fields: Any) -> Any:
-    ended = await called(transform_handler(Nowhere()), config, **fields)
+    ended = await called(transform_handler(NoSandbox()), config, **fields)
     assert isinstance(ended, Return)
     return ended.value
 
@@ -77,7 +77,7 @@ async def test_what_is_not_there_fails() -> None:
     assert failed.value.code == "nothing_found" and "x: there is nothing at $.lines[9].sku" in failed.value.message
 
 
-async def test_what_could_take_long_is_done_elsewhere(processes: Processes) -> None:
+async def test_what_could_take_long_is_done_elsewhere(processes: SandboxPool) -> None:
     many = {"rows": [{"n": number} for number in range(5_000)]}
     config = {"from": many, "extract": {"last": "$.rows[?@.n >= 4998].n", "one": "$.rows[4999].n"}}
     ended = await called(transform_handler(processes), config)
@@ -88,7 +88,7 @@ async def test_what_could_take_long_is_done_elsewhere(processes: Processes) -> N
 
 
 def refused(type_: str, config: Any) -> list[str]:
-    types = {each.type.name: [each.type] for each in (*BORDERS, transform_handler(Nowhere()))}
+    types = {each.type.name: [each.type] for each in (*BORDERS, transform_handler(NoSandbox()))}
     try:
         compile_document({"name": "x", "nodes": [{"id": "n", "type": type_, "config": config}]}, types)
     except Rejected as refusal:

@@ -71,9 +71,9 @@ def _problem(failure: ExpressionError) -> Problem:
 
 async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
     """Decide it, and tell in how many milliseconds."""
-    from tidemill.expressions.processes import Processes
+    from tidemill.expressions.processes import SandboxPool
 
-    processes = Processes()
+    processes = SandboxPool()
     began = perf_counter()
     try:
         found = settled(decide(condition, scope), processes)

@@ -41,7 +41,7 @@ from tidemill.engine.vault import Vault
 from tidemill.engine.views import RunView, view_run
 from tidemill.engine.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, Unavailable, rejected
-from tidemill.expressions.isolation import Isolation, Nowhere
+from tidemill.expressions.isolation import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
@@ -74,7 +74,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
     ) -> None:
         self._lodging = lodging
         self._user, self._archive, self._retention_days = user, archive, retention_days
-        self._around = Surroundings(self._others, isolation or Nowhere(), secrets or FirstOf(), Air(store, ambient))
+        self._around = Surroundings(self._others, isolation or NoSandbox(), secrets or FirstOf(), Air(store, ambient))
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)

@@ -1,13 +1,13 @@
-"""Chores: work that is no condition, and that must not be done in this process all the same.
+"""Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
 
-A chore goes the way of an errand, to a child that can be killed, and comes back with a value instead of true or
-false: which rows of a table a condition holds for, what a program in jq makes of a value, what a query finds in it.
+Like an errand, a chore is executed in a killable child process with a deadline; its result is JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import msgspec
 
@@ -20,64 +20,52 @@ CHORE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sift:
+class FilterRows:
     """A condition to be decided for each of many rows, each of which is the output that it looks at."""
 
+    what: ClassVar[str] = "the condition"
     leaf: Leaf
     scope: Scope
     rows: list[Json]
     deadline_ms: int = CHORE_MS
 
-    @property
-    def what(self) -> str:
-        """What is spoken of when it has no answer."""
-        return "the condition"
-
 
 class Jq(msgspec.Struct, frozen=True, kw_only=True, tag="jq"):
     """A program in jq, and the text of what it is given; `each` asks it about every item of a list."""
 
+    what: ClassVar[str] = "the program"
     program: str
     value: msgspec.Raw
     each: bool = False
     deadline_ms: int = CHORE_MS
 
-    @property
-    def what(self) -> str:
-        """What is spoken of when it has no answer."""
-        return "the program"
 
-
-class Find(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
     """A JSONPath query, and the text of what it looks into."""
 
+    what: ClassVar[str] = "the query"
     query: str
     value: msgspec.Raw
     deadline_ms: int = CHORE_MS
 
-    @property
-    def what(self) -> str:
-        """What is spoken of when it has no answer."""
-        return "the query"
 
-
-Chore = Sift | Jq | Find
+SandboxTask = FilterRows | Jq | RunQuery
 
 Judge = Callable[[Leaf, Scope], bool]
 """Decides a condition over a scope."""
 
 
-def done(chore: Chore, judge: Judge) -> bytes:
-    """Do a chore and give the text of its result; raise `ExpressionError` if there is none."""
+def done(chore: SandboxTask, judge: Judge) -> bytes:
+    """Do a chore and return its result as JSON; raise `ExpressionError` if there is none."""
     match chore:
-        case Sift():
+        case FilterRows():
             return msgspec.json.encode(_sifted(chore, judge))
         case Jq():
-            # Only children run programs: it is native code, which could be the end of its process.
+            # Only a child process runs jq: a crash of the native code ends its process.
             from tidemill.expressions.jq import run_jq
 
             return run_jq(chore.program, bytes(chore.value), each=chore.each)
-        case Find():
+        case RunQuery():
             return msgspec.json.encode(find_all(chore.query, msgspec.json.decode(chore.value)))
 
 
@@ -91,7 +79,7 @@ def find_all(query: str, value: Json) -> list[Json]:
         raise condition_failed(fault.message, fault.hint) from None
 
 
-def _sifted(sift: Sift, judge: Judge) -> list[bool]:
+def _sifted(sift: FilterRows, judge: Judge) -> list[bool]:
     held: list[bool] = []
     for row in sift.rows:
         try:

@@ -1,7 +1,7 @@
-"""What travels between this process and the children that work for it: an errand or a chore, and the answer.
+"""Messages between a worker and the child processes of the sandbox: an errand or a chore, and its answer.
 
-Both ends are ours, but the child runs native code over the data of strangers, so the answer is read as data of
-a fixed shape and a bounded size. A frame is its length in four bytes, and JSON.
+The child runs native code over untrusted data, so the worker reads its answer as JSON of a fixed shape and a bounded
+size.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import assert_never
 
 import msgspec
 
-from tidemill.expressions.chores import Chore, Find, Jq, Sift
+from tidemill.expressions.chores import FilterRows, Jq, RunQuery, SandboxTask
 from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand
-from tidemill.expressions.offspring import framed
 from tidemill.expressions.references import References
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
@@ -30,25 +29,17 @@ RESULT_MAX = 1 << 26
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child says: true, false or the result of a chore, or why there is none."""
+    """The result of an errand or a chore as JSON, or why there is none."""
 
-    value: bool | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    """Of a chore: its text, so that whoever passes it on need not read it."""
     message: str = ""
     hint: str = ""
     path: str = ""
-    spent: bool = False
-    """The child has grown too large to be asked again."""
+    retire: bool = False
+    """The child has grown too large for another call."""
 
-    def held(self) -> bool:
-        """Give the value; raise `ExpressionError` if there is none."""
-        if self.value is None:
-            raise condition_failed(self.message, self.hint)
-        return self.value
-
-    def done(self) -> Json:
-        """Give the result of a chore; raise `ExpressionError` if there is none."""
+    def value(self) -> Json:
+        """Give the result; raise `ExpressionError` if there is none."""
         if self.result is msgspec.UNSET:
             raise ExpressionError(code="condition_failed", message=self.message, hint=self.hint, path=self.path)
         return msgspec.json.decode(self.result)
@@ -71,19 +62,19 @@ class _SentErrand(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"
     output: Json = None
 
 
-class _SentSift(msgspec.Struct, kw_only=True, tag="sift"):
+class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
     errand: _SentErrand
     rows: list[Json]
 
 
-_Sent = _SentErrand | _SentSift | Jq | Find
+_Sent = _SentErrand | _SentFilterRows | Jq | RunQuery
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
 
 
-def packed(work: Errand | Chore) -> bytes:
-    """Write an errand or a chore as a frame, with nothing of a scope but what the condition refers to."""
+def packed(work: Errand | SandboxTask) -> bytes:
+    """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
     try:
         body = _ENCODER.encode(_outgoing(work))
     except RecursionError:
@@ -93,16 +84,16 @@ def packed(work: Errand | Chore) -> bytes:
     if len(body) > FRAME_MAX:
         hint = "read a part of it only, or compute the decisive value in a node before"
         raise condition_failed(f"what {work.what} reads is larger than {FRAME_MAX >> 20} MB", hint)
-    return framed(body)
+    return body
 
 
-def _outgoing(work: Errand | Chore) -> _Sent:
+def _outgoing(work: Errand | SandboxTask) -> _Sent:
     match work:
         case Errand():
             return _sent_errand(work)
-        case Sift():
-            return _SentSift(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
-        case Jq() | Find():
+        case FilterRows():
+            return _SentFilterRows(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
+        case Jq() | RunQuery():
             return work
         case _:
             assert_never(work)
@@ -137,16 +128,16 @@ def _sent(seen: Seen | Absent) -> _SentNode:
     return _SentNode(output=seen.output, meta=dict(seen.meta))
 
 
-def unpacked(body: bytes) -> Errand | Chore:
-    """Read an errand or a chore, and compile its condition."""
+def unpacked(body: bytes) -> Errand | SandboxTask:
+    """Decode an errand or a chore, and compile its condition."""
     sent = _SENT.decode(body)
     match sent:
         case _SentErrand():
             return _received_errand(sent)
-        case _SentSift():
+        case _SentFilterRows():
             errand = _received_errand(sent.errand)
-            return Sift(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
-        case Jq() | Find():
+            return FilterRows(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
+        case Jq() | RunQuery():
             return sent
         case _:
             assert_never(sent)
@@ -170,17 +161,15 @@ def _received(sent: _SentNode) -> Seen | Absent:
     return Seen(sent.output, sent.meta) if sent.absent is None else Absent(sent.absent, sent.meta)
 
 
-def answer_of(value: bool | bytes | ExpressionError, *, spent: bool = False) -> Answer:
-    """Build the answer to an errand, or, with the text of its result, to a chore."""
+def answer_of(value: bytes | ExpressionError, *, retire: bool = False) -> Answer:
+    """Build the answer from the text of a result, or from a failure."""
     if isinstance(value, ExpressionError):
-        return Answer(message=value.message, hint=value.hint, path=value.path, spent=spent)
-    if isinstance(value, bytes):
-        return Answer(result=msgspec.Raw(value), spent=spent)
-    return Answer(value=value, spent=spent)
+        return Answer(message=value.message, hint=value.hint, path=value.path, retire=retire)
+    return Answer(result=msgspec.Raw(value), retire=retire)
 
 
 def packed_answer(answer: Answer) -> bytes:
-    """Write an answer as a frame; words that are too long or not even text are left out."""
+    """Encode an answer; an answer that is too large or not valid text becomes a failure."""
     try:
         body = _ENCODER.encode(answer)
     except ValueError:
@@ -190,12 +179,12 @@ def packed_answer(answer: Answer) -> bytes:
         message = "there is no answer that could be sent" if body else "the condition could not be decided"
         if len(body) > RESULT_MAX:
             message = f"the result is larger than {RESULT_MAX >> 20} MB"
-        body = _ENCODER.encode(Answer(message=message, spent=answer.spent))
-    return framed(body)
+        body = _ENCODER.encode(Answer(message=message, retire=answer.retire))
+    return body
 
 
 def unpacked_answer(body: bytes) -> Answer | None:
-    """Read an answer; nothing if it is none."""
+    """Decode an answer; None if it is malformed."""
     try:
         return _ANSWER.decode(body)
     except msgspec.DecodeError:

@@ -1,11 +1,11 @@
-"""Where is done what must not be done in this process: conditions are decided, and chores carried out."""
+"""Where errands and chores are carried out that must not run in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-from tidemill.expressions.chores import Chore
+from tidemill.expressions.chores import SandboxTask
 from tidemill.expressions.failure import ExpressionError, condition_failed
 from tidemill.expressions.leaf import Errand, Steps
 from tidemill.expressions.scope import Json
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class Isolation(Protocol):
-    """Somebody who carries out errands in processes that can be killed."""
+    """Decides conditions in processes that can be killed."""
 
     async def holds(self, errand: Errand) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
@@ -25,23 +25,21 @@ class Isolation(Protocol):
         ...
 
 
-class Carrier(Protocol):
-    """Somebody who carries out chores in processes that can be killed."""
+class SandboxExecutor(Protocol):
+    """Carries out chores in processes that can be killed."""
 
-    async def carry_out(self, chore: Chore) -> Json:
+    async def execute(self, chore: SandboxTask) -> Json:
         """Give the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
         ...
 
 
-class Nowhere:
-    """For an engine without processes to spare: what is too much for its own is refused."""
+class NoSandbox:
+    """For an engine without child processes: it refuses every errand and chore."""
 
-    async def carry_out(self, chore: Chore) -> Json:
-        """Refuse."""
+    async def execute(self, chore: SandboxTask) -> Json:
         raise condition_failed(f"{chore.what} needs another process, and there is none")
 
     async def holds(self, errand: Errand) -> bool:
-        """Refuse."""
         raise condition_failed(f"{errand.leaf.told()} cannot be decided without another process")
 
     async def close(self) -> None:

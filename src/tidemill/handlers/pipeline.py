@@ -20,7 +20,7 @@ from tidemill.expressions import jq
 from tidemill.expressions.chores import Jq
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import Carrier
+from tidemill.expressions.isolation import SandboxExecutor
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.wording import kind_of, listing
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
@@ -95,11 +95,11 @@ class Means(NamedTuple):
 
     context: NodeContext
     http: Handler
-    carrier: Carrier
+    carrier: SandboxExecutor
     limits: Limits
 
 
-def pipeline_handler(http: Handler, carrier: Carrier) -> Handler:
+def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
     """The node type over the one that calls URLs, and over somebody who works in other processes."""
     described = NodeType(
         name="pipeline",
@@ -257,7 +257,7 @@ async def _queried(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
     if not jq.is_installed():
         raise Lacking("jq_missing", jq.MISSING, hint=jq.INSTALL)
     each = step.get("each", False)
-    results = await means.carrier.carry_out(
+    results = await means.carrier.execute(
         Jq(
             program=step["program"],
             value=msgspec.Raw(_ENCODER.encode(rows)),

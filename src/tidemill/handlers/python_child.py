@@ -1,8 +1,8 @@
-"""The process in which functions of type `python` are called: it reads a call, answers, and reads the next.
+"""The child process that calls functions of `python` nodes: it reads a call, answers, and reads the next.
 
-It is the operator's own code that runs here, so it may do whatever it likes; what is bounded is the harm. Its memory
-has a limit, and the warden that started it kills it with all that it has started, or when its worker is gone. When its
-time is up, the function is told by an exception that it may catch; the worker sends a signal for that.
+The functions are the operator's own code and may do anything; what is limited is the harm. The process has a memory
+limit, and its supervisor kills it with all that it has started, at the latest when the worker is gone. When its time is
+up, the worker sends a signal, and the function gets an exception that it may catch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.expressions.offspring import framed, resident_mb
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Pause, Return, Skip, ended
 from tidemill.handlers.functions import callee, imported
 from tidemill.handlers.generators import drained, settled
 from tidemill.handlers.python_blobs import SentBlob, taken_out
 from tidemill.handlers.python_frames import (
     OUT_OF_MEMORY_STATUS,
-    READY,
     RESULT_MAX,
     Answer,
     Call,
@@ -42,75 +40,84 @@ from tidemill.handlers.python_frames import (
     failed_of,
     threw,
 )
-from tidemill.handlers.python_line import FOLDED, Connection, Interruption, Line, LineLog, Printed, context_of
+from tidemill.handlers.python_line import (
+    FOLDED,
+    CallConnection,
+    CancelSignal,
+    ForwardedLog,
+    ForwardedStream,
+    WorkerConnection,
+    context_of,
+)
+from tidemill.processes.supervisor import frame, resident_mb
 from tidemill.security.secrets import SecretMissing
 
-SPENT_MB = 256
+RETIRE_MB = 256
 """A process that has grown by more than this since its first call is replaced."""
 
 
 def main(wire: socket.socket) -> None:
     """Serve until the worker closes the wire."""
-    # What the functions start must not keep it open when this process is gone.
+    # Programs that functions start must not keep it open when this process is gone.
     wire.set_inheritable(False)
     faulthandler.enable(file=2)
-    # A service that is stopped ends its functions through its worker. A handler, because programs that a function
-    # starts would inherit that the signal is ignored.
+    # The worker ends its functions when a service is stopped. A handler, because programs that a function starts
+    # would inherit an ignored signal.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    interruption = Interruption()
-    line = Line(wire, interruption)
-    signal.signal(signal.SIGALRM, interruption.hear)
-    sys.stdout, sys.stderr = Printed(line, "stdout", 1), Printed(line, "stderr", 2)
-    logging.getLogger().addHandler(LineLog(line))
+    cancel = CancelSignal()
+    worker = WorkerConnection(wire, cancel)
+    signal.signal(signal.SIGALRM, cancel.receive)
+    sys.stdout, sys.stderr = ForwardedStream(worker, "stdout", 1), ForwardedStream(worker, "stderr", 2)
+    logging.getLogger().addHandler(ForwardedLog(worker))
     sys.argv[:] = [""]
-    wire.sendall(framed(READY))
+    wire.sendall(frame(b""))
     first_mb = 0
-    while (call := line.next_call()) is not None:
-        answer = _answer(call, line, interruption)
+    while (call := worker.next_call()) is not None:
+        answer = _answer(call, worker, cancel)
         first_mb = first_mb or resident_mb()
-        if isinstance(answer, Done) and resident_mb() > first_mb + SPENT_MB:
-            answer = msgspec.structs.replace(answer, spent=True)
-        _send(answer, line)
+        if isinstance(answer, Done) and resident_mb() > first_mb + RETIRE_MB:
+            answer = msgspec.structs.replace(answer, retire=True)
+        _send(answer, worker)
 
 
-def _send(answer: Answer, line: Line) -> None:
-    """Say what came of a call; a wait that is asked for with what is not JSON cannot be said."""
+def _send(answer: Answer, worker: WorkerConnection) -> None:
+    """Send the answer; a pause that holds what is not JSON becomes an error."""
     try:
-        line.send(answer)
+        worker.send(answer)
     except (TypeError, ValueError) as error:
-        line.send(threw(error))
+        worker.send(threw(error))
 
 
-def _answer(call: Call, line: Line, interruption: Interruption) -> Answer:
-    """Call the function; whatever comes of it is an answer."""
+def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
+    """Call the function; every outcome is an answer."""
     logging.getLogger().setLevel(call.log_level)
     sys.path[:] = call.paths
     try:
         with _memory(call.memory_mb):
-            answer = _called(call, line, interruption)
+            answer = _called(call, worker, cancel)
     except MemoryError as error:
         answer = _out_of_memory(call, error)
     except BaseException as error:
-        answer = Stopped() if _is_end(error, interruption) else threw(error)
+        answer = Stopped() if _is_end(error, cancel) else threw(error)
     for printed in (sys.stdout, sys.stderr):
         with suppress(Exception):
             printed.flush()
-    line.hang_up()
+    worker.end_call()
     return answer
 
 
-def _called(call: Call, line: Line, interruption: Interruption) -> Answer:
+def _called(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
     config = decode_value(call.config)
-    context = context_of(call, config, Connection(line))
+    context = context_of(call, config, CallConnection(worker))
     try:
         function = imported(call.function)
         arguments = callee(function).arguments(config, context)
-        with interruption.felt():
+        with cancel.delivered():
             result: Any = function(**arguments)
             if inspect.isgenerator(result):
                 result = drained(result, context)
         if inspect.isawaitable(result) or inspect.isasyncgen(result):
-            result = asyncio.run(_in_loop(settled(result, context), interruption))
+            result = asyncio.run(_in_loop(settled(result, context), cancel))
         return _done(ended(result))
     except Fail as fail:
         return failed_of(fail)
@@ -118,10 +125,10 @@ def _called(call: Call, line: Line, interruption: Interruption) -> Answer:
         return Failed(code="secret_missing", message=missing.message, hint=missing.hint)
 
 
-async def _in_loop(result: Any, interruption: Interruption) -> Ended:
-    """Wait for a function in a loop of its own; when its time is up, it is cancelled like any task."""
+async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
+    """Run a coroutine function; when its time is up, its task is cancelled."""
     task, loop = asyncio.ensure_future(result), asyncio.get_running_loop()
-    with interruption.passed_on(lambda: loop.call_soon_threadsafe(task.cancel)):
+    with cancel.passed_on(lambda: loop.call_soon_threadsafe(task.cancel)):
         found: Ended = await task
         return found
 
@@ -182,5 +189,5 @@ def _out_of_memory(call: Call, error: MemoryError) -> Answer:
         os._exit(OUT_OF_MEMORY_STATUS)
 
 
-def _is_end(error: BaseException, interruption: Interruption) -> bool:
-    return interruption.heard and isinstance(error, (Cancelled, asyncio.CancelledError))
+def _is_end(error: BaseException, cancel: CancelSignal) -> bool:
+    return cancel.received and isinstance(error, (Cancelled, asyncio.CancelledError))

@@ -1,27 +1,24 @@
-"""What a worker and the process in which it has a function called say to each other.
+"""Messages between a worker and the process in which it calls functions.
 
-The worker sends a `Call` and answers what the function asks for; the process sends what the function says, and at
-last one of the `Answer`s. A frame is its length in four bytes, and msgpack; JSON values travel as their texts.
+The worker sends a `Call` and replies to what the function asks for; the process sends the function's output and at
+last one `Answer`. A message is msgpack; JSON values travel as their texts.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from tidemill.expressions.offspring import framed
 from tidemill.handlers.contract import Fail, Lacking, Pause
 from tidemill.handlers.python_blobs import SentBlob
 from tidemill.handlers.raised import Raised, causes_of, clipped, described
 
 FRAME_MAX = 288 << 20
-"""Bytes of the longest frame that is believed."""
+"""The largest message that a worker accepts."""
 RESULT_MAX = 256 << 20
-"""Bytes of a result; whoever has more of them stores them elsewhere."""
+"""Bytes of a result; a larger one belongs into a file."""
 CODE_MAX = 100
 OUT_OF_MEMORY_STATUS = 71
-"""How a process ends when there is not even memory to say that there is none."""
-
-READY = b""
+"""Exit status of a process that has no memory left to report that."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -95,7 +92,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     next_nodes: tuple[str, ...] | None = None
     blobs: list[SentBlob] = []
     """The files in the value."""
-    spent: bool = False
+    retire: bool = False
     """The process has grown too large to be used again."""
 
 
@@ -158,17 +155,17 @@ _ORDERS: msgspec.msgpack.Decoder[Call | Reply] = msgspec.msgpack.Decoder(Call | 
 
 
 def packed(message: Message | Call | Reply) -> bytes:
-    """Write a message as a frame."""
-    return framed(_ENCODER.encode(message))
+    """Encode a message."""
+    return _ENCODER.encode(message)
 
 
 def unpacked(body: bytes) -> Message:
-    """Read what a process says."""
+    """Decode a message of the process."""
     return _MESSAGES.decode(body)
 
 
 def order_of(body: bytes) -> Call | Reply:
-    """Read what a worker says."""
+    """Decode a message of the worker."""
     return _ORDERS.decode(body)
 
 

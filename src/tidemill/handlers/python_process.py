@@ -1,8 +1,7 @@
-"""Calling functions in processes that can be killed: a few are kept warm, each is asked one thing at a time.
+"""Functions called in child processes: a pool keeps a few warm, each serves one call at a time.
 
-Whatever becomes of such a process, the worker only learns that there is no answer. One that was told to stop, has
-grown, has left its asker without an answer or something running is not used again: it is killed with all that it has
-started, and no answer ever reaches the wrong asker.
+A process that was told to stop, has grown, gave no answer or left something running is not used again: the pool kills
+it with all that it has started.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.handlers.contract import Ended, Fail, NodeContext, Return, Skip
+from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
 from tidemill.handlers.python_blobs import put_back
 from tidemill.handlers.python_frames import (
+    FRAME_MAX,
     OUT_OF_MEMORY_STATUS,
     Answer,
     Ask,
@@ -39,13 +38,15 @@ from tidemill.handlers.python_frames import (
     Stopped,
     Threw,
     failed_of,
+    packed,
+    unpacked,
 )
-from tidemill.handlers.python_peer import DYING_MS, START_MS, Peer, no_process
+from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
 
 GRACE_MS = 2_000
-"""How long a function whose time is up may take to end by itself."""
+"""How long a function may take to end by itself when its time is up."""
 CANCELLED_GRACE_MS = 800
-"""The same for one that nobody waits for any more: it is gone before the next attempt begins."""
+"""The same for a cancelled attempt: the function is gone before the next attempt begins."""
 OUT_OF_MEMORY_RETRIES = 2
 
 Ending = Done | Paused | Skipped | Failed | Threw
@@ -59,94 +60,49 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes_max(self) -> int | None:
-        """What a process and all that it has started are killed for: a quarter more, to say that there is none left."""
+        """What the supervisor kills for: a quarter more, so that the function sees a `MemoryError` first."""
         return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
 
 
 class PythonProcesses:
-    """Keeps the processes. It belongs to the event loop in which it is used, until it is closed."""
+    """Calls functions in a pool of child processes."""
 
     def __init__(self, size: int | None = None) -> None:
-        self._size = size or max(4, 2 * (os.cpu_count() or 1))
-        self._turns: asyncio.Semaphore | None = None
-        self._idle: list[Peer] = []
-        self._busy: set[Peer] = set()
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._pool = Pool(size or max(4, 2 * (os.cpu_count() or 1)))
 
     async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
-        """Call a function by its import path, and give what it comes to."""
-        async with self._place():
-            process = await self._taken(limits)
-            self._busy.add(process)
-            again = False
-            try:
-                await process.wake()
-                conversation = _Conversation(process, context, limits)
-                answer = await conversation.held(function)
-                spent = isinstance(answer, Done) and answer.spent
-                again = not (conversation.interrupted or spent or process.others())
-            finally:
-                self._busy.discard(process)
-                if again:
-                    self._idle.append(process)
-                else:
-                    await asyncio.shield(process.end())
+        """Call a function by its import path, and return its outcome."""
+        spec = ChildSpec(module="tidemill.handlers.python_child", memory_bytes_max=limits.memory_bytes_max)
+        try:
+            async with self._pool.child(spec) as child:
+                call = FunctionCall(child, context, limits)
+                answer = await call.run(function)
+                retire = isinstance(answer, Done) and answer.retire
+                child.reusable = not (call.interrupted or retire or child.has_other_processes())
+        except StartFailed as error:
+            why = f"no process could be started for a function: {error}"
+            raise Lacking("process_unavailable", why, retryable=True) from error
         return _outcome(answer, context)
 
     async def close(self) -> None:
-        """End all processes; whoever still waits for one gets no answer."""
-        for process in self._busy:
-            process.kill()
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=START_MS / 1000)
-        while self._idle:
-            await self._idle.pop().end()
-        self._turns = None
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        task = asyncio.current_task()
-        assert task is not None, "a function is waited for"
-        if self._turns is None:
-            self._turns = asyncio.Semaphore(self._size)
-        self._calls.add(task)
-        try:
-            async with self._turns:
-                yield
-        finally:
-            self._calls.discard(task)
-
-    async def _taken(self, limits: Limits) -> Peer:
-        """One with the same limit on its memory, which is part of a process; a new one takes the place of another."""
-        dead = [each for each in self._idle if not each.alive()]
-        self._idle = [each for each in self._idle if each not in dead]
-        await asyncio.shield(asyncio.gather(*(each.end() for each in dead)))
-        for process in reversed(self._idle):
-            if process.memory_bytes_max == limits.memory_bytes_max:
-                self._idle.remove(process)
-                return process
-        if len(self._idle) + len(self._busy) >= self._size:
-            await asyncio.shield(self._idle.pop(0).end())
-        try:
-            return Peer(limits.memory_bytes_max)
-        except OSError as error:
-            raise no_process(str(error)) from error
+        """End all processes; calls under way get no answer."""
+        await self._pool.close()
 
 
-class _Conversation:
-    """One call: what the function says meanwhile is heard, what it asks for is answered."""
+class FunctionCall:
+    """One call: replays the function's output, answers its questions, and ends it in time."""
 
-    def __init__(self, process: Peer, context: NodeContext, limits: Limits) -> None:
+    def __init__(self, process: ChildProcess, context: NodeContext, limits: Limits) -> None:
         self._process, self._context, self._limits = process, context, limits
         self.interrupted = False
 
-    async def held(self, function: str) -> Ending:
-        """Call the function, and see to it that it ends."""
-        ground = contextvars.copy_context()
-        self._process.hearken(lambda source, text: ground.run(_print, source, text))
-        await self._process.send(self._call(function))
+    async def run(self, function: str) -> Ending:
+        """Call the function and return its answer; raise `Fail` when its time is up."""
+        call_context = contextvars.copy_context()
+        self._process.set_output_callback(lambda source, text: call_context.run(replay_output, source, text))
+        await self._process.send(packed(self._call(function)))
         answer = asyncio.ensure_future(self._answer())
-        # Who has gone away does not look at what it came to.
+        # A cancelled caller does not look at the result.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         seconds = self._limits.time_seconds
         try:
@@ -161,21 +117,19 @@ class _Conversation:
             raise
         finally:
             answer.cancel()
-            self._process.hearken(None)
+            self._process.set_output_callback(None)
 
     async def _stop(self, answer: asyncio.Future[Any], grace_ms: int) -> None:
-        """Ask the function to end, and wait a moment."""
+        """Ask the function to end, and wait for that."""
         self.interrupted = True
-        self._process.tell(signal.SIGALRM)
+        self._process.send_signal(signal.SIGALRM)
         await _is_done(answer, grace_ms / 1000)
 
     async def _died(self) -> Failed:
-        """Find out how the process ended."""
         self.interrupted = True
-        await self._process.ended(DYING_MS)
-        report = self._process.report()
-        status = 0 if report is None else report.status
-        if report is not None and report.taken_bytes:
+        report = await self._process.exit_report()
+        status = report.status
+        if report.taken_bytes:
             return self._too_large(report.taken_bytes)
         if status == OUT_OF_MEMORY_STATUS:
             return Failed(code="out_of_memory", message="the function used up all of its memory")
@@ -188,18 +142,23 @@ class _Conversation:
         return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
 
     async def _answer(self) -> Answer | None:
-        """Hear all that it says, up to the answer; nothing if it dies."""
-        while (message := await self._process.hear()) is not None:
+        """Process its messages up to the answer; None if it dies."""
+        while (body := await self._process.receive(FRAME_MAX)) is not None:
+            try:
+                message = unpacked(body)
+            except msgspec.DecodeError as error:
+                why = f"the function ended with something that is no outcome: {error}"
+                raise Fail("answer_invalid", why) from error
             match message:
                 case Ask():
-                    await self._process.send(await self._reply(message))
+                    await self._process.send(packed(await self._reply(message)))
                 case Part(value, blobs):
                     part = decode_value(value)
                     self._context.stream(put_back(part, blobs) if blobs else part)
                 case Progress(fraction, text):
                     self._context.progress(fraction, text)
                 case Said(source, text):
-                    _print(source, text)
+                    replay_output(source, text)
                 case Logged(name, level, text):
                     logging.getLogger(name).log(level, "%s", text)
                 case _:
@@ -252,7 +211,8 @@ class _Conversation:
         )
 
 
-def _print(source: str, text: str) -> None:
+def replay_output(source: str, text: str) -> None:
+    """Print what a function printed, where the worker captures output of the attempt."""
     with suppress(OSError, ValueError, AttributeError):
         getattr(sys, source).write(text)
 

@@ -1,8 +1,7 @@
 """One command of the operating system, from its start to the end of everything it started.
 
-It runs behind a warden, without a shell between. All that it has started ends with the command, with its time, with its
-attempt, and with this process, however that ends. What the command says is heard as it comes; of each stream the end
-is kept.
+It runs under a supervisor, without a shell between. All that it has started ends with the command, with its time, with
+its attempt, and with this process. Its output is passed on as it comes; of each stream the end is kept.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from tidemill.handlers.contract import Fail, Lacking
-from tidemill.handlers.wards import STREAMS, Lines, Order, Report, Ward, happens
+from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
 
 GRACE_MS = 2_000
-"""How long a command whose time is up may take to end by itself."""
+"""How long a command may take to end by itself when its time is up."""
 CANCELLED_GRACE_MS = 500
-"""The same for one that nobody waits for any more: it is gone before the next attempt begins."""
+"""The same for a cancelled attempt: the command is gone before the next attempt begins."""
 DRAINING_MS = 1_000
-"""How long the rest of the output is waited for when the command is gone. A stranger may hold on to it for ever."""
+"""How long to wait for the rest of the output when the command is gone: another process may hold it open."""
 _NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR)
 
-Hear = Callable[[str, str], object]
+OnText = Callable[[str, str], object]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +41,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     output_bytes: int
 
-    def order(self) -> Order:
-        """As the warden is told. No process may have more memory than all of them together."""
+    def launch_spec(self) -> LaunchSpec:
+        """For the supervisor."""
         most = None if self.memory_mb is None else self.memory_mb << 20
-        return Order(
-            program=self.program,
-            argv=self.argv,
-            env=self.env,
-            data_bytes_max=most,
-            memory_bytes_max=most,
-        )
+        return LaunchSpec(program=self.program, argv=self.argv, env=self.env, memory_bytes_max=most)
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -79,55 +72,55 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """How much memory it had, if it was killed for that."""
 
 
-async def run(command: Command, hear: Hear) -> Ended:
+async def run(command: Command, on_text: OnText) -> Ended:
     """Run a command to its end. Raises `Fail` when it cannot be started or takes too long."""
-    streams = {name: _Stream(name, command.output_bytes, hear) for name in STREAMS.values()}
+    streams = {name: _Stream(name, command.output_bytes, on_text) for name in STREAMS.values()}
     try:
-        ward = Ward(
-            command.order(),
+        process = SupervisedProcess(
+            command.launch_spec(),
             lambda name, data: streams[name].add(data),
-            fed=command.stdin is not None,
+            reads_stdin=command.stdin is not None,
             cwd=command.cwd,
         )
     except (OSError, ValueError) as error:
         raise _not_started(command, error) from error
     try:
-        report = await _ended(ward, command)
+        report = await _ended(process, command)
     finally:
-        await asyncio.shield(ward.end())
+        await asyncio.shield(process.end())
         stdout, stderr = (stream.said() for stream in streams.values())
     if report.error:
         raise _not_started(command, OSError(report.error, os.strerror(report.error)))
     return Ended(status=report.status, stdout=stdout, stderr=stderr, taken_mb=report.taken_bytes >> 20)
 
 
-async def _ended(ward: Ward, command: Command) -> Report:
+async def _ended(process: SupervisedProcess, command: Command) -> ExitReport:
     """Wait for the end, and see to it that it comes."""
     try:
-        await ward.start(command.stdin or b"")
-        if not await ward.ended(command.time_ms):
-            await _stop(ward, GRACE_MS)
+        await process.launch(command.stdin or b"")
+        if not await process.wait(command.time_ms):
+            await _stop(process, GRACE_MS)
             raise _late(command.time_ms)
     except asyncio.CancelledError:
-        await _stop(ward, CANCELLED_GRACE_MS)
+        await _stop(process, CANCELLED_GRACE_MS)
         raise
-    await happens(ward.silent, DRAINING_MS)
-    report = ward.report()
+    await wait_for(process.output_closed, DRAINING_MS)
+    report = process.report()
     assert report is not None, "it has ended"
     return report
 
 
-async def _stop(ward: Ward, grace_ms: int) -> None:
+async def _stop(process: SupervisedProcess, grace_ms: int) -> None:
     """Ask the whole group to end, and wait a moment before it is made to."""
-    ward.tell(signal.SIGTERM, group=True)
-    await ward.ended(grace_ms)
+    process.send_signal(signal.SIGTERM, group=True)
+    await process.wait(grace_ms)
 
 
 class _Stream:
-    """What is said on one stream: handed on line by line, and its last bytes kept."""
+    """One output stream: passed on line by line, and its last bytes kept."""
 
-    def __init__(self, name: str, bytes_max: int, hear: Hear) -> None:
-        self._lines = Lines(lambda text: hear(name, text))
+    def __init__(self, name: str, bytes_max: int, on_text: OnText) -> None:
+        self._lines = LineSplitter(lambda text: on_text(name, text))
         self._bytes_max = bytes_max
         self._kept = bytearray()
         self._cut = False
@@ -142,7 +135,7 @@ class _Stream:
 
     def said(self) -> Said:
         """What is kept, once nothing more comes."""
-        self._lines.rest()
+        self._lines.finish()
         return Said(bytes(self._kept), self._cut)
 
 

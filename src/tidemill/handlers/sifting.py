@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tidemill.expressions.chores import Sift
+from tidemill.expressions.chores import FilterRows
 from tidemill.expressions.conditions import Condition, Verdict, decide
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import Carrier
+from tidemill.expressions.isolation import SandboxExecutor
 from tidemill.expressions.leaf import Errand, Leaf, Steps
 from tidemill.expressions.scope import Scope
 from tidemill.handlers.tables import Rows, Wrong
@@ -22,7 +22,7 @@ PORTION = 200
 """Rows that are decided in one go: some milliseconds of work."""
 
 
-async def kept_rows(rows: Rows, condition: Condition, scope: Scope, carrier: Carrier) -> Rows:
+async def kept_rows(rows: Rows, condition: Condition, scope: Scope, carrier: SandboxExecutor) -> Rows:
     """Give the rows for which the condition holds; raise `Wrong` for the first that has no answer."""
     kept: Rows = []
     for start in range(0, len(rows), PORTION):
@@ -36,7 +36,7 @@ async def kept_rows(rows: Rows, condition: Condition, scope: Scope, carrier: Car
 class _Portion:
     """Some rows, and the computation that decides each."""
 
-    def __init__(self, condition: Condition, scope: Scope, rows: Rows, start: int, carrier: Carrier) -> None:
+    def __init__(self, condition: Condition, scope: Scope, rows: Rows, start: int, carrier: SandboxExecutor) -> None:
         self._rows, self._start, self._carrier, self._scope = rows, start, carrier, scope
         scopes = (replace(scope, has_output=True, output=row) for row in rows)
         self._steps = [decide(condition, each) for each in scopes]
@@ -71,8 +71,8 @@ class _Portion:
 
     async def _asked(self, leaf: Leaf, numbers: list[int]) -> list[bool]:
         try:
-            answers: list[bool] = await self._carrier.carry_out(
-                Sift(leaf, self._scope, [self._rows[number] for number in numbers])
+            answers: list[bool] = await self._carrier.execute(
+                FilterRows(leaf, self._scope, [self._rows[number] for number in numbers])
             )
         except ExpressionError as failure:
             place = failure.path.removeprefix("/")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.chores import Find
+from tidemill.expressions.chores import RunQuery
 from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import Carrier
+from tidemill.expressions.isolation import SandboxExecutor
 from tidemill.expressions.leaf import is_small
 from tidemill.expressions.templates import is_template
 from tidemill.expressions.wording import kind_of, pointer
@@ -84,7 +84,7 @@ TRANSFORM = NodeType(
 )
 
 
-def transform_handler(carrier: Carrier) -> Handler:
+def transform_handler(carrier: SandboxExecutor) -> Handler:
     """The node type over somebody who works in other processes."""
 
     async def call(context: NodeContext) -> Ended:
@@ -114,7 +114,7 @@ def _extract(given: Any, source: Any) -> Extract:
     return Extract(given["path"], given.get("from", source), "default" in given, given.get("default"))
 
 
-async def _found(name: str, extract: Extract, carrier: Carrier) -> Any:
+async def _found(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
     """Give the one value at a place, or the list of all values where a query can find several."""
     from tidemill.expressions.jsonpath_reach import is_light
     from tidemill.expressions.jsonpath_syntax import read_query
@@ -132,10 +132,10 @@ async def _found(name: str, extract: Extract, carrier: Carrier) -> Any:
     return values[0] if values else extract.default
 
 
-async def _carried(name: str, extract: Extract, carrier: Carrier) -> list[Any]:
+async def _carried(name: str, extract: Extract, carrier: SandboxExecutor) -> list[Any]:
     try:
-        values: list[Any] = await carrier.carry_out(
-            Find(query=extract.path, value=msgspec.Raw(msgspec.json.encode(extract.source)))
+        values: list[Any] = await carrier.execute(
+            RunQuery(query=extract.path, value=msgspec.Raw(msgspec.json.encode(extract.source)))
         )
     except ExpressionError as failure:
         raise Fail("query_failed", f"{name}: {failure.message}", hint=failure.hint) from None

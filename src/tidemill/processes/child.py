@@ -1,0 +1,218 @@
+"""Python child processes that serve calls: started under a supervisor, spoken to in frames, kept warm in a pool.
+
+A child runs `main(wire)` of a module. It sends an empty frame when it is ready; what the two say afterwards is up to
+the caller. Unless the caller sets `reusable`, the pool kills the child after the call with all that it has started, so
+no answer ever reaches the wrong caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import msgspec
+
+from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess
+from tidemill.processes.supervisor import HEADER_SIZE, frame
+
+START_MS = 30_000
+"""How long a child may take to start."""
+DYING_MS = 1_000
+"""How long the report of a child that has closed its wire may take."""
+LAST_WORDS_MAX = 500
+_BOOT = (
+    "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
+    "main(socket.socket(fileno=int(sys.argv[1])))"
+)
+
+OnText = Callable[[str, str], object]
+"""Receives a line of output with the name of its stream."""
+
+
+class StartFailed(Exception):
+    """A child process could not be started."""
+
+
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is: children with equal specs can stand in for each other."""
+
+    module: str
+    flags: tuple[str, ...] = ()
+    """Of the interpreter."""
+    env: Mapping[str, str] | None = None
+    """None means the worker's environment."""
+    cwd: str | None = None
+    memory_bytes_max: int | None = None
+
+
+class ChildProcess(SupervisedProcess):
+    """A child that serves calls. Raises `OSError` if it cannot be started."""
+
+    _reader: asyncio.StreamReader | None = None
+    _writer: asyncio.StreamWriter
+    reusable = False
+    """Whether another call may have it. Its caller sets this after a clean end."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self._boot_output: list[str] = []
+        self._lines = _splitters(lambda source, text: self._boot_output.append(text))
+        self._wire, theirs = socket.socketpair()
+        self._wire.setblocking(False)
+        paths = [os.path.abspath(each) for each in sys.path]
+        boot = _BOOT.format(module=spec.module)
+        launch = LaunchSpec(
+            program=sys.executable,
+            argv=[sys.executable, *spec.flags, "-c", boot, str(theirs.fileno()), *paths],
+            env=spec.env,
+            fds=(theirs.fileno(),),
+            memory_bytes_max=spec.memory_bytes_max,
+        )
+        try:
+            super().__init__(launch, lambda source, data: self._lines[source].add(data), cwd=spec.cwd)
+        except BaseException:
+            self._wire.close()
+            raise
+        finally:
+            theirs.close()
+
+    async def wait_ready(self) -> None:
+        """Wait until it has started; raise `StartFailed` if it does not."""
+        if self._reader is not None:
+            return
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._wire)
+        await self.launch()
+        ready = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_MS / 1_000):
+                ready = await self.receive(0)
+        if ready is None:
+            await self.wait(DYING_MS)
+            self.set_output_callback(None)
+            raise StartFailed(f"it did not start: {''.join(self._boot_output)[-LAST_WORDS_MAX:]}")
+        self.set_output_callback(None)
+
+    def set_output_callback(self, on_text: OnText | None) -> None:
+        """From now on pass lines written to its standard streams to this callback, or drop them."""
+        self.drain_output()
+        for lines in self._lines.values():
+            lines.finish()
+        self._lines = _splitters(on_text or (lambda source, text: None))
+
+    def alive(self) -> bool:
+        """Whether it can be called: its death closes its end of the wire before anything else."""
+        if not super().alive():
+            return False
+        try:
+            return self._wire.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    async def send(self, body: bytes) -> None:
+        """Send a message; if the child is gone, `receive` returns None."""
+        with suppress(OSError):
+            self._writer.write(frame(body))
+            await self._writer.drain()
+
+    async def receive(self, size_max: int) -> bytes | None:
+        """Read the next message; None if the child is gone or sends too much."""
+        assert self._reader is not None
+        try:
+            size = int.from_bytes(await self._reader.readexactly(HEADER_SIZE), "big")
+            return None if size > size_max else await self._reader.readexactly(size)
+        except (OSError, asyncio.IncompleteReadError):
+            return None
+
+    async def exit_report(self) -> ExitReport:
+        """How a child ended that gave no answer."""
+        await self.wait(DYING_MS)
+        return self.report() or ExitReport(0)
+
+    async def end(self) -> None:
+        await super().end()
+        if self._reader is not None:
+            # Not `close`, which would keep the file registered for what could not be sent.
+            self._writer.transport.abort()
+        self._wire.close()
+
+
+class Pool:
+    """Warm children, each with one call at a time. It belongs to the event loop that uses it, until it is closed."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._turns = asyncio.Semaphore(size)
+        self._idle: list[ChildProcess] = []
+        self._busy: set[ChildProcess] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self.closing = False
+
+    @asynccontextmanager
+    async def child(self, spec: ChildSpec) -> AsyncIterator[ChildProcess]:
+        """Lend a child for one call; raise `StartFailed` if none can be started."""
+        async with self._turns:
+            child = await self._take(spec)
+            self._busy.add(child)
+            child.reusable = False
+            try:
+                await child.wait_ready()
+                yield child
+            finally:
+                self._busy.discard(child)
+                if child.reusable and not self.closing:
+                    self._idle.append(child)
+                else:
+                    await self._end(child)
+
+    async def close(self) -> None:
+        """End all children; running calls get no answer, waiting ones a `RuntimeError`. Later calls start new ones."""
+        self.closing, turns = True, self._turns
+        for child in self._busy:
+            child.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_MS / 1_000):
+                for _ in range(self._size):
+                    await turns.acquire()
+        while self._idle:
+            await self._end(self._idle.pop())
+        # A caller that is cancelled again does not wait for the end of its child.
+        await asyncio.gather(*self._ending)
+        # The old semaphore belongs to this event loop; the next calls may come from another.
+        self._turns, self.closing = asyncio.Semaphore(self._size), False
+        for _ in range(self._size):
+            turns.release()
+
+    async def _end(self, child: ChildProcess) -> None:
+        task = asyncio.create_task(child.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
+
+    async def _take(self, spec: ChildSpec) -> ChildProcess:
+        dead = [each for each in self._idle if not each.alive()]
+        self._idle = [each for each in self._idle if each not in dead]
+        for each in dead:
+            await self._end(each)
+        if self.closing:
+            raise RuntimeError("the pool is closed")
+        for child in reversed(self._idle):
+            if child.spec == spec:
+                self._idle.remove(child)
+                return child
+        if len(self._idle) + len(self._busy) >= self._size:
+            await self._end(self._idle.pop(0))
+        try:
+            return ChildProcess(spec)
+        except OSError as error:
+            raise StartFailed(str(error)) from error
+
+
+def _splitters(on_text: OnText) -> dict[str, LineSplitter]:
+    return {name: LineSplitter(partial(on_text, name)) for name in STREAMS.values()}
