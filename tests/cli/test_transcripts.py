@@ -127,7 +127,9 @@ TABLE: dict[str, list[Row]] = {
         *both("publish loops.yaml -m 'the first' --as ada"),
         *both("publish hello.yaml"),
         *both("publish bad.yaml"),
-        *rows("publish warned.yaml --author ben", "publish", "publish nope.yaml", "publish hello.yaml --store memory://"),
+        *rows(
+            "publish warned.yaml --author ben", "publish", "publish nope.yaml", "publish hello.yaml --store memory://"
+        ),
         *rows("publish shouting.yaml", "publish shouting.yaml --app world_steps.py", "publish hello.yaml --store ://"),
     ],
     "start": [
@@ -174,7 +176,9 @@ TABLE: dict[str, list[Row]] = {
         *both("runs list --status failed"),
         *both("runs list --limit 2"),
         *rows("runs list --workflow hello", "runs list -l team=ops", "runs list --term live", "runs list --term stuck"),
-        *rows("runs list --workflow nope", "runs list --status BROKEN", "runs list --limit 0", "runs list --limit 1001"),
+        *rows(
+            "runs list --workflow nope", "runs list --status BROKEN", "runs list --limit 0", "runs list --limit 1001"
+        ),
         *rows("runs list --limit x --json", "runs list --after nonsense", "runs list -l nothing", "runs list --term x"),
         *rows("runs list --limit", "runs list extra", "runs list --status", "runs list --limt 3"),
         Row("runs list --store sqlite:///nope.db"),
@@ -257,7 +261,7 @@ TABLE: dict[str, list[Row]] = {
         Row("runs events hi-1 --last 2", ("runs relabel hi-1 -l a=b --key k", "runs relabel hi-1 -l a=b --key k")),
     ],
     "runs signal": [
-        *both("runs signal rel-2 go '{\"when\": \"now\"}' --key s-1 --as ada"),
+        *both('runs signal rel-2 go \'{"when": "now"}\' --key s-1 --as ada'),
         *rows("runs signal rel-2 go", "runs signal rel-2 nope", "runs signal hi-1 go", "runs signal nope go"),
         *rows("runs signal rel-2 go @nope.json", "runs signal rel-2", "runs signal rel-2 go @scope.json --key s-2"),
         Row("runs events rel-2 --last 2", ("runs signal rel-2 go hello --key s-1 --as ada",)),
@@ -269,7 +273,7 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs override pay-1 transfer --value @nope.json", "runs override pay-1 nope --skip"),
         *rows("runs override pay-1 transfer --skip --next book", "runs override pay-1 transfer --skip --visit 0"),
         *rows("runs override pay-1 transfer --skip --visit 7", "runs override pay-1 transfer --skip --item 0"),
-        *rows("runs override nope x --skip", "runs override pay-1 transfer --value '{\"a\": 1, \"a\": 2}' --json"),
+        *rows("runs override nope x --skip", 'runs override pay-1 transfer --value \'{"a": 1, "a": 2}\' --json'),
         Row("runs events pay-1 --last 3", ("runs override pay-1 transfer --value 1 --reason seen --as ada",)),
     ],
     "runs fork": [
@@ -287,7 +291,9 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs patch pay-1 repair.json --publish", "runs patch pay-1 repair.json --base nope"),
         *rows("runs patch pay-1 repair.json --expect 3", "runs patch pay-1 repair.json --expect 0", "runs patch"),
         *rows("runs patch pay-1 bad-patch.json", "runs patch pay-1 nope.json", "runs patch nope repair.json"),
-        *rows("runs patch pay-1 --set nope", "runs patch pay-1 --set /nodes/nope/config=1", "runs patch hi-1 list.yaml"),
+        *rows(
+            "runs patch pay-1 --set nope", "runs patch pay-1 --set /nodes/nope/config=1", "runs patch hi-1 list.yaml"
+        ),
         *rows("runs patch pay-1 --set /nodes/transfer/type=vlaue --json", "runs patch rel-1 repair.json"),
         Row("runs patch pay-1 - --dry-run", stdin='[{"op": "remove", "path": "/nodes/book"}]'),
     ],
@@ -318,7 +324,9 @@ TABLE: dict[str, list[Row]] = {
     "approvals delegate": [
         *both("approvals delegate rel-1 review eve --as ada --comment holiday"),
         *rows("approvals delegate rel-1 review eve --as mallory", "approvals delegate rel-1 review ada --as ada"),
-        *rows("approvals delegate nope review eve", "approvals delegate rel-1 review", "approvals delegate rel-1 no eve"),
+        *rows(
+            "approvals delegate nope review eve", "approvals delegate rel-1 review", "approvals delegate rel-1 no eve"
+        ),
         Row("approvals show rel-1 review", ("approvals delegate rel-1 review eve --as ada --comment holiday",)),
     ],
     "dlq list": [
