@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
-from typer.core import TyperGroup
 
 from tests.cli.kit import eventually
 from tests.cli.shop import Shop
 from tests.docs.pages import Page, read_page
 from tidemill.cli.app import app
-from tidemill.cli.tree import tree
+from tidemill.cli.groups import LazyCommand
 
 PAGE = "docs/reference/cli.md"
 SESSIONS_MIN = 15
@@ -61,21 +61,19 @@ def test_the_page_shows_what_is_printed(shop: Shop, tmp_path: Path, monkeypatch:
     assert len({line for line, _, _ in commands(page)}) >= SESSIONS_MIN
 
 
-def every_command() -> Iterator[str]:
-    """Every command there is, in full."""
-    for name, command in tree(app).commands.items():
-        inner = getattr(command, "commands", None)
-        yield from [name] if inner is None else [f"{name} {each}" for each in inner]
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Every command there is, with its name in full."""
+    for name, command in app.commands.items():
+        group = command.load() if isinstance(command, LazyCommand) else command
+        inner = group.commands if isinstance(group, click.Group) else None
+        yield from [(name, group)] if inner is None else [(f"{name} {each}", inner[each]) for each in inner]
 
 
-@pytest.mark.parametrize("command", [*every_command()])
-def test_every_command_and_option_is_on_the_page(command: str) -> None:
+@pytest.mark.parametrize(("name", "command"), [*every_command()])
+def test_every_command_and_option_is_on_the_page(name: str, command: click.Command) -> None:
     text = read_page(PAGE).text
-    group, _, name = command.partition(" ")
-    assert re.search(rf"(?:tidemill |`){group}\b.*\b{name}\b", text), command
-    found = tree(app, command.split()).commands[group]
-    if isinstance(found, TyperGroup):
-        found = found.commands[name]
-    for parameter in found.params:
-        long = [name for name in parameter.opts if name.startswith("--") and name != "--help"]
-        assert not long or any(name in text for name in long), f"{command} {long}"
+    group, _, verb = name.partition(" ")
+    assert re.search(rf"(?:tidemill |`){group}\b.*\b{verb}\b", text), name
+    for parameter in command.params:
+        long = [each for each in parameter.opts if each.startswith("--") and each != "--help"]
+        assert not long or any(each in text for each in long), f"{name} {long}"

@@ -2,175 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tidemill.cli.options import (
-    DEFAULT_STORE,
-    Actor,
-    AsJson,
-    Given,
-    Item,
-    Key,
-    Labels,
-    Node,
-    Reason,
-    Run,
-    Store,
-    Sure,
-    Visit,
-)
+from tidemill.cli import options
 from tidemill.cli.patches import patch_command
 
 if TYPE_CHECKING:
+    from tidemill.cli.asking import Asking
     from tidemill.front import Tidemill
 
-NotHappened = Annotated[
-    bool, typer.Option("--did-not-happen", help="Its outcome is unknown and it did not happen: run it again.")
-]
-NextNodes = Annotated[
-    list[str] | None, typer.Option("--next", metavar="NODE", help="Where its branch goes on. Repeatable.")
-]
+
+def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
+    """A command that calls the engine's method of the same name with the options of the command."""
+
+    @click.command(name, help=about)
+    @options.run
+    @options.together(*more, options.who)
+    @options.on_store()
+    def command(asking: Asking, run: str, **given: Any) -> int:
+        from tidemill.cli.acting import act
+
+        return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+
+    return command
 
 
-def retry_command(
-    run: Run,
-    sure: Sure = None,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Let a failed or cancelled run go on where it stopped."""
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        mill.retry(run, reason=reason, actor=acting(actor), did_not_happen=tuple(sure or ()), command_id=key)
-
-    return act(Asking(store, as_json), run, "retried", do)
-
-
-def rewind_command(
-    run: Run,
-    node: Node,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Let a node and everything behind it happen anew.
-
-    The run must not have ended; of one that has, fork it.
-    """
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        mill.rewind(run, node, reason=reason, actor=acting(actor), command_id=key)
-
-    return act(Asking(store, as_json), run, f"rewound to {node}", do)
+PLAIN = (
+    plain_act("retry", "retried", "Let a failed or cancelled run go on where it stopped.", options.did_not_happen),
+    plain_act(
+        "rewind",
+        "rewound to {node}",
+        "Let a node and everything behind it happen anew.\n\nThe run must not have ended; of one that has, fork it.",
+        options.node,
+    ),
+    plain_act(
+        "cancel",
+        "cancelled",
+        "End a run.",
+        options.option(
+            "--compensate/--no-compensate",
+            is_flag=True,
+            default=None,
+            about="Undo what was done. Default: what the document says.",
+        ),
+        options.flag("--force", about="Even while a rollback is under way."),
+    ),
+    plain_act(
+        "pause",
+        "paused",
+        "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish.",
+    ),
+    plain_act("resume", "resumed", "Let a paused run go on."),
+    plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),
+)
 
 
-def cancel_command(
-    run: Run,
-    compensate: Annotated[
-        bool | None,
-        typer.Option("--compensate/--no-compensate", help="Undo what was done. Default: what the document says."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even while a rollback is under way.")] = False,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """End a run."""
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        who = acting(actor)
-        mill.cancel(run, reason=reason, actor=who, compensate=compensate, force=force, command_id=key)
-
-    return act(Asking(store, as_json), run, "cancelled", do)
-
-
-def pause_command(
-    run: Run,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Begin nothing more in a run until it is resumed.
-
-    What is being worked on may finish.
-    """
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        mill.pause(run, reason=reason, actor=acting(actor), command_id=key)
-
-    return act(Asking(store, as_json), run, "paused", do)
-
-
-def resume_command(
-    run: Run,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Let a paused run go on."""
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        mill.resume(run, reason=reason, actor=acting(actor), command_id=key)
-
-    return act(Asking(store, as_json), run, "resumed", do)
-
-
-def rollback_command(
-    run: Run,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Undo what a run did, as far as its nodes say how."""
-    from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
-
-    def do(mill: Tidemill) -> None:
-        mill.rollback(run, reason=reason, actor=acting(actor), command_id=key)
-
-    return act(Asking(store, as_json), run, "rollback asked for", do)
-
-
-def relabel_command(
-    run: Run,
-    labels: Labels = None,
-    remove: Annotated[
-        list[str] | None, typer.Option("--remove", metavar="KEY", help="A label to take away. Repeatable.")
-    ] = None,
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@click.command("relabel")
+@options.run
+@options.labels
+@options.many("--remove", metavar="KEY", about="A label to take away.")
+@options.actor
+@options.command_id
+@options.on_store()
+def relabel_command(asking: Asking, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any) -> int:
     """Change the labels that a run can be found by."""
     from tidemill.cli.acting import act
-    from tidemill.cli.asking import Asking, acting
     from tidemill.cli.sources import read_pairs
     from tidemill.errors import rejected
 
@@ -178,122 +76,110 @@ def relabel_command(
         if not labels and not remove:
             hint = "use --label key=value or --remove key"
             raise rejected("option_invalid", "no label to set or to remove is given", hint=hint)
-        pairs = read_pairs("--label", labels or ())
-        mill.relabel(run, pairs, tuple(remove or ()), actor=acting(actor), command_id=key)
+        mill.relabel(run, read_pairs("--label", labels), remove, **who)
 
-    return act(Asking(store, as_json), run, "relabelled", do)
+    return act(asking, run, "relabelled", do)
 
 
-def signal_command(
-    run: Run,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that a node waits for.")],
-    payload: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="What it says: JSON, a string, or @file. Default: null.")
-    ] = None,
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@click.command("signal")
+@options.run
+@options.argument("name", "NAME", "The name that a node waits for.")
+@options.argument(
+    "payload", "[VALUE]", "What it says: JSON, a string, or @file. Default: null.", type=str, required=False
+)
+@options.actor
+@options.command_id
+@options.on_store()
+def signal_command(asking: Asking, run: str, name: str, payload: str | None, actor: str, command_id: str | None) -> int:
     """Tell a run something that a node of it waits for."""
-    from tidemill.cli.asking import Asking, acting
     from tidemill.cli.sources import read_value
     from tidemill.cli.verdicts import say
 
     def ask(mill: Tidemill) -> dict[str, str]:
         value = None if payload is None else read_value("VALUE", payload)
-        sent = mill.signal(run, name, value, signal_id=key, actor=acting(actor))
+        sent = mill.signal(run, name, value, signal_id=command_id, actor=actor)
         return {"run_id": run, "signal": name, "signal_id": str(sent)}
 
-    return Asking(store, as_json).answer(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
+    return asking.answer(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
 
 
+@click.command("override")
+@options.run
+@options.node
+@options.option("--value", metavar="VALUE", about="Its output: JSON, a string, or @file.", type=str)
+@options.flag("--skip", about="Skip it.")
+@options.flag("--did-not-happen", about="Its outcome is unknown and it did not happen: run it again.")
+@options.many("--next", "next_nodes", metavar="NODE", about="Where its branch goes on.")
+@options.visit
+@options.item
+@options.who
+@options.on_store()
 def override_command(
-    run: Run,
-    node: Node,
-    value: Annotated[
-        str | None, typer.Option("--value", metavar="VALUE", help="Its output: JSON, a string, or @file.")
-    ] = None,
-    skip: Annotated[bool, typer.Option("--skip", help="Skip it.")] = False,
-    did_not_happen: NotHappened = False,
-    next_nodes: NextNodes = None,
-    visit: Visit = None,
-    item: Item = None,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Key = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
+    asking: Asking,
+    run: str,
+    node: str,
+    value: str | None,
+    skip: bool,
+    did_not_happen: bool,
+    next_nodes: tuple[str, ...],
+    visit: int | None,
+    item: int | None,
+    **who: Any,
 ) -> int:
     """Settle a node by hand: give it a value, or skip it.
 
     Or say of one whose outcome is unknown that it did not happen, and let it run again.
     """
-    from tidemill.cli.acting import Settling, act
-    from tidemill.cli.asking import Asking, acting
-
-    settling = Settling(value=value, skip=skip, did_not_happen=did_not_happen)
+    from tidemill.cli.acting import act
+    from tidemill.cli.sources import read_value
+    from tidemill.errors import rejected
 
     def do(mill: Tidemill) -> None:
-        who: dict[str, Any] = {"reason": reason, "actor": acting(actor), "command_id": key}
-        settling.check()
+        if (value is not None) + skip + did_not_happen != 1:
+            hint = "use one of --value JSON, --skip, --did-not-happen"
+            raise rejected("option_invalid", "it is not clear how the node shall be settled", hint=hint)
         if did_not_happen:
             mill.retry(run, did_not_happen=(node,), **who)
             return
-        nodes = None if next_nodes is None else tuple(next_nodes)
-        place: dict[str, Any] = {"visit": visit, "index": item, "next_nodes": nodes}
-        mill.override(run, node, **settling.given(), **place, **who)
+        settled: dict[str, Any] = {"skip": True} if value is None else {"value": read_value("--value", value)}
+        mill.override(run, node, **settled, visit=visit, index=item, next_nodes=next_nodes or None, **who)
 
-    return act(Asking(store, as_json), run, f"{node} {settling.words}", do)
+    done = "is retried" if did_not_happen else "is skipped" if skip else "has its value"
+    return act(asking, run, f"{node} {done}", do)
 
 
+@click.command("fork")
+@options.run
+@options.option("--at", metavar="SEQ", type=options.integers(1), about="Share what happened up to this event.")
+@options.option("--node", metavar="NODE", about="Begin anew at this node.")
+@options.given
+@options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
+@options.labels
+@options.reason
+@options.actor
+@options.option("--key", metavar="ID", about="The id of the new run.")
+@options.on_store()
 def fork_command(
-    run: Run,
-    at: Annotated[
-        int | None, typer.Option("--at", metavar="SEQ", min=1, help="Share what happened up to this event.")
-    ] = None,
-    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="Begin anew at this node.")] = None,
-    given: Given = None,
-    patch: Annotated[str | None, typer.Option("--patch", metavar="FILE", help="A JSON Patch of its document.")] = None,
-    labels: Labels = None,
-    reason: Reason = "",
-    actor: Actor = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="The id of the new run.")] = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
+    asking: Asking, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
 ) -> int:
     """Branch a new run off another one, and print its id.
 
     It takes over what the other has done, up to an event, or up to the node where it begins anew.
     """
-    from tidemill.cli.acting import Forking, forked
-    from tidemill.cli.asking import Asking, acting
+    from tidemill.cli.sources import read_data, read_inputs, read_pairs
 
-    forking = Forking(
-        run=run,
-        at=at,
-        node=node,
-        given=tuple(given or ()),
-        patch=patch,
-        labels=tuple(labels or ()),
-        reason=reason,
-        actor=acting(actor),
-        key=key,
-    )
-    return forked(Asking(store, as_json), forking)
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        new = mill.fork(
+            run,
+            inputs=read_inputs(given) if given else None,
+            patch=None if patch is None else read_data(patch),
+            labels=read_pairs("--label", labels) if labels else None,
+            **more,
+        )
+        return {"run_id": new, "forked_from": run}
+
+    return asking.answer(ask, lambda found: print(found["run_id"]))
 
 
-ACTS: dict[str, Callable[..., int]] = {
-    "retry": retry_command,
-    "rewind": rewind_command,
-    "cancel": cancel_command,
-    "pause": pause_command,
-    "resume": resume_command,
-    "rollback": rollback_command,
-    "relabel": relabel_command,
-    "signal": signal_command,
-    "override": override_command,
-    "fork": fork_command,
-    "patch": patch_command,
-}
+ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)
 """All of them, in the order in which the help lists them."""

@@ -1,71 +1,63 @@
-"""The commands and their options. What a command does is in the file of its name, imported when it is called.
-
-The groups of commands (`runs`, `approvals`, `dlq`, …) each have a file too, which `tree` imports.
-"""
+"""The commands and their options. What a command does is in the file of its name, imported when it is called."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+import click
 
-from tidemill.cli import exits
-from tidemill.cli.archive import RETENTION_DAYS_DEFAULT, KeepRuns, RetentionDays, Where
-from tidemill.cli.groups import show_help
-from tidemill.cli.options import (
-    DEFAULT_STORE,
-    Actor,
-    Apps,
-    AsJson,
-    Author,
-    DryRun,
-    File,
-    Given,
-    Labels,
-    Message,
-    Reference,
-    Roles,
-    Store,
-)
-from tidemill.cli.tree import tree
+from tidemill.cli import exits, options
+from tidemill.cli.groups import GROUPS, CommandGroup, LazyCommand, show_help
 from tidemill.cli.upkeep import reindex_command, verify_log_command
 from tidemill.cli.why import why_command
 
+if TYPE_CHECKING:
+    from tidemill.cli.asking import Asking
+
 PROGRAM = "tidemill"
 
-app = typer.Typer(
-    name=PROGRAM,
-    help="Run workflows that survive whatever dies in between.",
+
+@click.group(
+    PROGRAM,
+    cls=CommandGroup,
     epilog="Exit codes: 0 fine, 1 the run failed or was cancelled, 2 bad input, 70 a bug in Tidemill, 130 interrupted.",
-    # Plain help: drawing boxes around it would double the time it takes to appear.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
 )
+@options.flag("--version", about="Print the version and exit.")
+@click.pass_context
+def app(context: click.Context, version: bool) -> int:
+    """Run workflows that survive whatever dies in between."""
+    if version:
+        print_version()
+        context.exit(exits.OK)
+    return show_help(context)
 
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse the arguments and run the command they name."""
     try:
-        code = tree(app, arguments).main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
-    except typer.TyperException as error:
+        code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+    except click.ClickException as error:
         _misused(error, as_json="--json" in arguments)
         return exits.REFUSED
-    except typer.Abort:
+    except click.Abort:
         return exits.INTERRUPTED
     except SystemExit as error:
-        # Typer's answer to a reader that is gone.
+        # Click's answer to a reader that is gone.
         return error.code if isinstance(error.code, int) else exits.FAILED
     return code if isinstance(code, int) else exits.OK
 
 
-def _misused(error: typer.TyperException, *, as_json: bool) -> None:
+def _misused(error: click.ClickException, *, as_json: bool) -> None:
     """Say what is wrong with the arguments, as a refusal where a program asked."""
     from tidemill.cli.terminal import clean
 
-    said, hint = error.format_message().replace("Value error, ", ""), f"Try `{_path_of(error)} --help`."
+    context = getattr(error, "ctx", None)
+    path = PROGRAM if context is None else context.command_path
+    said, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
     if as_json:
         from tidemill.cli.problems import as_plain, print_json
         from tidemill.errors import Problem
@@ -76,40 +68,26 @@ def _misused(error: typer.TyperException, *, as_json: bool) -> None:
     print(hint, file=sys.stderr)
 
 
-def _path_of(error: typer.TyperException) -> str:
-    """The command whose help answers an error of usage."""
-    context = getattr(error, "ctx", None)
-    return PROGRAM if context is None else str(context.command_path)
-
-
-@app.callback(invoke_without_command=True)
-def entry(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> int:
-    """Run workflows that survive whatever dies in between."""
-    if version:
-        print_version()
-        raise typer.Exit(exits.OK)
-    return show_help(context)
-
-
 @app.command("validate")
-def validate_command(file: File, apps: Apps = None, as_json: AsJson = False) -> int:
+@options.file
+@options.apps
+@options.as_json
+def validate_command(file: str, apps: Sequence[str], as_json: bool) -> int:
     """Check a workflow and list everything that is wrong with it."""
     from tidemill.cli.validate import validate
 
-    return validate(file, apps or (), as_json=as_json)
+    return validate(file, apps, as_json=as_json)
 
 
 @app.command("graph")
-def graph_command(
-    file: File,
-    form: Annotated[
-        Literal["text", "mermaid"] | None,
-        typer.Option("--format", help="A drawing in text, or Mermaid. Default: text on a terminal, else mermaid."),
-    ] = None,
-) -> int:
+@options.file
+@options.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid"]),
+    about="A drawing in text, or Mermaid. Default: text on a terminal, else mermaid.",
+)
+def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
     """Draw a workflow."""
     from tidemill.cli.graph import graph
 
@@ -117,55 +95,41 @@ def graph_command(
 
 
 @app.command("eval")
-def eval_command(
-    condition: Annotated[
-        str, typer.Option("--condition", "-c", metavar="FILE|JSON|CEL", help="The condition: a file, JSON, or CEL.")
-    ],
-    output: Annotated[
-        str | None, typer.Option("--output", metavar="JSON", help="What the node gave; @file and - read it.")
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--context", metavar="JSON", help="The outputs of other nodes by their ids; @file reads it."),
-    ] = None,
-    inputs: Annotated[
-        str | None, typer.Option("--inputs", metavar="JSON", help="The inputs of the run; @file reads it.")
-    ] = None,
-    iteration: Annotated[
-        int, typer.Option("--iteration", metavar="N", min=0, help="The pass of the loop, from 0.")
-    ] = 0,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.option(
+    "--condition",
+    "-c",
+    metavar="FILE|JSON|CEL",
+    required=True,
+    about="The condition: a file, JSON, or CEL.",
+    type=str,
+)
+@options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
+@options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
+@options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads it.", type=str)
+@options.option("--iteration", metavar="N", type=options.integers(0), default=0, about="The pass of the loop, from 0.")
+@options.store
+@options.as_json
+def eval_command(**given: Any) -> int:
     """Decide a condition here and now, and say why.
 
     A store is needed only by code_ref and schema_ref.
     """
     from tidemill.cli.evaluate import EvalOptions, evaluate
 
-    return evaluate(
-        EvalOptions(
-            condition=condition,
-            output=output,
-            context=context,
-            inputs=inputs,
-            iteration=iteration,
-            store=store,
-            as_json=as_json,
-        )
-    )
+    return evaluate(EvalOptions(**given))
 
 
 @app.command("render")
-def render_command(
-    template: Annotated[
-        str, typer.Argument(metavar="TEMPLATE", help="A text, or @file: a JSON or YAML value, or any text.")
-    ],
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="JSON", help="What it sees: inputs, nodes by their ids; @file reads it.")
-    ] = "{}",
-    as_json: AsJson = False,
-) -> int:
+@options.argument("template", "TEMPLATE", "A text, or @file: a JSON or YAML value, or any text.", type=str)
+@options.option(
+    "--scope",
+    metavar="JSON",
+    default="{}",
+    about="What it sees: inputs, nodes by their ids; @file reads it.",
+    type=str,
+)
+@options.as_json
+def render_command(template: str, scope: str, as_json: bool) -> int:
     """Fill in a template here and now."""
     from tidemill.cli.render import render
 
@@ -173,159 +137,118 @@ def render_command(
 
 
 @app.command("run")
-def run_command(
-    file: File,
-    given: Given = None,
-    apps: Apps = None,
-    store: Store = DEFAULT_STORE,
-    actor: Actor = None,
-    roles: Roles = None,
-    as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outputs.")] = False,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Carry on a run that was begun earlier.")
-    ] = None,
-    stream: Annotated[
-        str | None,
-        typer.Option("--stream", metavar="NODE", help="Print the parts of this node's result as they come."),
-    ] = None,
-) -> int:
+@options.file
+@options.given
+@options.apps
+@options.store
+@options.actor
+@options.roles
+@options.as_json
+@options.flag("--quiet", "-q", about="Print only the outputs.")
+@options.option("--resume", metavar="RUN", about="Carry on a run that was begun earlier.")
+@options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
+def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
-    from tidemill.cli.asking import acting
     from tidemill.cli.run import RunOptions, run
 
-    options = RunOptions(
-        file=file,
-        given=tuple(given or ()),
-        apps=tuple(apps or ()),
-        store=store,
-        actor=acting(actor),
-        roles=tuple(roles or ()),
-        as_json=as_json,
-        quiet=quiet,
-        resume=resume,
-        stream=stream,
-    )
-    return run(options)
+    return run(RunOptions(**given))
 
 
 @app.command("publish")
-def publish_command(
-    file: File,
-    message: Message = "",
-    author: Author = None,
-    apps: Apps = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.file
+@options.message
+@options.author
+@options.apps
+@options.on_store(creates=True)
+def publish_command(asking: Asking, file: str, message: str, author: str) -> int:
     """Publish a workflow as a new version."""
-    from tidemill.cli.asking import Asking, acting
     from tidemill.cli.catalogue import publish
 
-    asking = Asking(store, as_json, creates=True, apps=tuple(apps or ()))
-    return publish(asking, file, author=acting(author), message=message)
+    return publish(asking, file, author=author, message=message)
 
 
 @app.command("start")
-def start_command(
-    workflow: Reference,
-    given: Given = None,
-    labels: Labels = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="ID", help="The run's id: the same key again answers the same run.")
-    ] = None,
-    correlation: Annotated[
-        str, typer.Option("--correlation", metavar="ID", help="What it belongs to elsewhere; it is kept.")
-    ] = "",
-    actor: Actor = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.reference
+@options.given
+@options.labels
+@options.option("--key", metavar="ID", about="The run's id: the same key again answers the same run.")
+@options.option(
+    "--correlation", "correlation_id", metavar="ID", default="", about="What it belongs to elsewhere; it is kept."
+)
+@options.actor
+@options.on_store()
+def start_command(asking: Asking, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
 
     It is not waited for: workers on the same store run it.
     """
-    from tidemill.cli.asking import Asking, acting
     from tidemill.cli.catalogue import start
 
-    return start(
-        Asking(store, as_json),
-        workflow,
-        given or (),
-        labels=labels or (),
-        key=key,
-        actor=acting(actor),
-        correlation_id=correlation,
-    )
+    return start(asking, reference, given, **more)
 
 
 @app.command("worker")
-def worker_command(
-    store: Store = DEFAULT_STORE,
-    queues: Annotated[
-        str, typer.Option("--queues", metavar="A,B", help="Which queues to serve. Default: all of them.")
-    ] = "",
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", min=1, max=10_000, help="So many nodes at a time.")
-    ] = 64,
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="How long nodes may finish after a signal.")
-    ] = 30.0,
-    apps: Apps = None,
-    heartbeat: Annotated[
-        float, typer.Option("--heartbeat", metavar="SECONDS", min=0.1, help="How often it says that it is alive.")
-    ] = 5.0,
-    dead_after: Annotated[
-        float,
-        typer.Option("--dead-after", metavar="SECONDS", min=1, help="Silent for so long, others take over its work."),
-    ] = 15.0,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What it is called instead of its host.")] = "",
-    archive_place: Where = None,
-    retention_days: RetentionDays = RETENTION_DAYS_DEFAULT,
-    keep_runs: KeepRuns = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-) -> int:
+@options.store
+@options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
+@options.option(
+    "--concurrency", metavar="N", type=options.integers(1, 10_000), default=64, about="So many nodes at a time."
+)
+@options.option(
+    "--grace",
+    "grace_s",
+    metavar="SECONDS",
+    type=options.numbers(0),
+    default=30.0,
+    about="How long nodes may finish after a signal.",
+)
+@options.apps
+@options.option(
+    "--heartbeat",
+    "heartbeat_s",
+    metavar="SECONDS",
+    type=options.numbers(0.1),
+    default=5.0,
+    about="How often it says that it is alive.",
+)
+@options.option(
+    "--dead-after",
+    "dead_after_s",
+    metavar="SECONDS",
+    type=options.numbers(1),
+    default=15.0,
+    about="Silent for so long, others take over its work.",
+)
+@options.option("--name", metavar="NAME", default="", about="What it is called instead of its host.")
+@options.archive
+@options.retention_days
+@options.keep_runs
+@options.flag("--json", "as_json", about="Print one JSON object per line.")
+def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
     """Run nodes until told to stop.
 
     SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
     """
     from tidemill.cli.worker import WorkOptions, work
 
-    options = WorkOptions(
-        store=store,
-        queues=queues,
-        concurrency=concurrency,
-        grace_s=grace,
-        heartbeat_s=heartbeat,
-        dead_after_s=dead_after,
-        apps=tuple(apps or ()),
-        name=name,
-        archive=archive_place,
-        retention_days=None if keep_runs else retention_days,
-        as_json=as_json,
-    )
-    return work(options)
+    return work(WorkOptions(retention_days=None if keep_runs else retention_days, **given))
 
 
 @app.command("migrate")
-def migrate_command(
-    dry_run: DryRun = False,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.dry_run
+@options.on_store()
+def migrate_command(asking: Asking, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 
     Every command does so by itself; --dry-run only tells what is pending.
     """
-    from tidemill.cli.asking import Asking
     from tidemill.cli.migrate import migrate
 
-    return migrate(Asking(store, as_json), dry_run=dry_run)
+    return migrate(asking, dry_run=dry_run)
 
 
-app.command("why")(why_command)
-app.command("verify-log")(verify_log_command)
-app.command("reindex")(reindex_command)
+app.add_command(why_command)
+app.add_command(verify_log_command)
+app.add_command(reindex_command)
 
 
 @app.command("version")
@@ -339,3 +262,7 @@ def print_version() -> None:
     from tidemill import __version__
 
     print(f"{PROGRAM} {__version__}")
+
+
+for name, about in GROUPS.items():
+    app.add_command(LazyCommand(name, help=about))

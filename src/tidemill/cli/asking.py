@@ -145,16 +145,3 @@ def _kind(value: msgspec.Struct) -> dict[str, str]:
     """What tells a value from the others of its union, where readers are meant to see it."""
     config = value.__struct_config__
     return {"kind": str(config.tag)} if config.tag_field == "kind" else {}
-
-
-def acting(name: str | None) -> str:
-    """Who acts: the name given, else the user of the operating system, else nobody."""
-    if name is not None:
-        return name
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A container may run under a number that has no name.
-        return ""

@@ -2,66 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+import click
 
+from tidemill.cli import options
 from tidemill.cli.groups import new_group
-from tidemill.cli.options import DEFAULT_STORE, PAGE, AsJson, Cursor, DryRun, Limit, Store
 
 if TYPE_CHECKING:
-    from tidemill.blobs.contract import BlobInfo
-    from tidemill.engine.collecting import Collected
+    from tidemill.cli.asking import Asking
     from tidemill.front import Tidemill
 
-blobs = new_group("blobs", "Store, read and collect large values and files.")
+blobs = new_group("blobs")
 
 GRACE_HOURS = 24.0
-Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="sha256: and 64 digits.")]
+digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
 
 
 @blobs.command("put")
-def put_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of any kind; - reads standard input.")],
-    keep: Annotated[bool, typer.Option("--keep", help="Never collect it, even when nothing refers to it.")] = False,
-    media_type: Annotated[
-        str | None, typer.Option("--media-type", metavar="TYPE", help="What it is. Default: by the file's name.")
-    ] = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.argument("file", "FILE", "A file of any kind; - reads standard input.", type=str)
+@options.flag("--keep", about="Never collect it, even when nothing refers to it.")
+@options.option("--media-type", metavar="TYPE", about="What it is. Default: by the file's name.")
+@options.on_store(creates=True)
+def put_command(asking: Asking, file: str, keep: bool, media_type: str | None) -> int:
     """Store a file and print its digest.
 
     With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
     """
-    from tidemill.cli.asking import Asking
     from tidemill.cli.bytestreams import guessed_type, read_source
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         data, name = read_source(file)
         return mill.put_blob(data, media_type=media_type or guessed_type(name), name=name, keep=keep)
 
-    return Asking(store, as_json, creates=True).answer(ask, lambda described: print(described["$blob"]))
+    return asking.answer(ask, lambda described: print(described["$blob"]))
 
 
 @blobs.command("get")
-def get_command(
-    digest: Digest,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is standard output.")
-    ] = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@digest_argument
+@options.option("--output", "-o", metavar="FILE", about="Where to write it; - is standard output.", type=str)
+@options.on_store()
+def get_command(asking: Asking, digest: str, output: str | None) -> int:
     """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
-    from tidemill.cli.asking import Asking
     from tidemill.cli.bytestreams import writing
-
-    asking = Asking(store, as_json)
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         mill.blob(digest)
-        with writing(output, as_json=as_json) as (file, name):
+        with writing(output, as_json=asking.as_json) as (file, name):
             return {"digest": digest, "size": mill.save_blob(digest, file), "file": name}
 
     def tell(written: dict[str, Any]) -> None:
@@ -72,35 +59,26 @@ def get_command(
 
 
 @blobs.command("show")
-def show_command(digest: Digest, store: Store = DEFAULT_STORE, as_json: AsJson = False) -> int:
+@digest_argument
+@options.on_store()
+def show_command(asking: Asking, digest: str) -> int:
     """Show what is known of a blob."""
-    from tidemill.cli.asking import Asking
     from tidemill.cli.stocks import tell_blob
 
-    asking = Asking(store, as_json)
-
-    def ask(mill: Tidemill) -> BlobInfo:
-        return mill.blob(digest)
-
-    return asking.answer(ask, lambda info: tell_blob(asking, info))
+    return asking.answer(lambda mill: mill.blob(digest), lambda info: tell_blob(asking, info))
 
 
 @blobs.command("list")
-def list_command(
-    state: Annotated[
-        Literal["active", "grace"] | None, typer.Option("--state", help="Only those in use, or those on their way out.")
-    ] = None,
-    limit: Limit = PAGE,
-    after: Cursor = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.option(
+    "--state", type=click.Choice(["active", "grace"]), about="Only those in use, or those on their way out."
+)
+@options.limit
+@options.after
+@options.on_store()
+def list_command(asking: Asking, state: Literal["active", "grace"] | None, limit: int, after: str | None) -> int:
     """List blobs in the order of their digests."""
-    from tidemill.cli.asking import Asking
     from tidemill.cli.rosters import Page
     from tidemill.cli.stocks import tell_blobs
-
-    asking = Asking(store, as_json)
 
     def ask(mill: Tidemill) -> Page:
         return Page("blobs", *mill.blobs(state=state, after=after, limit=limit))
@@ -109,19 +87,17 @@ def list_command(
 
 
 @blobs.command("gc")
-def gc_command(
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="HOURS", min=0, help="How long what is not needed stays for safety.")
-    ] = GRACE_HOURS,
-    dry_run: DryRun = False,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@options.option(
+    "--grace",
+    metavar="HOURS",
+    type=options.numbers(0),
+    default=GRACE_HOURS,
+    about="How long what is not needed stays for safety.",
+)
+@options.dry_run
+@options.on_store()
+def gc_command(asking: Asking, grace: float, dry_run: bool) -> int:
     """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
-    from tidemill.cli.asking import Asking
     from tidemill.cli.stocks import tell_collected
 
-    def ask(mill: Tidemill) -> Collected:
-        return mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600)
-
-    return Asking(store, as_json).answer(ask, tell_collected)
+    return asking.answer(lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), tell_collected)

@@ -1,87 +1,197 @@
-"""Options and arguments that several commands have, each with its name, its help and nothing else."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
-import typer
+import click
 
 DEFAULT_STORE = "sqlite:///tidemill.db"
 STORE_VARIABLE = "TIDEMILL_STORE"
 PAGE = 20
-"""Rows of a list, unless somebody asks for more."""
+"""Rows of a list, unless the caller asks for more."""
+RETENTION_DAYS_DEFAULT = 30.0
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON document; - reads standard input.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")]
-Node = Annotated[str, typer.Argument(metavar="NODE", help="The id of a node.")]
-Reference = Annotated[
-    str, typer.Argument(metavar="WORKFLOW", help="A published workflow: name, name@3 or name:stable.")
-]
+Command = Callable[..., int]
+Decorator = Callable[[Command], Command]
 
-Apps = Annotated[
-    list[str] | None,
-    typer.Option("--app", metavar="APP", help="Your code: module:attribute or path.py. Repeatable."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
-Store = Annotated[
-    str,
-    typer.Option("--store", metavar="URL", envvar=STORE_VARIABLE, help="Where runs and workflows are kept."),
-]
-Actor = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Who acts. Default: the user of the operating system.")
-]
-Roles = Annotated[
-    list[str] | None, typer.Option("--role", metavar="ROLE", help="A role that the acting person has. Repeatable.")
-]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the run's log.")]
-Key = Annotated[
-    str | None,
-    typer.Option("--key", metavar="ID", help="Repeating the command with the same key changes nothing."),
-]
-Comments = Annotated[
-    str, typer.Option("--comment", "--reason", metavar="TEXT", help="What is said with it; it is kept.")
-]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="At most so many rows.")]
-Cursor = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="The next page: the cursor that the last one named.")
-]
-At = Annotated[
-    int | None, typer.Option("--at", metavar="SEQ", min=1, help="As it was after the event with this number.")
-]
-Visit = Annotated[
-    int | None, typer.Option("--visit", metavar="N", min=1, help="Which visit of the node; the latest by default.")
-]
-Item = Annotated[
-    int | None, typer.Option("--item", metavar="INDEX", min=0, help="Which item of a map, counted from 0.")
-]
-Given = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="NAME=VALUE",
-        help="An input; VALUE is JSON where it parses as JSON, else a string. @file.json gives many. Repeatable.",
-    ),
-]
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="A label of the run. Repeatable.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="POINTER=VALUE",
-        help="Set one place of the document, e.g. /nodes/fetch/config/url=https://… Repeatable.",
-    ),
-]
-Sure = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--did-not-happen",
-        metavar="NODE",
-        help="A node whose outcome is unknown, of which you know that it did not happen. Repeatable.",
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and do nothing.")]
-Author = Annotated[str | None, typer.Option("--author", "--as", metavar="NAME", help="Who publishes it.")]
-Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What it is about; it is kept.")]
+
+class Text(click.ParamType[str]):
+    """Text that can be stored; arguments that are not valid UTF-8 reach a program with lone surrogates."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                self.fail("it is not valid UTF-8", param, ctx)
+        return text
+
+
+TEXT = Text()
+
+
+class _Integers(click.IntRange):
+    name = "integer"
+
+
+class _Numbers(click.FloatRange):
+    name = "number"
+
+
+def integers(low: int, high: int | None = None) -> click.IntRange:
+    return _Integers(low, high)
+
+
+def numbers(low: float) -> click.FloatRange:
+    return _Numbers(low)
+
+
+def argument(name: str, metavar: str, about: str, **more: Any) -> Decorator:
+    return click.argument(name, metavar=metavar, help=about, **{"type": TEXT, **more})
+
+
+def option(*names: str, about: str, **more: Any) -> Decorator:
+    """An option whose help shows its default where there is one."""
+    if not more.get("is_flag"):
+        more = {"type": TEXT, "show_default": more.get("default") not in (None, ""), **more}
+    return click.option(*names, help=about, **more)
+
+
+def flag(*names: str, about: str) -> Decorator:
+    return option(*names, about=about, is_flag=True)
+
+
+def many(*names: str, about: str, **more: Any) -> Decorator:
+    """An option that may be repeated; the command is given a tuple."""
+    return option(*names, about=f"{about} Repeatable.", multiple=True, **more)
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several options, in the order in which the help lists them."""
+
+    def decorate(command: Command) -> Command:
+        for each in reversed(decorators):
+            command = each(command)
+        return command
+
+    return decorate
+
+
+def acting(name: str | None) -> str:
+    """Who acts: the name given, else the user of the operating system, else nobody."""
+    if name is not None:
+        return name
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run under a number that has no name.
+        return ""
+
+
+def _acting(context: click.Context, parameter: click.Parameter, name: str | None) -> str:
+    return acting(name)
+
+
+file = argument("file", "FILE", "A YAML or JSON document; - reads standard input.", type=str)
+run = argument("run", "RUN", "The id of a run.")
+node = argument("node", "NODE", "The id of a node.")
+reference = argument("reference", "WORKFLOW", "A published workflow: name, name@3 or name:stable.")
+patch_file = argument(
+    "file", "[FILE]", "A JSON Patch, in JSON or YAML; - reads standard input.", type=str, required=False
+)
+
+apps = many("--app", "apps", metavar="APP", about="Your code: module:attribute or path.py.", type=str)
+as_json = flag("--json", "as_json", about="Print one JSON value and nothing else.")
+store = option(
+    "--store",
+    metavar="URL",
+    envvar=STORE_VARIABLE,
+    show_envvar=True,
+    default=DEFAULT_STORE,
+    about="Where runs and workflows are kept.",
+    type=str,
+)
+actor = option(
+    "--as", "actor", metavar="NAME", callback=_acting, about="Who acts. Default: the user of the operating system."
+)
+author = option("--author", "--as", "author", metavar="NAME", callback=_acting, about="Who publishes it.")
+roles = many("--role", "roles", metavar="ROLE", about="A role that the acting person has.")
+reason = option("--reason", metavar="TEXT", default="", about="Why; it is kept in the run's log.", type=str)
+command_id = option(
+    "--key", "command_id", metavar="ID", about="Repeating the command with the same key changes nothing."
+)
+who = together(reason, actor, command_id)
+"""What every change of a run records: `reason`, `actor` and `command_id`, as the engine's methods call them."""
+comments = option(
+    "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
+)
+message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
+limit = option("--limit", metavar="N", type=integers(1, 1000), default=PAGE, about="At most so many rows.")
+after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
+at = option("--at", metavar="SEQ", type=integers(1), about="As it was after the event with this number.")
+visit = option("--visit", metavar="N", type=integers(1), about="Which visit of the node; the latest by default.")
+item = option("--item", metavar="INDEX", type=integers(0), about="Which item of a map, counted from 0.")
+given = many(
+    "--input",
+    "-i",
+    "given",
+    metavar="NAME=VALUE",
+    about="An input; VALUE is JSON where it parses as JSON, else a string. @file.json gives many.",
+    type=str,
+)
+labels = many("--label", "-l", "labels", metavar="KEY=VALUE", about="A label of the run.")
+sets = many(
+    "--set",
+    "sets",
+    metavar="POINTER=VALUE",
+    about="Set one place of the document, e.g. /nodes/fetch/config/url=https://…",
+)
+did_not_happen = many(
+    "--did-not-happen",
+    metavar="NODE",
+    about="A node whose outcome is unknown, of which you know that it did not happen.",
+)
+dry_run = flag("--dry-run", about="Say what would happen, and do nothing.")
+of_workflow = option("--workflow", metavar="NAME", about="Of this workflow.")
+of_run = option("--run", metavar="RUN", about="Of this run.")
+archive = option(
+    "--archive",
+    metavar="PLACE",
+    envvar="TIDEMILL_ARCHIVE",
+    show_envvar=True,
+    about="A folder, or s3://bucket/prefix. Default: beside the file of the store.",
+    type=str,
+)
+retention_days = option(
+    "--retention-days",
+    metavar="DAYS",
+    type=numbers(0),
+    default=RETENTION_DAYS_DEFAULT,
+    about="How long finished runs stay, unless their workflow says.",
+)
+keep_runs = flag("--keep-runs", about="Keep finished runs for ever, unless their workflow says.")
+
+
+def on_store(*, creates: bool = False) -> Decorator:
+    """Adds --store and --json; the command is called with the `Asking` that they and --app, --archive make."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def called(
+            *, store: str, as_json: bool, apps: tuple[str, ...] = (), archive: str | None = None, **rest: Any
+        ) -> int:
+            from tidemill.cli.asking import Asking
+
+            return command(Asking(store, as_json, archive, creates=creates, apps=apps), **rest)
+
+        return together(store, as_json)(called)
+
+    return decorate

@@ -2,82 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tidemill.cli.options import (
-    DEFAULT_STORE,
-    Actor,
-    Apps,
-    AsJson,
-    DryRun,
-    Key,
-    Run,
-    Sets,
-    Store,
-    Sure,
-)
+from tidemill.cli import options
 
 if TYPE_CHECKING:
+    from tidemill.cli.asking import Asking
     from tidemill.engine.changes import PatchOutcome
     from tidemill.front import Tidemill
 
-PatchFile = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="A JSON Patch, in JSON or YAML; - reads standard input.")
-]
-Retry = Annotated[bool, typer.Option("--retry", help="Let a failed or cancelled run go on with it.")]
-Base = Annotated[
-    str | None, typer.Option("--base", metavar="DIGEST", help="Refuse if the run follows another document.")
-]
-Expected = Annotated[
-    int | None, typer.Option("--expect", metavar="SEQ", min=1, help="Refuse if the run is at another event.")
-]
-Publish = Annotated[bool, typer.Option("--publish", help="Publish the result as a version, too.")]
-About = Annotated[
-    str, typer.Option("--message", "--reason", "-m", metavar="TEXT", help="What it is about; it is kept.")
-]
 
-
+@click.command("patch")
+@options.run
+@options.patch_file
+@options.sets
+@options.dry_run
+@options.flag("--retry", about="Let a failed or cancelled run go on with it.")
+@options.option("--base", metavar="DIGEST", about="Refuse if the run follows another document.")
+@options.option(
+    "--expect", "expected_seq", metavar="SEQ", type=options.integers(1), about="Refuse if the run is at another event."
+)
+@options.flag("--publish", about="Publish the result as a version, too.")
+@options.did_not_happen
+@options.option(
+    "--message", "--reason", "-m", "message", metavar="TEXT", default="", about="What it is about; it is kept."
+)
+@options.actor
+@options.command_id
+@options.apps
+@options.on_store()
 def patch_command(
-    run: Run,
-    file: PatchFile = None,
-    sets: Sets = None,
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    base: Base = None,
-    expected: Expected = None,
-    publish: Publish = False,
-    sure: Sure = None,
-    message: About = "",
-    actor: Actor = None,
-    key: Key = None,
-    apps: Apps = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
+    asking: Asking, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
     """Change the graph or the configuration of a run.
 
     And say what is added, removed, run again and kept; --dry-run says it and does nothing.
     """
-    from tidemill.cli.asking import Asking, acting
     from tidemill.cli.edits import edits_for
     from tidemill.cli.verdicts import tell_patch
 
     def ask(mill: Tidemill) -> PatchOutcome:
-        edits = edits_for(mill, run, file, sets or (), base)
-        return mill.patch(
-            run,
-            edits.operations,
-            base_digest=edits.base,
-            expected_seq=expected,
-            retry=retry,
-            dry_run=dry_run,
-            did_not_happen=tuple(sure or ()),
-            publish=publish,
-            message=message,
-            actor=acting(actor),
-            command_id=key,
-        )
+        edits = edits_for(mill, run, file, sets, base)
+        return mill.patch(run, edits.operations, base_digest=edits.base, **given)
 
-    return Asking(store, as_json, apps=tuple(apps or ())).answer(ask, lambda outcome: tell_patch(run, outcome))
+    return asking.answer(ask, lambda outcome: tell_patch(run, outcome))

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from tidemill.cli.options import DEFAULT_STORE, AsJson, Run, Store
+from tidemill.cli import options
+
+if TYPE_CHECKING:
+    from tidemill.cli.asking import Asking
 
 
-def why_command(
-    run: Run,
-    node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="A node of it: how it ended, and what decided that.")
-    ] = None,
-    store: Store = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
+@click.command("why")
+@options.run
+@options.argument("node", "[NODE]", "A node of it: how it ended, and what decided that.", required=False)
+@options.on_store()
+def why_command(asking: Asking, run: str, node: str | None) -> int:
     """Say what a run or a node waits for, or why it ended so.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
-    from tidemill.cli.asking import Asking
     from tidemill.cli.reasons import NodeReasons, Reasons, tell_why, tell_why_node
 
-    asking = Asking(store, as_json)
     if node is not None:
         return asking.answer(
             lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: tell_why_node(asking, found)
