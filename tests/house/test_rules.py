@@ -12,10 +12,10 @@ from tests.house import rules
 @pytest.mark.parametrize(
     ("path", "lines", "broken"),
     [
-        ("src/tidemill/kernel/decide.py", 400, False),
-        ("src/tidemill/kernel/decide.py", 401, True),
-        ("src/tidemill/stores/sqlite.py", 500, False),
-        ("src/tidemill/stores/sqlite.py", 501, True),
+        ("src/tidemill/kernel/decide.py", 600, False),
+        ("src/tidemill/kernel/decide.py", 601, True),
+        ("src/tidemill/stores/sqlite.py", 800, False),
+        ("src/tidemill/stores/sqlite.py", 801, True),
     ],
 )
 def test_file_length(path: str, lines: int, broken: bool) -> None:
