@@ -216,8 +216,8 @@ async def test_undoing_waits_for_a_log_that_cannot_be_read(
     )
     load = worker.door.load
 
-    async def damaging(after: Mapping[Stream, int], *, snapshots: bool = True) -> list[Tail]:
-        tails = await load(after, snapshots=snapshots)
+    async def damaging(after: Mapping[Stream, int], *, snapshots: bool = True, limit: int | None = None) -> list[Tail]:
+        tails = await load(after, snapshots=snapshots, limit=limit)
         if snapshots or len(damaged) >= 2:
             return tails
         damaged.extend(tails)
