@@ -44,7 +44,7 @@ async def test_every_field_of_a_row(mill: Mill) -> None:
     assert (row.digest, row.status) == (published.digest, "FAILED")
     assert (row.submitted_by, row.correlation_id) == ("ada", "req-9")
     assert row.labels == {"customer": "acme", "tier": "gold"}
-    assert (row.created_ms, row.started_ms, row.ended_ms) == (1_000_000, 1_005_000, 1_005_000)
+    assert (row.created_ms, row.started_ms, row.ended_ms) == (1_000_000, 1_000_000, 1_005_000)
     assert (row.last_event_ms, row.events, row.counter) == (1_005_000, len(await mill.events(run_id)), 0)
     assert (row.tolerated, row.dead_letters, row.late_results) == (1, 2, 0)
     assert (row.failed_node, row.error_code) == ("c", "broken")
