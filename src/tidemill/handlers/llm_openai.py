@@ -10,6 +10,7 @@ import codecs
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +39,9 @@ def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms)
     """The provider over a fetcher, whose rules hold for its calls."""
 
     async def ask(question: Question, hear: Hear) -> Reply:
+        # Loading the HTTP library would keep other tasks waiting, and is not the model's time.
+        await asyncio.to_thread(import_module, "tidemill.security.wire")
+        fetcher.transport()
         try:
             return await _timed(question, hear, lambda assembly: _fill(fetcher, question, assembly, now_ms))
         except CallFailed as error:
