@@ -13,21 +13,10 @@ from benches.figures import Figure, best_of
 from benches.graphs import chain, compiled, node
 from tidemill.bootstrap import engine_at
 from tidemill.errors import Problem
-from tidemill.kernel.commands import (
-    AnyCommand,
-    Decide,
-    Failed,
-    Override,
-    Patch,
-    Request,
-    Result,
-    Retry,
-    Rewind,
-    Waits,
-)
-from tidemill.kernel.decide import decide
+from tidemill.kernel.commands import AnyCommand, Decide, Failed, Override, Patch, Request, Result, Retry, Rewind, Waits
+from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain import explain
+from tidemill.kernel.explain.explain import explain
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 

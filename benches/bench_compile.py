@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from benches.figures import Figure
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.document import Format, read_document
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.reader import Format, read_document
 from tidemill.kernel.model import NodeType
 
 NODES = 100_000

@@ -17,10 +17,9 @@ from typing import Any
 
 from benches.figures import Figure, Note
 from tidemill.expressions.conditions import compiled, decide
-from tidemill.expressions.isolation import Isolation, NoSandbox, settled
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.sandbox.pool import Isolation, NoSandbox, SandboxPool, settled
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.expressions.templates import compile_template
+from tidemill.expressions.templates.template import compile_template
 
 TIMES = 2_000
 SANDBOXED = 300

@@ -9,7 +9,7 @@ from benches.graphs import chain, compiled, diamond, fan
 from tidemill.errors import Problem
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.commands import AnyCommand, Done, Result, Start
-from tidemill.kernel.decide import decide
+from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.jobs import Put

@@ -21,8 +21,8 @@ from benches.streams import stream_figures
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.handlers.contract import NodeContext, Return
-from tidemill.handlers.python_process import Limits, PythonProcesses
-from tidemill.security.fetcher import Call, Fetcher
+from tidemill.handlers.python.pool import Limits, PythonProcesses
+from tidemill.net.http_client import Call, Fetcher
 from tidemill.settings import EGRESS_VARIABLE, egress_here
 
 CALLS = 2_000

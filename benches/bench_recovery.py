@@ -48,7 +48,7 @@ DOCUMENT: dict[str, Any] = {
 @contextmanager
 def worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker as anybody starts it; never left behind."""
-    command = [sys.executable, "-c", "from tidemill.cli import main; main()", "worker"]
+    command = [sys.executable, "-c", "from tidemill.cli.main import main; main()", "worker"]
     process = subprocess.Popen([*command, "--store", url, "--concurrency", "256"], stdout=subprocess.DEVNULL)
     try:
         yield process

@@ -10,7 +10,7 @@ from benches.figures import Figure
 from benches.graphs import chain, fan
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import RUN
+from tidemill.engine.index_rows import RUN
 from tidemill.stores.contract import Stream
 
 NODES = 100_000

@@ -24,7 +24,7 @@ from benches.tape import folder
 from benches.workloads import PLACES
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import RUN
+from tidemill.engine.index_rows import RUN
 from tidemill.stores.contract import Stream
 
 ITEMS = 100_000
@@ -32,7 +32,7 @@ RATIO_MUST = 1.5
 FLAT_MUST = 1.1
 WAITING = 10_000
 REMEMBERED = 4_000
-"""Less than what a worker remembers of runs (`engine/runs.py`), so that each of them has its share of memory."""
+"""Less than what a worker remembers of runs (`engine/run_cache.py`), so that each of them has its share of memory."""
 WAITING_MUST_BYTES = 2_048
 SLOWER_MUST = 5
 BESIDE_ROUNDS = 30

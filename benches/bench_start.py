@@ -13,7 +13,7 @@ from benches.figures import Figure, best_of
 
 TIMES = 9
 DOCUMENT = str(Path(__file__).resolve().parent.parent / "examples" / "hello.yaml")
-TIDEMILL = (sys.executable, "-c", "from tidemill.cli import main; main()")
+TIDEMILL = (sys.executable, "-c", "from tidemill.cli.main import main; main()")
 ITSELF_MS_MAX, CHECKED_MS_MAX, ENGINE_MS_MAX = 200, 250, 350
 
 

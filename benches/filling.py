@@ -16,8 +16,8 @@ import msgspec
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.indexing import expected_run_row
-from tidemill.engine.rows import RUN, rows_along
+from tidemill.engine.index_rows import RUN, rows_along
+from tidemill.engine.maintenance.reindex import expected_run_row
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import AnyEvent, RunCreated
 from tidemill.kernel.model import Workflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.bootstrap import built_in_types
-from tidemill.kernel.compile import compile_document
+from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import Workflow
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import apsw
 
 from tidemill.engine.engine import Engine
-from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite.database import connect
 from tidemill.stores.sqlite.store import SqliteStore
 
 FOLDER = Path(".bench")

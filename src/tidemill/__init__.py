@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemill.client import Tidemill
+    from tidemill.client import open as open  # noqa: A004
     from tidemill.engine.catalog import Published
-    from tidemill.engine.logs import LogLine
-    from tidemill.engine.roster import WorkerView
-    from tidemill.engine.rows import RunRow
+    from tidemill.engine.index_rows import RunRow
+    from tidemill.engine.services.inspection import LogLine
+    from tidemill.engine.services.workers import WorkerView
     from tidemill.engine.views import RunView
     from tidemill.errors import InternalError, Problem, Rejected, TidemillError, Unavailable
-    from tidemill.front import Tidemill
-    from tidemill.front import open as open  # noqa: A004
     from tidemill.handlers.contract import (
         Asked,
         Blob,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Skip,
         node_type,
     )
-    from tidemill.handlers.functions import function
+    from tidemill.handlers.python.functions import function
     from tidemill.kernel.model import Capabilities, NodeType
 
     __version__: str
@@ -50,7 +50,7 @@ _HOMES = {
     "Fail": "tidemill.handlers.contract",
     "Handler": "tidemill.handlers.contract",
     "InternalError": "tidemill.errors",
-    "LogLine": "tidemill.engine.logs",
+    "LogLine": "tidemill.engine.services.inspection",
     "NodeContext": "tidemill.handlers.contract",
     "NodeType": "tidemill.kernel.model",
     "Pause": "tidemill.handlers.contract",
@@ -58,16 +58,16 @@ _HOMES = {
     "Published": "tidemill.engine.catalog",
     "Rejected": "tidemill.errors",
     "Return": "tidemill.handlers.contract",
-    "RunRow": "tidemill.engine.rows",
+    "RunRow": "tidemill.engine.index_rows",
     "RunView": "tidemill.engine.views",
     "Skip": "tidemill.handlers.contract",
-    "Tidemill": "tidemill.front",
+    "Tidemill": "tidemill.client",
     "TidemillError": "tidemill.errors",
     "Unavailable": "tidemill.errors",
-    "WorkerView": "tidemill.engine.roster",
-    "function": "tidemill.handlers.functions",
+    "WorkerView": "tidemill.engine.services.workers",
+    "function": "tidemill.handlers.python.functions",
     "node_type": "tidemill.handlers.contract",
-    "open": "tidemill.front",
+    "open": "tidemill.client",
 }
 
 __all__ = [

@@ -1,7 +1,13 @@
-"""The composition root: the only file that names concrete classes.
+"""Composition root: URL → store, blobs, archive, handlers, engine.
+
+The composition root: the only file that names concrete classes.
 
 Engines, stores and places for large values are imported where one is made: whoever checks a document needs none of
 them, and nobody needs all.
+
+Where blobs are kept, as people write it: `dir:///folder` or `s3://bucket/prefix?endpoint=…`.
+
+Like with SQLite files, three slashes begin a path that is relative to the current folder, and four an absolute one.
 """
 
 from __future__ import annotations
@@ -16,44 +22,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tidemill.blobs.s3 import Bucket
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.isolation import NoSandbox, SandboxExecutor
-from tidemill.handlers.borders import BORDERS
-from tidemill.handlers.classify import classify_handler
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
+from tidemill.handlers.control import BORDERS, PLAIN, WAITING
+from tidemill.handlers.data.pipeline import pipeline_handler
+from tidemill.handlers.data.search import SEARCHING
+from tidemill.handlers.data.transform import transform_handler
 from tidemill.handlers.discovery import Broken, Offer, gathered, installed
 from tidemill.handlers.email import email_handler
-from tidemill.handlers.http import http_handler
-from tidemill.handlers.llm import llm_handler
-from tidemill.handlers.llm_openai import openai_provider
-from tidemill.handlers.llm_scripted import scripted
-from tidemill.handlers.pipeline import pipeline_handler
-from tidemill.handlers.plain import PLAIN
-from tidemill.handlers.python import python_handler
-from tidemill.handlers.search import SEARCHING
+from tidemill.handlers.http.node import http_handler
+from tidemill.handlers.http.webhook import webhook_handler
+from tidemill.handlers.llm.classify import classify_handler
+from tidemill.handlers.llm.node import llm_handler
+from tidemill.handlers.llm.openai import openai_provider
+from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import shell_handler
-from tidemill.handlers.sql import sql_handler
-from tidemill.handlers.sql_databases import Database, LateDatabase
-from tidemill.handlers.transform import transform_handler
-from tidemill.handlers.waiting import WAITING
-from tidemill.handlers.webhook import webhook_handler
+from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
-from tidemill.security.connections import Dialer
-from tidemill.security.fetcher import Fetcher
+from tidemill.net.egress import Dialer
+from tidemill.net.http_client import Fetcher
 from tidemill.security.secrets import EnvironmentSecrets, FirstOf, FolderSecrets, Secrets
 from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
 
 if TYPE_CHECKING:
-    from tidemill.blobs.archives import Archive
+    from tidemill.blobs.archive import Archive
     from tidemill.blobs.contract import Blobs
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
-    from tidemill.engine.lodging import Lodging
-    from tidemill.expressions.processes import SandboxPool
+    from tidemill.engine.maintenance.blob_gc import Lodging
+    from tidemill.expressions.sandbox.pool import SandboxPool
     from tidemill.stores.contract import Store
-    from tidemill.stores.migrate import Step
+    from tidemill.stores.sql_files import Step
     from tidemill.stores.sqlite.store import SqliteStore
+
 
 DEFAULT_URL = "sqlite:///tidemill.db"
 SCHEMES = "sqlite:///FILE or memory://"
@@ -99,7 +104,7 @@ def databases_here() -> dict[str, Database]:
 def _database_at(url: str, variable: str) -> Database:
     """The database behind a URL, which is never shown: it may hold a password."""
     if url.startswith("sqlite:///") and _file_of(url).name:
-        from tidemill.handlers.sql_sqlite import SqliteDatabase
+        from tidemill.handlers.sql import SqliteDatabase
 
         return SqliteDatabase(_file_of(url))
     if url.startswith(("postgresql://", "postgres://")):
@@ -182,7 +187,7 @@ class NamedMemory:
 
     def shelf(self, name: str) -> Shelf:
         """The store of that name, made when it is first asked for."""
-        from tidemill.blobs.local import MemoryBlobs
+        from tidemill.blobs.memory import MemoryBlobs
         from tidemill.stores.memory import SharedMemoryStore
 
         return self._shelves.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
@@ -229,14 +234,14 @@ def check_there(url: str) -> None:
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
-    from tidemill.stores.sqlite.schema import steps
+    from tidemill.stores.sqlite.database import steps
 
     store = _sqlite(shelf_at(url).store)
     return steps(store.path, dry_run=dry_run) if store is not None else ()
 
 
 def _in_memory(name: str, named_memory: NamedMemory) -> Shelf:
-    from tidemill.blobs.local import MemoryBlobs
+    from tidemill.blobs.memory import MemoryBlobs
     from tidemill.stores.memory import MemoryStore
 
     return named_memory.shelf(name) if name else Shelf(MemoryStore(), MemoryBlobs())
@@ -256,9 +261,9 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
         message = f"a SQLite store has no option {next(iter(options))!r}"
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
     from tidemill.ambient import RealAmbient
-    from tidemill.blobs.database import DatabaseBlobs
-    from tidemill.engine.lodging import Lodging
-    from tidemill.stores.sqlite.file import connect, meaning
+    from tidemill.blobs.sqlite import DatabaseBlobs
+    from tidemill.engine.maintenance.blob_gc import Lodging
+    from tidemill.stores.sqlite.database import connect, meaning
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
@@ -269,7 +274,6 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
 def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:
     """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
     from tidemill.blobs.directory import DirectoryBlobs
-    from tidemill.blobs.places import place_of
     from tidemill.blobs.s3 import S3Blobs
 
     place = place_of(url)
@@ -281,19 +285,18 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
 
     Without a location it is the one of the environment, and without that a folder beside the file of a store.
     """
-    from tidemill.blobs.archives import DirectoryArchive, S3Archive
+    from tidemill.blobs.archive import DirectoryArchive, S3Archive
 
     location = location or os.environ.get(ARCHIVE_VARIABLE)
     if location is None:
         if urlsplit(store_url).scheme == "sqlite":
-            from tidemill.stores.sqlite.file import located
+            from tidemill.stores.sqlite.database import located
 
             file = located(_file_of(store_url))
             return DirectoryArchive(file.with_name(file.name + "-archive"))
         return None
     if location == "none":
         return None
-    from tidemill.blobs.places import place_of
     from tidemill.blobs.s3 import open_bucket
 
     try:
@@ -352,7 +355,7 @@ def engine_at(
     """
     from tidemill.ambient import RealAmbient
     from tidemill.engine.engine import Engine
-    from tidemill.engine.worker import WorkerOptions
+    from tidemill.engine.worker.worker import WorkerOptions
 
     ambient, shelf = RealAmbient(), shelf_at(url)
     processes = _processes() if work else None
@@ -393,7 +396,7 @@ def engine_at(
 
 def _processes() -> SandboxPool:
     """Other processes for what is too much for this one; only workers have some."""
-    from tidemill.expressions.processes import SandboxPool
+    from tidemill.expressions.sandbox.pool import SandboxPool
 
     return SandboxPool()
 
@@ -410,3 +413,44 @@ def os_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
+
+
+FORMS = "write dir:///FOLDER or s3://BUCKET/PREFIX"
+OPTIONS = ("endpoint", "region", "sse", "kms_key_id")
+"""Options of a bucket, spelled as in `Bucket`."""
+ENCRYPTIONS = ("AES256", "aws:kms")
+
+
+def place_of(url: str) -> Path | Bucket:
+    """The folder or bucket that a URL names."""
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise _unknown_blobs(url, FORMS) from None
+    path = unquote(parts.path)
+    if parts.scheme == "dir" and not parts.netloc and len(path) > 1 and not options:
+        return Path(path[1:])
+    if parts.scheme == "s3" and parts.netloc:
+        return _bucket(url, parts.netloc, path.strip("/"), options)
+    raise _unknown_blobs(url, FORMS)
+
+
+def _bucket(url: str, name: str, prefix: str, options: dict[str, str]) -> Bucket:
+    other = next((option for option in options if option not in OPTIONS), None)
+    if other is not None:
+        raise _unknown_blobs(url, f"{other!r} is no option; there are {', '.join(OPTIONS)}")
+    match options.get("sse", ""):
+        case "" | "AES256" | "aws:kms" as sse:
+            pass
+        case _:
+            raise _unknown_blobs(url, f"sse is {' or '.join(ENCRYPTIONS)}")
+    key = options.get("kms_key_id", "")
+    if key and sse != "aws:kms":
+        raise _unknown_blobs(url, "kms_key_id needs sse=aws:kms")
+    where = {"endpoint": options.get("endpoint", ""), "region": options.get("region", "")}
+    return Bucket(name=name, prefix=prefix, sse=sse, kms_key_id=key, **where)
+
+
+def _unknown_blobs(url: str, hint: str) -> Rejected:
+    return rejected("blobs_unknown", f"no place for blobs is known for {url!r}", hint=hint)

@@ -15,9 +15,9 @@ import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.email import server_at
-from tidemill.handlers.email_smtp import Server
+from tidemill.handlers.mail import Server
 from tidemill.handlers.sql import STORE
-from tidemill.security.egress import Egress, read_allow_list
+from tidemill.net.egress import Egress, read_allow_list
 
 DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"

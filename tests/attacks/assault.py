@@ -22,13 +22,11 @@ from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
 from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import Condition, Verdict, decide, parse_condition
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import settled
-from tidemill.expressions.leaf import DEADLINE_MS, Errand
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.conditions import DEADLINE_MS, Condition, Errand, Verdict, decide, parse_condition
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxPool, settled
 from tidemill.expressions.scope import Json
-from tidemill.expressions.templates import check_template, compile_template
+from tidemill.expressions.templates.template import check_template, compile_template
 
 PATIENCE_MS = 700
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""

@@ -19,11 +19,10 @@ from pathlib import Path
 from tests.expressions.children import children_of
 from tests.expressions.scopes import AFTER
 from tidemill.expressions.conditions import compiled, decide
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import settled
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxPool, settled
 from tidemill.expressions.scope import Json
-from tidemill.expressions.templates import compile_template
+from tidemill.expressions.templates.template import compile_template
 
 KEPT_KB_MAX = 5 << 10
 WARM_ROUNDS = 300

@@ -11,9 +11,9 @@ import pytest
 
 from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, killed_after, soon_ms
 from tidemill.blobs.contract import digest_of
-from tidemill.blobs.database import DatabaseBlobs
+from tidemill.blobs.sqlite import DatabaseBlobs
 from tidemill.errors import Unavailable, Unfit
-from tidemill.stores.sqlite.file import meaning
+from tidemill.stores.sqlite.database import meaning
 
 SQL = Path(__file__).resolve().parents[2] / "src/tidemill/stores/sql/sqlite/0002_blobs.sql"
 
@@ -150,8 +150,8 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 import apsw
-from tidemill.blobs.database import DatabaseBlobs
-from tidemill.stores.sqlite.file import meaning
+from tidemill.blobs.sqlite import DatabaseBlobs
+from tidemill.stores.sqlite.database import meaning
 
 async def main():
     blobs = DatabaseBlobs(Path(sys.argv[1]), lambda path: apsw.Connection(str(path)), meaning)

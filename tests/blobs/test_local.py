@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.errors import Unavailable
 
 

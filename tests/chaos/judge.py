@@ -35,13 +35,13 @@ from tests.chaos.readings import (
 from tests.chaos.storm import Storm
 from tidemill.bootstrap import engine_at, shelf_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.keeper import compare
-from tidemill.engine.rows import RUN
-from tidemill.engine.runs import Entry
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.maintenance.verify import compare
+from tidemill.engine.run_cache import Entry
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import ApprovalDecided, CompensationCompleted, RunCreated, SignalReceived
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.laws import check_log
+from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Store, Stream

@@ -19,7 +19,7 @@ from tests.chaos.effects import Ledger, functions
 from tidemill.ambient import RealAmbient
 from tidemill.bootstrap import built_in_handlers, shelf_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
 from tidemill.stores.sqlite.store import SqliteStore
 

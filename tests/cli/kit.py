@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tidemill.cli import call
+from tidemill.cli.main import call
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-COMMAND = [sys.executable, "-c", "from tidemill.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from tidemill.cli.main import main; main()"]
 """The same two lines that the installed script holds."""
 SECONDS_MAX = 200
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

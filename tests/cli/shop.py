@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tests.cli.kit import Ended, Inside, eventually
-from tidemill.cli import exits
+from tidemill.cli import main
 
 PAYMENT: dict[str, Any] = {
     "name": "payment",
@@ -70,21 +70,21 @@ class Shop:
     def fine(self, *arguments: str) -> str:
         """A command that works; answers what it printed."""
         ended = self(*arguments)
-        assert (ended.code, ended.err) == (exits.OK, ""), ended
+        assert (ended.code, ended.err) == (main.OK, ""), ended
         return ended.out
 
     def json(self, *arguments: str) -> Any:
         """The same with `--json`."""
         ended = self(*arguments, "--json")
-        assert (ended.code, ended.err) == (exits.OK, ""), ended
+        assert (ended.code, ended.err) == (main.OK, ""), ended
         assert ended.out.count("\n") == 1
         return ended.json
 
     def refused(self, *arguments: str) -> Any:
         """A command that is refused, told to a program; told to a person it must say the same."""
         told, shown = self(*arguments, "--json"), self(*arguments)
-        assert (told.code, told.err) == (exits.REFUSED, "")
-        assert (shown.code, shown.out) == (exits.REFUSED, "")
+        assert (told.code, told.err) == (main.REFUSED, "")
+        assert (shown.code, shown.out) == (main.REFUSED, "")
         for problem in told.json["problems"]:
             assert set(problem) == {"code", "path", "message", "hint"}
             assert f"[{problem['code']}]" in shown.err

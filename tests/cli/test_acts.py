@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shop import Shop
-from tidemill.cli import exits
+from tidemill.cli import main
 
 UNDO: dict[str, Any] = {
     "name": "undoable",
@@ -285,5 +285,5 @@ def test_reasons_that_cannot_be_kept_are_refused(shop: Shop) -> None:
 
 def test_wrong_usage_names_the_help_of_its_command(shop: Shop) -> None:
     ended = shop("runs", "retry")
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert ended.err.splitlines()[1] == "Try `tidemill runs retry --help`."

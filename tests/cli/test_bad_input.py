@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import Inside
-from tidemill.cli import exits
+from tidemill.cli import main
 
 FLOW = """
 name: flow
@@ -69,7 +69,7 @@ def test_documents_that_cannot_be_read(inside: Inside, tmp_path: Path, case: str
     arguments = prepare(tmp_path)
     for command in ("validate", "graph", "run"):
         ended = inside(command, *arguments)
-        assert ended.code == exits.REFUSED, command
+        assert ended.code == main.REFUSED, command
         said = ended.out + ended.err
         assert f"[{code}]" in said
         assert "Traceback" not in said
@@ -112,11 +112,11 @@ def test_inputs_that_make_no_sense(inside: Inside, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     options = [part for text in given for part in ("--input", text)]
     ended = inside("run", path, *options)
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert f"[{code}]" in ended.err
     assert "Traceback" not in ended.err
     as_json = inside("run", path, *options, "--json")
-    assert as_json.code == exits.REFUSED
+    assert as_json.code == main.REFUSED
     assert as_json.json["problems"][0]["code"] == code
 
 
@@ -130,7 +130,7 @@ def test_all_inputs_are_checked_at_once(inside: Inside, tmp_path: Path) -> None:
 def test_stores_that_nobody_knows(inside: Inside, tmp_path: Path, url: str) -> None:
     (path,) = file(FLOW)(tmp_path)
     ended = inside("run", path, "--store", url, "-i", "n=1")
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "[store_unknown]" in ended.err
 
 
@@ -139,5 +139,5 @@ def test_hostile_text_cannot_reach_the_terminal(inside: Inside, tmp_path: Path) 
     (path,) = file(json.dumps(document), "flow.json")(tmp_path)
     for command in ("validate", "graph", "run"):
         ended = inside(command, path)
-        assert ended.code == exits.REFUSED
+        assert ended.code == main.REFUSED
         assert {"\x1b", "\x07"}.isdisjoint(ended.out + ended.err)

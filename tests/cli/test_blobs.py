@@ -14,8 +14,8 @@ import tidemill
 from tests.cli.kit import COMMAND, environment, on_terminal, process
 from tests.cli.shop import Shop
 from tidemill.blobs.contract import digest_of
-from tidemill.cli import exits
-from tidemill.cli.snippets import file_words, size_of
+from tidemill.cli import main
+from tidemill.cli.render.tables import file_words, size_of
 
 BYTES = bytes(range(256)) * 300
 
@@ -63,9 +63,9 @@ def test_bytes_pass_through_pipes_unchanged(url: str) -> None:
 
 
 def test_bytes_are_not_written_to_a_terminal(url: str, picture: Path) -> None:
-    assert process("blobs", "put", str(picture), "--store", url).code == exits.OK
+    assert process("blobs", "put", str(picture), "--store", url).code == main.OK
     code, written = on_terminal("blobs", "get", digest_of(BYTES), "--store", url)
-    assert code == exits.REFUSED
+    assert code == main.REFUSED
     assert "bytes are not written to a terminal" in written
     assert "-o -" in written
 
@@ -185,10 +185,10 @@ def test_a_run_shows_its_files_readably(url: str) -> None:
     with tidemill.open(url, functions={"draw": draw}) as mill:
         run = mill.run(flow, timeout_s=20)
     shown = process("runs", "show", run.run_id, "--store", url)
-    assert shown.code == exits.OK, shown
+    assert shown.code == main.OK, shown
     assert "sunset.png (image/png, 75.0 KiB)" in shown.out, shown.out
     got = process("blobs", "show", run.outputs["draw"]["$blob"], "--store", url)
-    assert got.code == exits.OK
+    assert got.code == main.OK
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_what_needs_no_blob_works_while_their_place_is_away(url: str, tmp_path: 
     place.write_bytes(b"in the way")
     for command in (["runs", "list"], ["runs", "events", run.run_id]):
         ended = process(*command, "--store", store)
-        assert (ended.code, ended.err.count("\n")) == (exits.OK, 1)
+        assert (ended.code, ended.err.count("\n")) == (main.OK, 1)
         assert "small" in ended.out
         assert "cannot be reached: Not a directory" in ended.err
-    assert process("blobs", "list", "--store", store).code == exits.FAILED
+    assert process("blobs", "list", "--store", store).code == main.FAILED
     place.unlink()
     (tmp_path / "away").rename(place)
-    assert process("runs", "show", run.run_id, "--store", store).code == exits.OK
+    assert process("runs", "show", run.run_id, "--store", store).code == main.OK

@@ -11,9 +11,8 @@ import pytest
 import tidemill
 from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import EXAMPLES
-from tidemill.cli.board import Board, Row
-from tidemill.cli.phrases import detail, duration
-from tidemill.kernel.events.acts import Reopened
+from tidemill.cli.render.board import Board, Row, detail, duration
+from tidemill.kernel.events import Reopened
 
 ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import on_terminal, shown
-from tidemill.cli import exits
-from tidemill.cli.board import Board
-from tidemill.cli.display import LINES_BESIDE_ROWS, Display, bar
+from tidemill.cli import main
+from tidemill.cli.render.board import Board
+from tidemill.cli.render.progress import LINES_BESIDE_ROWS, Display, bar
 
 FLOW = """
 name: parade
@@ -48,7 +48,7 @@ def parade(folder: Path, text: str = FLOW) -> str:
 
 def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> None:
     code, written = on_terminal("run", parade(tmp_path), columns=110, lines=40)
-    assert code == exits.OK
+    assert code == main.OK
     assert re.search(r"\x1b\[\d*A", written), "it is redrawn in place"
     text = shown(written)
     for moment in (
@@ -76,7 +76,7 @@ def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> N
 def test_a_failure_is_a_panel(tmp_path: Path) -> None:
     text = "name: parade\nnodes: [{id: rain, type: fail, config: {message: it rains}}]\n"
     code, written = on_terminal("run", parade(tmp_path, text), columns=60)
-    assert code == exits.FAILED
+    assert code == main.FAILED
     assert "╭─ ✗ failed at rain " in shown(written)
     assert "it rains [failed]" in shown(written)
     assert "✗ failed after" in shown(written)
@@ -85,7 +85,7 @@ def test_a_failure_is_a_panel(tmp_path: Path) -> None:
 def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
     text = "name: parade\nnodes: [{id: only, type: value}]\n"
     code, written = on_terminal("run", parade(tmp_path, text), env={"TERM": "dumb"})
-    assert code == exits.OK
+    assert code == main.OK
     assert "\x1b" not in written
 
 
@@ -94,7 +94,7 @@ def test_an_interrupt_on_a_terminal_shows_what_was_cancelled(tmp_path: Path) -> 
     body = f"    time.sleep(0.4)\n    os.kill(os.getpid(), {int(signal.SIGINT)})\n    time.sleep(60)\n"
     (tmp_path / "caller.py").write_text(f"import os, time\ndef interrupt():\n{body}")
     code, written = on_terminal("run", parade(tmp_path, text))
-    assert code == exits.INTERRUPTED
+    assert code == main.INTERRUPTED
     assert "✗ call" in shown(written)
     assert "✗ cancelled after" in shown(written)
     assert "\x1b[?25h" in written, "the cursor is back"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shop import PAYMENT, Shop
-from tidemill.cli import exits
+from tidemill.cli import main
 
 
 def codes(problems: list[dict[str, str]]) -> list[str]:
@@ -94,12 +94,12 @@ def test_a_refusal_is_told_beside_its_run(shop: Shop, tmp_path: Path) -> None:
     patch = tmp_path / "patch.json"
     patch.write_text(json.dumps([{"op": "replace", "path": "/nodes/receive/config", "value": 1}]))
     ended = shop("dlq", "retry", "--run", run_id, "--patch", str(patch))
-    assert (ended.code, ended.err) == (exits.REFUSED, "")
+    assert (ended.code, ended.err) == (main.REFUSED, "")
     told = ended.out.splitlines()
     assert told[1] == f"{run_id}        1  refused"
     assert told[2].startswith("  ") and told[2].endswith("]")
     assert told[3] == "→ 1 dead letter in 1 run, 0 retried"
-    assert shop("dlq", "retry", "--run", run_id, "--patch", str(patch), "--json").code == exits.REFUSED
+    assert shop("dlq", "retry", "--run", run_id, "--patch", str(patch), "--json").code == main.REFUSED
     shop.fine("dlq", "retry", "--run", run_id, "--patch", str(patch), "--dry-run")
 
 

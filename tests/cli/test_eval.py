@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import Inside, process
-from tidemill.cli import exits
+from tidemill.cli import main
 
 COMPOSITE = {
     "type": "composite",
@@ -25,15 +25,15 @@ SANDBOX = "def evaluate(output, context):\n    return output > context['a']['out
 
 def test_true_and_false_are_answers_alike(inside: Inside) -> None:
     ended = inside("eval", "--condition", "output.score > 80", "--output", '{"score": 87}')
-    assert ended == (exits.OK, "true  output.score > 80\n", "")
+    assert ended == (main.OK, "true  output.score > 80\n", "")
     ended = inside("eval", "-c", "output.score > 80", "--output", '{"score": 80}')
-    assert ended == (exits.OK, "false  output.score > 80\n", "")
+    assert ended == (main.OK, "false  output.score > 80\n", "")
 
 
 def test_as_json(inside: Inside) -> None:
     ended = inside("eval", "-c", "output.score > 80", "--output", '{"score": 87}', "--json")
     answer = ended.json
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert 0 <= answer.pop("ms") < 1000
     assert answer == {"result": True, "reason": "output.score > 80 is true", "parts": []}
 
@@ -72,7 +72,7 @@ def test_the_parts_that_were_asked_are_listed(inside: Inside) -> None:
 )
 def test_the_context_has_two_forms(inside: Inside, condition: str, context: str) -> None:
     ended = inside("eval", "-c", condition, "--context", context, "--json")
-    assert ended.code == exits.OK, ended
+    assert ended.code == main.OK, ended
     assert ended.json["result"] is True
 
 
@@ -104,10 +104,10 @@ def test_values_and_conditions_from_files(inside: Inside, tmp_path: Path, monkey
 )
 def test_a_condition_without_an_answer(inside: Inside, condition: str, words: str) -> None:
     ended = inside("eval", "-c", condition, "--output", '{"score": 87}')
-    assert (ended.code, ended.out) == (exits.FAILED, "")
+    assert (ended.code, ended.out) == (main.FAILED, "")
     assert words in ended.err and "[condition_failed]" in ended.err
     ended = inside("eval", "-c", condition, "--output", '{"score": 87}', "--json")
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     (problem,) = ended.json["problems"]
     assert problem["code"] == "condition_failed" and words in problem["message"] + problem["hint"]
 
@@ -122,7 +122,7 @@ def test_a_condition_without_an_answer(inside: Inside, condition: str, words: st
 )
 def test_an_output_that_was_not_given_can_be(inside: Inside, condition: str) -> None:
     ended = inside("eval", "-c", condition)
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     assert "output is not available here" in ended.err and "→ give it one: --output JSON" in ended.err
 
 
@@ -136,7 +136,7 @@ def test_a_part_that_fails_is_named(inside: Inside) -> None:
 @pytest.mark.parametrize(("given", "hint"), [("o.json", "→ a file is written @o.json"), ("{", ""), ("@nope.json", "")])
 def test_the_name_of_a_file_is_not_json(inside: Inside, given: str, hint: str) -> None:
     ended = inside("eval", "-c", "output > 1", "--output", given)
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert hint in ended.err
     assert bool(hint) is ("a file is written" in ended.err)
 
@@ -145,7 +145,7 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
     condition = '{"type": "composite", "operator": "XOR", "conditions": ["output >", {"type": "nope"}]}'
     given = ("--output", "{", "--context", "[]", "--inputs", "3")
     ended = inside("eval", "-c", condition, *given, "--json")
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [
         ("condition_shape", "/operator"),
         ("condition_syntax", "/conditions/0"),
@@ -155,7 +155,7 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
         ("option_invalid", ""),
     ]
     ended = inside("eval", "-c", condition, *given)
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "refused: 6 problems" in ended.err and "--output: line 1" in ended.err
 
 
@@ -172,17 +172,17 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside) -> None:
 )
 def test_a_condition_that_is_none(inside: Inside, condition: str, code: str) -> None:
     ended = inside("eval", "-c", condition, "--json")
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert code in [problem["code"] for problem in ended.json["problems"]]
 
 
 def test_what_takes_long_is_decided_in_another_process() -> None:
     """A list of thousands of items, and code."""
     ended = process("eval", "-c", "output.all(x, x >= 0)", "--output", json.dumps([*range(3000)]), "--json")
-    assert ended.code == exits.OK and ended.json["result"] is True
+    assert ended.code == main.OK and ended.json["result"] is True
     condition = json.dumps({"type": "python_sandbox", "code": SANDBOX})
     ended = process("eval", "-c", condition, "--output", "5", "--context", '{"a": 4}')
-    assert (ended.code, ended.err) == (exits.OK, "")
+    assert (ended.code, ended.err) == (main.OK, "")
     assert ended.out.startswith("true  ")
 
 
@@ -199,11 +199,11 @@ def test_code_and_schemas_are_read_from_the_store(inside: Inside, tmp_path: Path
     assert [part["type"] for part in answer["parts"]] == ["python_sandbox", "schema_validation"]
     unknown = json.dumps({"type": "python_sandbox", "code_ref": "sha256:" + "0" * 64})
     ended = inside("eval", "-c", unknown, *given)
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert [problem["code"] for problem in ended.json["problems"]] == ["blob_unknown"]
 
 
 def test_no_store_is_opened_without_need(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert inside("eval", "-c", "true", "--store", "sqlite:///nowhere/at/all.db").code == exits.OK
+    assert inside("eval", "-c", "true", "--store", "sqlite:///nowhere/at/all.db").code == main.OK
     assert list(tmp_path.iterdir()) == []

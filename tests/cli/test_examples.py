@@ -15,7 +15,7 @@ import pytest
 
 import tidemill
 from tests.cli.kit import COMMAND, EXAMPLES, SECONDS_MAX, environment, process
-from tidemill.cli import exits
+from tidemill.cli import main
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("hello", {}, {"greeting": "Hello, world!", "louder": "HELLO, WORLD!"}),
@@ -144,7 +144,7 @@ def test_every_example_is_tried_and_introduces_itself() -> None:
 
 def test_the_showcase_shows_everything() -> None:
     ended = process("run", str(EXAMPLES / "showcase.yaml"), "--json")
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     view = ended.json
     nodes = view["nodes"]
     assert view["outputs"] == {
@@ -202,7 +202,7 @@ def test_the_command_in_the_header_works_as_it_stands(command: str, exported: st
         timeout=SECONDS_MAX,
         check=False,
     )
-    assert ended.returncode == (exits.FAILED if command in FAILS else exits.OK), ended.stdout + ended.stderr
+    assert ended.returncode == (main.FAILED if command in FAILS else main.OK), ended.stdout + ended.stderr
 
 
 def test_every_example_has_a_command_that_was_tried() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from tests.cli.graphs import SHAPES, graph_of
 from tests.cli.kit import EXAMPLES, ROOT, Inside, on_terminal, process, shown
-from tidemill.cli import exits
-from tidemill.cli.drawing import NESTING_MAX, as_text, draw
-from tidemill.cli.mermaid import mermaid_lines
+from tidemill.cli import main
+from tidemill.cli.render.graph import NESTING_MAX, as_text, draw, mermaid_lines
 
 ORDER = """
 name: order
@@ -122,18 +121,18 @@ def order(tmp_path: Path) -> str:
 
 def test_the_text_drawing(inside: Inside, order: str) -> None:
     ended = inside("graph", order, "--format", "text")
-    assert (ended.code, ended.out) == (exits.OK, ORDER_TEXT)
+    assert (ended.code, ended.out) == (main.OK, ORDER_TEXT)
 
 
 def test_mermaid(inside: Inside, order: str) -> None:
     ended = inside("graph", order, "--format", "mermaid")
-    assert (ended.code, ended.out) == (exits.OK, ORDER_MERMAID)
+    assert (ended.code, ended.out) == (main.OK, ORDER_MERMAID)
 
 
 def test_a_program_gets_mermaid_and_a_person_a_drawing(order: str) -> None:
     assert process("graph", order).out == ORDER_MERMAID
     code, written = on_terminal("graph", order, columns=130)
-    assert code == exits.OK
+    assert code == main.OK
     assert shown(written) == ORDER_TEXT
     assert "\x1b[" in written
 
@@ -236,7 +235,7 @@ def test_a_refused_document_is_not_drawn(inside: Inside, tmp_path: Path) -> None
     file = tmp_path / "broken.yaml"
     file.write_text("name: x\nnodes: []\n")
     ended = inside("graph", str(file))
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "[no_nodes]" in ended.err
 
 
@@ -249,5 +248,5 @@ def test_every_example_is_drawn(inside: Inside, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TIDEMILL_SHELL", "on")
     for file in sorted(EXAMPLES.glob("*.yaml")):
         ended = inside("graph", str(file), "--format", "text")
-        assert ended.code == exits.OK
+        assert ended.code == main.OK
         assert max(len(line) for line in ended.out.splitlines()) <= 150, file

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import COMMAND, Inside, environment, on_terminal, process, shown
-from tidemill.cli.logbook import Logbook
+from tidemill.cli.render.events import Logbook
 
 FUNCTIONS = """
 import logging

@@ -11,9 +11,9 @@ import pytest
 
 import tidemill
 from tests.cli.kit import Ended, Inside
-from tidemill.cli import exits
-from tidemill.cli.bulletins import Bulletins
-from tidemill.cli.guard import guarded
+from tidemill.cli import main
+from tidemill.cli.commands.worker import Bulletins
+from tidemill.cli.main import guarded
 from tidemill.errors import DiskFull, Unavailable, rejected
 
 FLOW: dict[str, Any] = {
@@ -51,7 +51,7 @@ def yard(inside: Inside, tmp_path: Path) -> Yard:
 def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Yard) -> None:
     assert yard.change("DELETE FROM blobs WHERE size BETWEEN 100000 AND 100100 AND id = (SELECT max(id) FROM blobs)")
     shown, told = yard("runs", "show", "r1"), yard("runs", "show", "r1", "--json")
-    assert (shown.code, told.code) == (exits.OK, exits.OK)
+    assert (shown.code, told.code) == (main.OK, main.OK)
     assert "output missing: blob sha256:" in shown.out and "small" in shown.out
     assert told.json["nodes"]["large"]["output"] is None
     assert "put the same bytes back" in told.json["nodes"]["large"]["output_missing"]
@@ -62,7 +62,7 @@ def test_a_run_with_a_missing_value_is_shown_all_the_same(yard: Yard) -> None:
 def test_logs_that_cannot_be_read_are_told_by_reindex(yard: Yard) -> None:
     assert yard.change("UPDATE records SET body = x'00' WHERE stream IN (SELECT id FROM streams WHERE key = 'r2')")
     found, told = yard("reindex"), yard("reindex", "--json")
-    assert (found.code, told.code, told.json["unreadable"]) == (exits.FAILED, exits.FAILED, ["r2"])
+    assert (found.code, told.code, told.json["unreadable"]) == (main.FAILED, main.FAILED, ["r2"])
     assert "✗ 1 of 4 logs cannot be read; their rows are left" in found.out
     assert "3 rows of 3 logs: these lists say what their logs say" in found.out
     assert "finding" in (said := yard("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
@@ -81,7 +81,7 @@ def test_a_full_disk_is_not_waited_for_by_a_command(capsys: pytest.CaptureFixtur
     def command() -> int:
         raise DiskFull("the disk of a.db is full; free some space")
 
-    assert guarded(command) == exits.REFUSED
+    assert guarded(command) == main.REFUSED
     said = capsys.readouterr().err
     assert "give the command again: it was not carried out" in said and "by itself" not in said
 
@@ -101,9 +101,9 @@ def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("error", "code", "ends"),
     [
-        (DiskFull("the disk of a.db is full"), "disk_full", exits.REFUSED),
-        (Unavailable("a.db is held"), "store_unavailable", exits.FAILED),
-        (rejected("no_such", "nothing there"), "no_such", exits.REFUSED),
+        (DiskFull("the disk of a.db is full"), "disk_full", main.REFUSED),
+        (Unavailable("a.db is held"), "store_unavailable", main.FAILED),
+        (rejected("no_such", "nothing there"), "no_such", main.REFUSED),
     ],
 )
 def test_a_program_is_told_in_json_why_nothing_was_done(

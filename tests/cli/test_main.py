@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.cli.kit import COMMAND, EXAMPLES, Inside, environment, process
-from tidemill.cli import exits
-from tidemill.cli.guard import guarded
+from tidemill.cli import main
+from tidemill.cli.main import guarded
 from tidemill.errors import Unavailable, rejected
 
 HELP_SECONDS_MAX = 0.15
@@ -32,7 +32,7 @@ def test_help_is_quick_and_names_every_command() -> None:
         began = children_seconds()
         ended = process("--help")
         taken.append(children_seconds() - began)
-        assert ended.code == exits.OK
+        assert ended.code == main.OK
         for command in COMMANDS:
             assert f"\n  {command} " in ended.out
     assert min(taken) <= HELP_SECONDS_MAX, taken
@@ -42,7 +42,7 @@ def test_the_installed_script_calls_main() -> None:
     from importlib.metadata import entry_points
 
     (script,) = entry_points(group="console_scripts", name="tidemill")
-    assert script.value == "tidemill.cli:main"
+    assert script.value == "tidemill.cli.main:main"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_installed_script_calls_main() -> None:
 )
 def test_values_that_nothing_can_store_are_wrong_usage(inside: Inside, arguments: tuple[str, ...]) -> None:
     ended = inside(*arguments)
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "Invalid value for" in ended.err and len(ended.err.splitlines()) == 2
 
 
@@ -68,7 +68,7 @@ def test_a_bug_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def command() -> int:
         raise KeyError("a\x1b[31mb")
 
-    assert guarded(command) == exits.BUG
+    assert guarded(command) == main.BUG
     (line,) = capsys.readouterr().err.splitlines()
     assert "this is a bug" in line
     assert "TIDEMILL_TRACEBACK=1" in line
@@ -83,17 +83,17 @@ def test_a_bug_shows_its_traceback_when_asked(
     def command() -> int:
         raise RuntimeError
 
-    assert guarded(command) == exits.BUG
+    assert guarded(command) == main.BUG
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (rejected("no_such", "nothing there", hint="look elsewhere"), exits.REFUSED, "nothing there [no_such]"),
-        (Unavailable("disk gone"), exits.FAILED, "the store does not answer: disk gone"),
-        (KeyboardInterrupt(), exits.INTERRUPTED, ""),
-        (BrokenPipeError(), exits.FAILED, ""),
+        (rejected("no_such", "nothing there", hint="look elsewhere"), main.REFUSED, "nothing there [no_such]"),
+        (Unavailable("disk gone"), main.FAILED, "the store does not answer: disk gone"),
+        (KeyboardInterrupt(), main.INTERRUPTED, ""),
+        (BrokenPipeError(), main.FAILED, ""),
     ],
 )
 def test_what_is_foreseen_has_its_own_code(
@@ -117,20 +117,20 @@ def test_a_reader_that_goes_away_is_no_drama() -> None:
     child.stdout.close()
     complaints = child.stderr.read()
     child.stderr.close()
-    assert child.wait(30) == exits.FAILED
+    assert child.wait(30) == main.FAILED
     assert complaints == b""
 
 
 def test_closed_streams_are_no_drama() -> None:
-    command = " ".join([sys.executable, "-c", "'from tidemill.cli import main; main()'"])
+    command = " ".join([sys.executable, "-c", "'from tidemill.cli.main import main; main()'"])
     line = f"{command} run {EXAMPLES / 'hello.yaml'} --json >&- 2>&- <&-"
-    assert subprocess.run(["sh", "-c", line], check=False, timeout=30, env=environment()).returncode == exits.OK
+    assert subprocess.run(["sh", "-c", line], check=False, timeout=30, env=environment()).returncode == main.OK
 
 
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:
     ascii_only = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     drawn = process("graph", str(EXAMPLES / "loops.yaml"), "--format", "text", env=ascii_only)
-    assert drawn.code == exits.OK
+    assert drawn.code == main.OK
     assert drawn.out.isascii()
     assert "+>* draft" in drawn.out
     ran = process("run", str(EXAMPLES / "hello.yaml"), "--json", "--input", "name=Zoë", env=ascii_only)

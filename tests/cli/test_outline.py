@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.graphs import graph_of
-from tidemill.cli.gutter import LANES_MAX, Span, gutter_of
-from tidemill.cli.outline import START, Outline
+from tidemill.cli.render.graph import LANES_MAX, START, Outline, Span, gutter_of
 
 edge = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(lambda pair: (min(pair), max(pair)))
 

@@ -14,7 +14,7 @@ from tests.cli.kit import eventually
 from tests.cli.shop import Shop
 from tests.docs.pages import Page, read_page
 from tidemill.cli.app import app
-from tidemill.cli.groups import LazyCommand
+from tidemill.cli.options import LazyCommand
 
 PAGE = "docs/reference/cli.md"
 SESSIONS_MIN = 15

@@ -13,8 +13,8 @@ import pytest
 
 import tidemill
 from tests.cli.kit import COMMAND, Conversation, Inside, environment, eventually
-from tidemill.cli import exits
-from tidemill.cli.lines import Lines
+from tidemill.cli import main
+from tidemill.cli.render.progress import Lines
 
 QUESTION = "[a]pprove, [r]eject, request [c]hanges, or [l]ater?"
 
@@ -61,7 +61,7 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
         if answer or expected.startswith(("count", "comment")):
             talk.say(answer)
     code, text = talk.end()
-    assert code == exits.OK
+    assert code == main.OK
     assert "✓ review: approved by user:ada" in text
     last = text[text.rindex("release  run ") :]
     assert "✓ review" in last and "✓ completed in" in last
@@ -72,7 +72,7 @@ def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
     talk = Conversation("run", ask(flow, "title: Quick?, timeout_seconds: 1, on_timeout: reject"))
     talk.expect(QUESTION)
     code, text = talk.end()
-    assert code == exits.FAILED
+    assert code == main.FAILED
     assert "this is settled by now" in text
     assert "✗ failed at review" in text
 
@@ -85,7 +85,7 @@ def test_later_is_an_answer_and_an_interrupt_cancels(flow: Path) -> None:
     talk.expect("◷ review")
     talk.interrupt()
     code, text = talk.end()
-    assert code == exits.INTERRUPTED
+    assert code == main.INTERRUPTED
     assert "✗ cancelled after" in text
 
 
@@ -94,7 +94,7 @@ def test_an_interrupt_at_the_question_cancels(flow: Path) -> None:
     talk.expect(QUESTION)
     talk.interrupt()
     code, text = talk.end()
-    assert code == exits.INTERRUPTED
+    assert code == main.INTERRUPTED
     assert "Traceback" not in text
     assert "✗ cancelled after" in text
 
@@ -105,7 +105,7 @@ def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ..
     talk.expect("◷ review waits for a decision by user:ada, role:ops")
     talk.interrupt()
     code, text = talk.end()
-    assert code == exits.INTERRUPTED
+    assert code == main.INTERRUPTED
     assert QUESTION not in text
 
 
@@ -117,7 +117,7 @@ def test_roles_count(flow: Path) -> None:
     talk.expect("comment")
     talk.say("not on a Friday")
     code, text = talk.end()
-    assert code == exits.FAILED
+    assert code == main.FAILED
     assert "✓ review: rejected by user:eve" in text
 
 
@@ -135,7 +135,7 @@ def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[s
     eventually(lambda: line in written[stream].read_text(), "the line was not written")
     assert written[stream].read_text().count("◷") == 1
     os.kill(child.pid, signal.SIGINT)
-    assert child.wait(30) == exits.INTERRUPTED
+    assert child.wait(30) == main.INTERRUPTED
 
 
 def test_a_store_that_others_reach_is_named_in_the_command(
@@ -161,7 +161,7 @@ def test_a_store_that_others_reach_is_named_in_the_command(
     other.start()
     ended = inside("run", file, "--store", url)
     other.join()
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert f" review approve --store {url}\n" in ended.out
     assert "✓ review" in ended.out
 
@@ -179,5 +179,5 @@ def test_a_signal_that_is_waited_for_is_told(inside: Inside, flow: Path) -> None
     other.start()
     ended = inside("run", str(flow), "--store", url)
     other.join()
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert "◷ go waits for the signal now · tidemill runs signal " in ended.out

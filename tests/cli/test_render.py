@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.kit import Inside, on_terminal
-from tidemill.cli import exits
+from tidemill.cli import main
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ from tidemill.cli import exits
     ],
 )
 def test_a_template_is_filled_in(inside: Inside, template: str, scope: dict[str, Any], printed: str) -> None:
-    assert inside("render", template, "--scope", json.dumps(scope)) == (exits.OK, printed, "")
+    assert inside("render", template, "--scope", json.dumps(scope)) == (main.OK, printed, "")
 
 
 def test_as_json_a_text_is_json_too(inside: Inside) -> None:
-    assert inside("render", "{{ 'a' }}b", "--json") == (exits.OK, '"ab"\n', "")
+    assert inside("render", "{{ 'a' }}b", "--json") == (main.OK, '"ab"\n', "")
 
 
 def test_templates_and_scopes_from_files(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def test_a_rendering_that_fails(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"a": ["{{ enrich.scor }}"]}')
     ended = inside("render", f"@{file}", "--scope", '{"enrich": {"score": 3}}')
-    assert (ended.code, ended.out) == (exits.FAILED, "")
+    assert (ended.code, ended.out) == (main.FAILED, "")
     assert 'enrich.output has no key "scor" (known keys: score) [template_failed]' in ended.err
     assert 'did you mean "score"?' in ended.err
     ended = inside("render", f"@{file}", "--scope", '{"enrich": {"score": 3}}', "--json")
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [("template_failed", "/a/0")]
 
 
@@ -65,7 +65,7 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside, tmp_path: Path
     file = tmp_path / "value.json"
     file.write_text('{"a": "{{ x | }}", "b": "{{ x | nope }}"}')
     ended = inside("render", f"@{file}", "--scope", '{"secrets": {}}', "--json")
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert [(problem["code"], problem["path"]) for problem in ended.json["problems"]] == [
         ("template_syntax", "/a"),
         ("template_syntax", "/b"),
@@ -90,7 +90,7 @@ def test_everything_that_is_wrong_is_told_at_once(inside: Inside, tmp_path: Path
 )
 def test_a_scope_that_is_none(inside: Inside, scope: str, words: str) -> None:
     ended = inside("render", "x", "--scope", scope)
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert words in ended.err
 
 
@@ -98,10 +98,10 @@ def test_a_file_that_cannot_be_read(inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"\xe9")
     for template, code in ((f"@{tmp_path}/latin.txt", "not_utf8"), ("@missing", "file_missing")):
         ended = inside("render", template, "--json")
-        assert ended.code == exits.REFUSED
+        assert ended.code == main.REFUSED
         assert [problem["code"] for problem in ended.json["problems"]] == [code]
 
 
 def test_nothing_acts_on_a_terminal() -> None:
     code, written = on_terminal("render", "{{ inputs.x }}!", "--scope", '{"inputs": {"x": "\\u001b[31mred"}}')
-    assert (code, written) == (exits.OK, "\\x1b[31mred!\n")
+    assert (code, written) == (main.OK, "\\x1b[31mred!\n")

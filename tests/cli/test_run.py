@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 from tests.cli.kit import COMMAND, EXAMPLES, Inside, environment, eventually, process
-from tidemill.cli import exits
+from tidemill.cli import main
 
 STEPS = """
 import asyncio, os, pathlib, subprocess, time
@@ -54,7 +54,7 @@ def document(folder: Path, nodes: str, name: str = "flow.yaml", top: str = "") -
 
 def test_a_run_completes_and_tells_its_outputs() -> None:
     ended = process("run", str(EXAMPLES / "hello.yaml"), "--input", "name=Ada")
-    assert (ended.code, ended.err) == (exits.OK, "")
+    assert (ended.code, ended.err) == (main.OK, "")
     assert "\x1b" not in ended.out
     lines = ended.out.splitlines()
     assert lines[0].startswith("hello  run ")
@@ -75,7 +75,7 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
         top="outputs: {all: '{{ each.output }}'}\n",
     )
     ended = process("run", file, "--json")
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     view = ended.json
     assert ended.out.count("\n") == 1
     assert "print: hi" in ended.err and "system: hi" in ended.err
@@ -97,7 +97,7 @@ def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
 def test_quiet_prints_only_the_outputs(folder: Path) -> None:
     file = document(folder, '- {id: loud, type: python, config: {function: "my_steps:loud", args: {word: hi}}}')
     ended = process("run", file, "-q")
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert ended.json == {"loud": "hi"}
 
 
@@ -110,7 +110,7 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
         """,
     )
     ended = process("run", file, cwd=folder)
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     assert "↻ books" in ended.out
     assert "✗ after" in ended.out and "not reached: node books failed" in ended.out
     explained = ended.out[ended.out.index("✗ failed at books") :]
@@ -124,7 +124,7 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
 def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
     file = document(folder, "- {id: no, type: fail, config: {kind: broken_pipe, message: the pipe is broken}}")
     ended = inside("run", file, "--json")
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     view = ended.json
     assert (view["status"], view["outputs"]) == ("FAILED", None)
     assert view["nodes"]["no"]["error"] == {
@@ -133,7 +133,7 @@ def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
         "type": "Fail",
     }
     quiet = inside("run", file, "--quiet")
-    assert (quiet.code, quiet.out) == (exits.FAILED, "")
+    assert (quiet.code, quiet.out) == (main.FAILED, "")
     assert "the pipe is broken [broken_pipe]" in quiet.err
 
 
@@ -148,7 +148,7 @@ def test_a_failure_as_json(inside: Inside, folder: Path) -> None:
 def test_a_function_that_cannot_be_found_fails_the_run(inside: Inside, folder: Path, function: str, words: str) -> None:
     file = document(folder, f'- {{id: a, type: python, config: {{function: "{function}"}}}}')
     ended = inside("run", file)
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     assert words in ended.out
     assert "[function_unknown]" in ended.out
     assert "Traceback" not in ended.out + ended.err
@@ -177,7 +177,7 @@ def test_inputs_are_json_where_they_parse_as_json(inside: Inside, folder: Path) 
     given = ("x=1", "y=true", "z=hello", 'w={"a": [null]}', "v=", "u=a=b", "t=007", 's="1"', "r=NaN")
     options = [part for text in given for part in ("--input", text)]
     ended = inside("run", file, *options, "-i", f"@{folder / 'many.json'}", "-i", "n=later wins", "--json")
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert ended.json["outputs"] == {
         "x": 1,
         "y": True,
@@ -204,7 +204,7 @@ def test_warnings_go_to_stderr(inside: Inside, folder: Path) -> None:
         """,
     )
     ended = inside("run", file)
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert "warning" in ended.err
     assert inside("run", file, "--json").err == ""
 
@@ -237,7 +237,7 @@ def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, 
 
 def test_an_interrupt_cancels_the_run_and_leaves_at_once(folder: Path) -> None:
     code, out, err, seconds = interrupt((), folder)
-    assert code == exits.INTERRUPTED
+    assert code == main.INTERRUPTED
     assert err == ""
     assert "✗ cancelled after" in out
     assert [line.split()[1] for line in out.splitlines()[1:4]] == ["stuck", "asleep", "never"]
@@ -246,7 +246,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_at_once(folder: Path) -> None:
 
 def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
     code, out, err, _ = interrupt(("--json",), folder)
-    assert (code, err) == (exits.INTERRUPTED, "")
+    assert (code, err) == (main.INTERRUPTED, "")
     view = json.loads(out)
     assert view["status"] == "CANCELLED"
     assert {node["status"] for node in view["nodes"].values()} == {"CANCELLED"}
@@ -263,7 +263,7 @@ def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) ->
     )
     began = time.monotonic()
     ended = process("run", file)
-    assert ended.code == exits.FAILED
+    assert ended.code == main.FAILED
     assert "✗ failed at no" in ended.out
     assert time.monotonic() - began < 40
 
@@ -290,13 +290,13 @@ def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
         time.sleep(0.05)
     begun.kill()
     begun.wait()
-    assert process("run", "elsewhere/other.yaml", "-q", cwd=tmp_path).code == exits.OK
+    assert process("run", "elsewhere/other.yaml", "-q", cwd=tmp_path).code == main.OK
     (row,) = process("runs", "list", "--status", "RUNNING", "--json", cwd=tmp_path).json["runs"]
     wrong = process("run", "elsewhere/other.yaml", "--resume", row["run_id"], cwd=tmp_path)
-    assert wrong.code == exits.REFUSED
+    assert wrong.code == main.REFUSED
     assert "[run_of_another_workflow]" in wrong.err
     resumed = process("run", "flow.yaml", "--resume", row["run_id"], "--json", cwd=tmp_path)
-    assert (resumed.code, resumed.json["status"], resumed.json["run_id"]) == (exits.OK, "COMPLETED", row["run_id"])
+    assert (resumed.code, resumed.json["status"], resumed.json["run_id"]) == (main.OK, "COMPLETED", row["run_id"])
     assert (tmp_path / "slow.txt").read_text() == "xx"
     events = process("runs", "events", row["run_id"], "--json", cwd=tmp_path).json
     lost = [each for each in events["events"] if each["type"] == "NodeFailed"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.kit import EXAMPLES, process
 from tests.cli.shop import Shop
-from tidemill.cli import exits
+from tidemill.cli import main
 
 AGO = r"(just now|\d+ s ago)"
 MOMENT = AGO + r" \(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\)"
@@ -84,17 +84,17 @@ def test_an_empty_list_is_a_sentence(shop: Shop) -> None:
 def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
     listed = process("runs", "list", "--store", "memory://")
     assert (listed.code, listed.out.splitlines()) == (
-        exits.OK,
+        main.OK,
         ["no run matches", "→ memory:// begins empty in every process: use --store, or TIDEMILL_STORE"],
     )
     missing = process("runs", "show", "x", "--store", "memory://")
-    assert missing.code == exits.REFUSED
+    assert missing.code == main.REFUSED
     assert "use --store" in missing.err
 
 
 def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
     looked = process("runs", "list", cwd=tmp_path, env={"TIDEMILL_STORE": ""})
-    assert looked.code == exits.REFUSED
+    assert looked.code == main.REFUSED
     assert "there is no store tidemill.db [store_missing]" in looked.err
     assert list(tmp_path.iterdir()) == []
 
@@ -195,7 +195,7 @@ def test_events_come_in_pages(shop: Shop) -> None:
 def test_events_are_followed_to_the_end(shop: Shop) -> None:
     run_id = shop.start({"name": "nap", "nodes": [{"id": "a", "type": "sleep", "config": {"ms": 300}}]})
     told = shop("runs", "events", run_id, "--follow", "--json")
-    assert told.code == exits.OK
+    assert told.code == main.OK
     events = [json.loads(line) for line in told.out.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["type"] == "RunCompleted"

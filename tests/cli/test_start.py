@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import EXAMPLES, environment, process
-from tidemill.cli import exits
+from tidemill.cli import main
 
 CALLED = """
 import json, sys
-from tidemill.cli import call
+from tidemill.cli.main import call
 code = call(sys.argv[1:])
 print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 sys.exit(code)
@@ -36,10 +36,12 @@ ALWAYS_LATE = frozenset(
     )
 )
 """Never imported by a command that does not need exactly this."""
-LANGUAGES = frozenset(("jinja2", "yaml", "tidemill.expressions.cel", "tidemill.expressions.jsonpath"))
+LANGUAGES = frozenset(
+    ("jinja2", "yaml", "tidemill.expressions.cel.evaluate", "tidemill.expressions.jsonpath.condition")
+)
 """Only for documents that are read, and expressions that are met."""
-COMPILER = frozenset(("tidemill.kernel.compile", "tidemill.kernel.laws"))
-ENGINE = frozenset(("tidemill.engine", "tidemill.kernel", "tidemill.front", "asyncio", "msgspec"))
+COMPILER = frozenset(("tidemill.kernel.compile.compiler", "tidemill.kernel.invariants.checker"))
+ENGINE = frozenset(("tidemill.engine", "tidemill.kernel", "tidemill.client", "asyncio", "msgspec"))
 OWN_MODULES_MAX = 16
 
 
@@ -64,25 +66,32 @@ def test_what_says_something_of_itself_needs_no_engine(command: tuple[str, ...],
 
 def test_a_document_is_checked_without_an_engine(tmp_path: Path) -> None:
     modules = imported(CALLED, "validate", str(EXAMPLES / "hello.yaml"), cwd=tmp_path)
-    late = {"tidemill.engine.engine", "tidemill.front", "tidemill.expressions.cel", "tidemill.expressions.jsonpath"}
+    late = {
+        "tidemill.engine.engine",
+        "tidemill.client",
+        "tidemill.expressions.cel.evaluate",
+        "tidemill.expressions.jsonpath.condition",
+    }
     assert_light(modules, ALWAYS_LATE | late, 530)
 
 
 def test_a_question_to_a_store_needs_no_language_and_no_compiler(tmp_path: Path) -> None:
     begun = process("run", str(EXAMPLES / "hello.yaml"), "--json", cwd=tmp_path)
-    assert begun.code == exits.OK
+    assert begun.code == main.OK
     for command in (("runs", "list"), ("workers",), ("why", begun.json["run_id"])):
         modules = imported(CALLED, *command, cwd=tmp_path)
         assert "tidemill.engine.engine" in modules
-        assert_light(modules, ALWAYS_LATE | LANGUAGES | COMPILER | {"tidemill.expressions.processes"}, 590)
+        assert_light(modules, ALWAYS_LATE | LANGUAGES | COMPILER | {"tidemill.expressions.sandbox.pool"}, 590)
 
 
 def test_an_engine_inside_another_program_is_as_light(tmp_path: Path) -> None:
     modules = imported(OPENED, "sqlite:///mill.db", cwd=tmp_path)
-    assert_light(modules, ALWAYS_LATE | LANGUAGES | COMPILER | {"click", "tidemill.cli"}, 540)
+    assert_light(modules, ALWAYS_LATE | LANGUAGES | COMPILER | {"click", "tidemill.cli.main"}, 540)
 
 
 def test_a_run_imports_the_languages_that_its_document_is_written_in(tmp_path: Path) -> None:
     modules = imported(CALLED, "run", str(EXAMPLES / "hello.yaml"), "--quiet", cwd=tmp_path)
     assert {"jinja2", "yaml"} <= modules
-    assert_light(modules, ALWAYS_LATE | {"tidemill.expressions.cel", "tidemill.expressions.jsonpath"}, 670)
+    assert_light(
+        modules, ALWAYS_LATE | {"tidemill.expressions.cel.evaluate", "tidemill.expressions.jsonpath.condition"}, 670
+    )

@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 
 from tests.cli.kit import on_terminal, shown
-from tidemill.cli import exits
-from tidemill.cli.ages import age, iso, moment
-from tidemill.cli.asking import plain
-from tidemill.cli.documents import as_yaml
-from tidemill.cli.edits import read_edits
+from tidemill.cli import main
+from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
-from tidemill.cli.paint import clipped, padded, room
-from tidemill.cli.snippets import names, snippet
-from tidemill.cli.tables import Column, Line, print_facts, print_table
-from tidemill.engine.rows import ApprovalRow, RunRow
-from tidemill.kernel.document.yamltext import read_yaml
+from tidemill.cli.render.documents import as_yaml
+from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
+from tidemill.cli.render.terminal import clipped, padded, room
+from tidemill.cli.session import plain
+from tidemill.engine.index_rows import ApprovalRow, RunRow
+from tidemill.kernel.document.text import read_yaml
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -178,7 +176,7 @@ def test_a_place_is_added_or_replaced_by_what_is_there() -> None:
 
 def test_help_fits_and_is_not_cut() -> None:
     code, written = on_terminal("runs", "--help", columns=80)
-    assert code == exits.OK
+    assert code == main.OK
     lines = shown(written).splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage"))

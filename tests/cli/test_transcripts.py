@@ -20,7 +20,7 @@ import pytest
 
 from tests.cli.kit import Inside, process
 from tests.cli.world import Clock, forget, prepare
-from tidemill.cli import call
+from tidemill.cli.main import call
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATING = os.environ.get("TIDEMILL_GOLDEN") == "update"

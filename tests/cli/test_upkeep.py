@@ -10,8 +10,8 @@ import pytest
 
 import tidemill
 from tests.cli.kit import Ended, Inside
-from tidemill.cli import exits
-from tidemill.engine.rows import DAY_MS
+from tidemill.cli import main
+from tidemill.engine.index_rows import DAY_MS
 
 FLOW: dict[str, Any] = {
     "name": "nightly",
@@ -48,13 +48,13 @@ def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yar
 
 def test_a_sound_store(yard: Yard) -> None:
     told, shown = yard("verify-log", "--json"), yard("verify-log")
-    assert (told.code, shown.code, shown.err) == (exits.OK, exits.OK, "")
+    assert (told.code, shown.code, shown.err) == (main.OK, main.OK, "")
     assert (told.json["runs"], told.json["workflows"], told.json["findings"]) == (3, 2, [])
     assert "all is as it must be: 3 runs and 2 workflows" in shown.out
     one = yard("verify-log", "n1", "--json")
-    assert (one.code, one.json["runs"]) == (exits.OK, 1)
-    assert yard("verify-log", "--sample", "0").code == exits.REFUSED
-    assert yard("verify-log", "nobody").code == exits.REFUSED
+    assert (one.code, one.json["runs"]) == (main.OK, 1)
+    assert yard("verify-log", "--sample", "0").code == main.REFUSED
+    assert yard("verify-log", "nobody").code == main.REFUSED
 
 
 def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> Non
     db.execute(f"delete from {rows} where kind = 'run' and key = 'n2'")
     db.close()
     shown, told = yard("verify-log"), yard("verify-log", "--json")
-    assert (shown.code, told.code) == (exits.FAILED, exits.FAILED)
+    assert (shown.code, told.code) == (main.FAILED, main.FAILED)
     assert [(each["run"], each["code"]) for each in told.json["findings"]] == [
         ("the lists", "places_stray"),
         ("n2", "row_missing"),
@@ -74,11 +74,11 @@ def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> Non
     assert "✗ n2: run n2 in the lists [row_missing]" in shown.out
     assert "tidemill reindex" in shown.out
     preview = yard("reindex", "--dry-run")
-    assert (preview.code, "places would be put right; nothing was done" in preview.out) == (exits.OK, True)
+    assert (preview.code, "places would be put right; nothing was done" in preview.out) == (main.OK, True)
     assert "; 1 row and " in preview.out
     told = yard("reindex", "--json")
     assert (told.json["missing"], told.json["different"], told.json["surplus"]) == (1, 0, 0)
-    assert yard("verify-log").code == exits.OK
+    assert yard("verify-log").code == main.OK
     assert "all lists say what the logs say" in yard("reindex").out
 
 
@@ -92,7 +92,7 @@ def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
     assert "3 runs would be archived; nothing was done" in preview.out
     swept = yard("archive", "sweep", "--json").json
     assert sorted(swept["retired"]) == ["f1", "n1", "n2"]
-    assert yard("runs", "show", "n1").code == exits.REFUSED
+    assert yard("runs", "show", "n1").code == main.REFUSED
     assert (tmp_path / "mill.db-archive" / "runs" / "default").is_dir()
     assert [run["run_id"] for run in yard("archive", "list", "--workflow", "nightly", "--json").json["runs"]] == [
         "n1",
@@ -108,15 +108,15 @@ def test_old_runs_leave_and_come_back(yard: Yard, tmp_path: Path) -> None:
     restored = yard("archive", "restore", "n1")
     assert restored.out == f"✓ run n1 is back, with {before['events']} events\n"
     assert yard("runs", "show", "n1", "--json").json == before
-    assert yard("verify-log").code == exits.OK
+    assert yard("verify-log").code == main.OK
     for refused, code in ((("restore", "n1"), "run_exists"), (("show", "zz"), "archived_run_unknown")):
         ended = yard("archive", *refused, "--json")
-        assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, code)
+        assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, code)
 
 
 def test_an_archive_elsewhere(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     yard.days_later(40)
-    assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == exits.OK
+    assert yard("archive", "sweep", "--archive", str(tmp_path / "attic")).code == main.OK
     assert yard("archive", "list").out == "the archive is empty\n"
     shown = yard("archive", "show", "n1", "--archive", str(tmp_path / "attic"))
     assert f"tidemill archive restore n1 --archive {tmp_path}/attic --store" in shown.out
@@ -149,7 +149,7 @@ def test_what_is_no_archive_is_refused(yard: Yard, tmp_path: Path) -> None:
                 continue
             named = place if "://" in place else str(tmp_path / place)
             ended = yard("archive", *verb, "--archive", named, "--json")
-            assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, code), (verb, place)
+            assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, code), (verb, place)
             assert "archive" in ended.json["problems"][0]["message"]
     assert yard("verify-log", "--json").json["runs"] == 3
 
@@ -163,14 +163,14 @@ def test_a_damaged_entry_hides_no_other(yard: Yard, tmp_path: Path) -> None:
     body[len(body) // 2] ^= 1
     damaged.write_bytes(body)
     shown, told = yard("archive", "list"), yard("archive", "list", "--json")
-    assert (shown.code, told.code) == (exits.FAILED, exits.FAILED)
+    assert (shown.code, told.code) == (main.FAILED, main.FAILED)
     assert [run["run_id"] for run in told.json["runs"]] == ["n2", "f1"]
     assert told.json["damaged"] == [name]
     assert f"✗ {name} cannot be read" in shown.out
     for verb in ("show", "restore"):
         ended = yard("archive", verb, "n1", "--json")
-        assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, "archive_damaged")
-    assert yard("archive", "show", "n2").code == exits.OK
+        assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, "archive_damaged")
+    assert yard("archive", "show", "n2").code == main.OK
 
 
 def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Yard) -> None:
@@ -179,12 +179,12 @@ def test_a_run_that_cannot_be_archived_holds_up_no_other(yard: Yard) -> None:
     yard.days_later(40)
     _lose(yard, [each["digest"] for each in lost])
     swept = yard("archive", "sweep")
-    assert swept.code == exits.FAILED
+    assert swept.code == main.FAILED
     assert "✓ 1 run archived" in swept.out
     for run in ("n1", "n2"):
         assert f"✗ {run} stays: blob sha256:" in swept.out
     again = yard("archive", "sweep", "--json")
-    assert (again.code, again.json["retired"], sorted(again.json["failed"])) == (exits.FAILED, [], ["n1", "n2"])
+    assert (again.code, again.json["retired"], sorted(again.json["failed"])) == (main.FAILED, [], ["n1", "n2"])
 
 
 def _lose(yard: Yard, digests: list[str]) -> None:
@@ -216,4 +216,4 @@ def test_a_key_that_was_used_again(yard: Yard) -> None:
 
 def test_without_an_archive_nothing_leaves(inside: Inside) -> None:
     ended = inside("archive", "sweep", "--store", "memory://nothing", "--json")
-    assert (ended.code, ended.json["problems"][0]["code"]) == (exits.REFUSED, "archive_unknown")
+    assert (ended.code, ended.json["problems"][0]["code"]) == (main.REFUSED, "archive_unknown")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.kit import EXAMPLES, Inside, on_terminal, process, shown
-from tidemill.cli import exits
+from tidemill.cli import main
 
 BROKEN = """
 name: Broken One
@@ -38,13 +38,13 @@ nodes:
 def test_a_valid_document_is_one_friendly_line() -> None:
     ended = process("validate", str(EXAMPLES / "hello.yaml"))
     (line,) = ended.out.splitlines()
-    assert (ended.code, ended.err) == (exits.OK, "")
+    assert (ended.code, ended.err) == (main.OK, "")
     assert line.startswith("✓ hello is valid: 3 nodes, sha256:")
 
 
 def test_as_json(inside: Inside) -> None:
     ended = inside("validate", str(EXAMPLES / "hello.yaml"), "--json")
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     answer = ended.json
     assert answer.pop("digest").startswith("sha256:")
     assert answer == {"valid": True, "name": "hello", "nodes": 3, "problems": [], "warnings": []}
@@ -54,7 +54,7 @@ def test_every_problem_is_listed_at_once(inside: Inside, tmp_path: Path) -> None
     file = tmp_path / "broken.yaml"
     file.write_text(BROKEN)
     ended = inside("validate", str(file))
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     assert "is refused: 4 problems" in ended.out
     for words in ("/name ", "[unknown_key]", "→ did you mean `value`?", "/nodes/1/dependencies/0"):
         assert words in ended.out
@@ -69,7 +69,7 @@ def test_problems_as_json(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text(BROKEN)
     ended = inside("validate", str(file), "--json")
-    assert ended.code == exits.REFUSED
+    assert ended.code == main.REFUSED
     answer = ended.json
     assert answer["valid"] is False
     assert answer["digest"] is answer["name"] is answer["nodes"] is None
@@ -81,7 +81,7 @@ def test_warnings_do_not_refuse(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "warned.yaml"
     file.write_text(WARNED)
     ended = inside("validate", str(file))
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert "! 1 warning\n" in ended.out
     answer = inside("validate", str(file), "--json").json
     assert answer["valid"] is True
@@ -90,10 +90,10 @@ def test_warnings_do_not_refuse(inside: Inside, tmp_path: Path) -> None:
 
 def test_standard_input_is_read(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = process("validate", "-", given=(EXAMPLES / "hello.yaml").read_bytes())
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: x\n")))
     refused = inside("validate", "-")
-    assert refused.code == exits.REFUSED
+    assert refused.code == main.REFUSED
     assert "✗ the document is refused" in refused.out
 
 
@@ -101,12 +101,12 @@ def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text(BROKEN.replace("nodse", "nodse" + "x" * 40))
     code, written = on_terminal("validate", str(file), columns=70)
-    assert code == exits.REFUSED
+    assert code == main.REFUSED
     assert "\x1b[31m" in written
     lines = shown(written).splitlines()
     assert max(len(line) for line in lines[1:]) <= 70
     code, plain = on_terminal("validate", str(file), columns=70, env={"NO_COLOR": "1"})
-    assert code == exits.REFUSED
+    assert code == main.REFUSED
     assert "\x1b[31m" not in plain
 
 
@@ -116,7 +116,7 @@ def test_what_is_referred_to_by_content_needs_no_store(inside: Inside, tmp_path:
     reference = f"cas://sha256:{'0' * 64}"
     file.write_text(BORROWING.replace("REFERENCE", reference))
     ended = inside(command, str(file))
-    assert (ended.code, ended.err) == (exits.OK, ""), ended
+    assert (ended.code, ended.err) == (main.OK, ""), ended
     if command == "validate":
         (warning,) = inside("validate", str(file), "--json").json["warnings"]
         place = "/nodes/0/branch/rules/0/condition/schema_ref"
@@ -128,4 +128,4 @@ def test_a_reference_that_is_no_digest_is_refused(inside: Inside, tmp_path: Path
     file = tmp_path / "flow.yaml"
     file.write_text(BORROWING.replace("REFERENCE", "sha256:short"))
     ended = inside("validate", str(file), "--json")
-    assert (ended.code, [each["code"] for each in ended.json["problems"]]) == (exits.REFUSED, ["condition_shape"])
+    assert (ended.code, [each["code"] for each in ended.json["problems"]]) == (main.REFUSED, ["condition_shape"])

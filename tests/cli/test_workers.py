@@ -11,9 +11,9 @@ import tidemill
 from tests.cli.kit import eventually, process
 from tests.cli.shop import Shop
 from tests.engine.scripts import Ledger
-from tidemill.cli import exits
-from tidemill.cli.worker import without_password
-from tidemill.engine.registry import WORKER
+from tidemill.cli import main
+from tidemill.cli.commands.worker import without_password
+from tidemill.engine.worker.registry import WORKER
 
 STUCK = {"name": "stuck", "nodes": [{"id": "a", "type": "value", "queue": "gpu"}]}
 
@@ -190,15 +190,15 @@ def test_code_that_cannot_be_used_is_refused(
 )
 def test_options_that_make_no_sense_are_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
     ended = shop("worker", *arguments, "--json")
-    assert (ended.code, ended.err) == (exits.REFUSED, "")
+    assert (ended.code, ended.err) == (main.REFUSED, "")
     assert [problem["code"] for problem in ended.json["problems"]] == [code]
     shown = shop("worker", *arguments)
-    assert (shown.code, shown.out) == (exits.REFUSED, "") and "Traceback" not in shown.err
+    assert (shown.code, shown.out) == (main.REFUSED, "") and "Traceback" not in shown.err
 
 
 def test_a_refusal_is_told_by_a_real_process(tmp_path: Path) -> None:
     ended = process("worker", "--store", f"sqlite:///{tmp_path}/x.db", "--app", "nowhere", cwd=tmp_path)
-    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert (ended.code, ended.out) == (main.REFUSED, "")
     assert "[app_unknown]" in ended.err and "Traceback" not in ended.err
 
 

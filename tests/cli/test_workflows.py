@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shop import PAYMENT, Shop
-from tidemill.cli import exits
+from tidemill.cli import main
 
 FLOW: dict[str, Any] = {
     "name": "echo",
@@ -54,7 +54,7 @@ nodes:
 """
     )
     ended = shop("publish", str(path))
-    assert ended.code == exits.OK
+    assert ended.code == main.OK
     assert "! 1 warning" in ended.err
     assert shop.json("publish", str(path))["warnings"][0]["code"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import tidemill
 from tests.cli.kit import EXAMPLES, eventually
 from tests.cli.shop import PAYMENT, RELEASE
-from tidemill.engine.rows import DAY_MS
+from tidemill.engine.index_rows import DAY_MS
 
 BEGAN_MS = 1_790_000_000_000
 LATER_MS = 10 * 60_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from tests.docs.pages import ROOT
-from tidemill.kernel.document import nodes, normal
+from tidemill.kernel.document import fields, normalize
 from tidemill.kernel.document.fields import Table
 
 SOURCE = ROOT / "src" / "tidemill"
@@ -85,15 +85,15 @@ def law_names() -> set[str]:
 
 
 DOCUMENT_TABLES: tuple[Table, ...] = (
-    normal.DOCUMENT,
-    normal.LIMITS,
-    normal.RETENTION,
-    nodes.NODE,
-    nodes.RETRY,
-    nodes.BRANCH,
-    nodes.LOOP,
-    nodes.MAP,
-    nodes.COMPENSATOR,
+    normalize.DOCUMENT,
+    normalize.LIMITS,
+    normalize.RETENTION,
+    fields.NODE,
+    fields.RETRY,
+    fields.BRANCH,
+    fields.LOOP,
+    fields.MAP,
+    fields.COMPENSATOR,
 )
 
 

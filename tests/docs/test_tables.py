@@ -10,10 +10,10 @@ from typing import get_args
 from tests.docs.listings import document_keys, error_codes, law_names, modules
 from tests.docs.pages import Page, codes_of, read_page, rows_of
 from tests.sim.faults import FAULTS
-from tidemill.expressions.environment import environment
-from tidemill.expressions.references import RESERVED
+from tidemill.expressions.scope import RESERVED
+from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext
-from tidemill.kernel.document.nodes import TYPE_SPELLINGS
+from tidemill.kernel.document.fields import TYPE_SPELLINGS
 from tidemill.kernel.events import AnyEvent, Ending, Event, NodeEvent
 from tidemill.stores.contract import Commit, Store
 

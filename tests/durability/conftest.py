@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.stores.sqlite import wal
+from tidemill.stores.sqlite import writer
 
 IN_MEMORY = "/dev/shm"
 
@@ -25,4 +25,4 @@ def quick_path() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def log_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the log is made long beforehand: its length would say nothing, and a full disk be noticed late."""
-    monkeypatch.setattr(wal, "PREPARED_BYTES", 0)
+    monkeypatch.setattr(writer, "PREPARED_BYTES", 0)

@@ -20,10 +20,10 @@ import pytest
 import tidemill
 from tests.cli.kit import COMMAND, Ended, environment, process
 from tests.durability.kit import BIG, ENDS, FAN, TENANT, begin, chain, eventually, examined, finish, mill, sql, wal_of
-from tidemill.cli import exits
+from tidemill.cli import main
 from tidemill.errors import Rejected, Unavailable
-from tidemill.stores.migrate import migrations
-from tidemill.stores.sqlite.file import APPLICATION_ID, check_place, file_system
+from tidemill.stores.sql_files import migrations
+from tidemill.stores.sqlite.database import APPLICATION_ID, check_place, file_system
 from tidemill.stores.sqlite.store import SqliteStore
 
 NOBODY = 65534
@@ -106,7 +106,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def refused(ended: Ended, code: str, words: str) -> None:
-    assert ended.code == exits.REFUSED, ended
+    assert ended.code == main.REFUSED, ended
     assert ended.out == ""
     first, *hints = ended.err.splitlines()
     assert code in first
@@ -251,8 +251,8 @@ def test_the_log_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 AS_NOBODY = f"""
 import contextlib, io, os, sys
-from tidemill.cli import call
-from tidemill.cli.terminal import leave
+from tidemill.cli.main import call
+from tidemill.cli.render.terminal import leave
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     call(["migrate", "--store", "sqlite:///" + sys.argv[1] + "/warm.db"])
     call([*sys.argv[2:], "--store", "sqlite:///" + sys.argv[1] + "/warm.db"])
@@ -330,7 +330,7 @@ def test_what_a_look_has_left_beside_the_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     ours(path)
     path.chmod(0o444)
-    assert bound(*LOOKING, "--store", f"sqlite:///{path}").code == exits.OK
+    assert bound(*LOOKING, "--store", f"sqlite:///{path}").code == main.OK
     path.chmod(0o644)
     left = tmp_path / "a.db-shm"
     assert left.exists(), "there is nothing left to be named"
@@ -338,7 +338,7 @@ def test_what_a_look_has_left_beside_the_file_is_named(tmp_path: Path) -> None:
     refused(bound(*start), "store_read_only", "a.db-shm beside it cannot be written to")
     for each in tmp_path.glob("a.db-*"):
         each.chmod(0o644)
-    assert bound(*start).code == exits.OK
+    assert bound(*start).code == main.OK
 
 
 def test_a_backup_is_looked_at_as_it_is(tmp_path: Path) -> None:
@@ -348,12 +348,12 @@ def test_a_backup_is_looked_at_as_it_is(tmp_path: Path) -> None:
     sql(origin, "VACUUM INTO ?", (str(path),))
     before = path.read_bytes()
     path.chmod(0o444)
-    assert bound("verify-log", "--store", f"sqlite:///{path}").code == exits.OK
+    assert bound("verify-log", "--store", f"sqlite:///{path}").code == main.OK
     path.chmod(0o644)
-    assert process(*LOOKING, "--store", f"sqlite:///{path}").code == exits.OK
+    assert process(*LOOKING, "--store", f"sqlite:///{path}").code == main.OK
     assert path.read_bytes() == before, "to look at it has changed it"
     assert os.listdir(path.parent) == ["backup.db"]
-    assert process("start", "chain", "--store", f"sqlite:///{path}").code == exits.OK
+    assert process("start", "chain", "--store", f"sqlite:///{path}").code == main.OK
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
 
 
@@ -410,7 +410,7 @@ def test_a_worker_ends_when_the_store_was_migrated(tmp_path: Path) -> None:
         told, said = worker.communicate(timeout=SECONDS_MAX)
     finally:
         worker.kill()
-    assert worker.returncode == exits.REFUSED
+    assert worker.returncode == main.REFUSED
     assert b"[store_newer]" in said
     assert b"Traceback" not in said
     assert (told, len(said.splitlines())) == (b"", 2), "it says something else besides"

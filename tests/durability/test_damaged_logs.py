@@ -13,13 +13,13 @@ import pytest
 
 from tests.cli.kit import process
 from tests.durability.kit import FAN, chain, eventually, mill, sql
-from tidemill import front
-from tidemill.cli import exits
-from tidemill.engine.claiming import Refusals
+from tidemill import client
+from tidemill.cli import main
+from tidemill.engine.attempts.log_store import JOURNAL
 from tidemill.engine.engine import Engine
-from tidemill.engine.journals import JOURNAL
-from tidemill.engine.rows import RUN
+from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW
+from tidemill.engine.worker.leases import Refusals
 from tidemill.errors import Rejected, rejected
 
 PAGE = 4096
@@ -163,11 +163,11 @@ async def test_a_damaged_run_is_not_unknown(tmp_path: Path) -> None:
 
 def test_damaged_lines_are_missed_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.db"
-    with front.open(f"sqlite:///{path}", functions={"talk": lambda: print("a word")}) as talking:
+    with client.open(f"sqlite:///{path}", functions={"talk": lambda: print("a word")}) as talking:
         run = talking.run(SAYING)
         assert [line.text for line in talking.logs(run.run_id)] == ["a word"]
     flip(path, JOURNAL, "%")
-    with front.open(f"sqlite:///{path}", work=False) as looking:
+    with client.open(f"sqlite:///{path}", work=False) as looking:
         assert looking.logs(run.run_id) == []
     assert "some of what talk has said is damaged" in caplog.text
 
@@ -175,7 +175,7 @@ def test_damaged_lines_are_missed_aloud(tmp_path: Path, caplog: pytest.LogCaptur
 @pytest.mark.parametrize("table", ["jobs_in_line", "tenants"])
 def test_a_run_ends_when_no_work_can_be_claimed(tmp_path: Path, table: str) -> None:
     path = tmp_path / "a.db"
-    with front.open(f"sqlite:///{path}", work=False) as engine:
+    with client.open(f"sqlite:///{path}", work=False) as engine:
         engine.publish(chain())
     ((page,),) = sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,))
     with path.open("r+b") as file:
@@ -184,7 +184,7 @@ def test_a_run_ends_when_no_work_can_be_claimed(tmp_path: Path, table: str) -> N
     flow = tmp_path / "flow.json"
     flow.write_text(json.dumps(chain()))
     ended = process("run", str(flow), "--store", f"sqlite:///{path}", "--json")
-    assert ended.code == exits.REFUSED, ended
+    assert ended.code == main.REFUSED, ended
     assert ended.json["problems"][0]["code"] == "store_damaged"
     assert ended.err == "", "it is said once"
 
@@ -217,7 +217,7 @@ def test_what_is_in_hand_may_end_first(tmp_path: Path) -> None:
         return "done"
 
     document = {"name": "slow", "nodes": [{"id": "s", "type": "python", "config": {"function": "slow"}}]}
-    with front.open(f"sqlite:///{tmp_path / 'a.db'}", only="r", functions={"slow": slow}) as patient:
+    with client.open(f"sqlite:///{tmp_path / 'a.db'}", only="r", functions={"slow": slow}) as patient:
         patient.publish(document)
         patient.start("slow", key="r")
         assert patient.result("r", timeout_s=10).status == "COMPLETED"

@@ -25,12 +25,13 @@ from tests.durability.disk import disk_full, failing, installed, write_failed
 from tests.durability.kit import BIG, ENDS, Witness, begin, chain, engine_on, eventually, examined, finish, sql, wal_of
 from tests.durability.test_syncs import again
 from tests.stores.kit import ack, job, row, run
-from tidemill.blobs.database import DatabaseBlobs
-from tidemill.cli import call, exits
+from tidemill.blobs.sqlite import DatabaseBlobs
+from tidemill.cli import main
+from tidemill.cli.main import call
 from tidemill.engine.engine import Engine
 from tidemill.errors import DiskFull, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite.file import connect, meaning
+from tidemill.stores.sqlite.database import connect, meaning
 from tidemill.stores.sqlite.store import SqliteStore
 
 WRITES_MAX = 60
@@ -292,7 +293,7 @@ def test_the_command_line_says_so(quick_path: Path, capsys: pytest.CaptureFixtur
         code = call(["start", "chain", "--store", url])
     said = capsys.readouterr()
     assert fault.fired
-    assert (code, said.out) == (exits.REFUSED, "")
+    assert (code, said.out) == (main.REFUSED, "")
     assert len(said.err.splitlines()) == 1
     assert "is full; free some space" in said.err
     assert "Traceback" not in said.err
@@ -310,9 +311,9 @@ def test_a_disk_that_was_full_before_the_file_was_opened(quick_path: Path, capsy
             mill.publish(chain())
         with filled(folder):
             capsys.readouterr()
-            assert call(["runs", "list", "--store", url]) == exits.REFUSED
+            assert call(["runs", "list", "--store", url]) == main.REFUSED
             assert f"the disk of {folder}/a.db is full; free some space" in capsys.readouterr().err
-            assert call(["start", "chain", "--json", "--store", url]) == exits.REFUSED
+            assert call(["start", "chain", "--json", "--store", url]) == main.REFUSED
             said = capsys.readouterr()
     (problem,) = json.loads(said.out)["problems"]
     assert (problem["code"], said.err) == ("disk_full", "")
@@ -330,7 +331,7 @@ def test_a_limit_on_the_size_of_files_is_told_with_what_to_do(quick_path: Path) 
         env=environment(),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
-    assert said.returncode == exits.REFUSED
+    assert said.returncode == main.REFUSED
     assert f"a.db cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)" in said.stderr
 
 

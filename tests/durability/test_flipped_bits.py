@@ -32,7 +32,7 @@ from tests.durability.kit import (
 )
 from tests.durability.test_wal_cut import lost, recorded
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import RUN, RunRow
+from tidemill.engine.index_rows import RUN, RunRow
 from tidemill.errors import Problem, Rejected, TidemillError
 from tidemill.stores.contract import Stream
 

@@ -23,7 +23,7 @@ from tests.durability.kit import (
     wal_of,
 )
 from tidemill.stores.contract import Stream
-from tidemill.stores.sqlite import wal
+from tidemill.stores.sqlite import writer
 
 CARRIED_ON = 24
 """Cuts after which every run is carried to its end."""
@@ -107,9 +107,9 @@ async def test_every_story_can_be_carried_on_from_nothing(tmp_path: Path, docume
 
 async def test_a_log_that_was_made_long_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros behind the last frame, or the frames of an earlier round, are nothing to whoever reads the log."""
-    monkeypatch.setattr(wal, "PREPARED_BYTES", 1 << 22)
+    monkeypatch.setattr(writer, "PREPARED_BYTES", 1 << 22)
     left, witness = await recorded(tmp_path)
-    assert wal_of(left).stat().st_size >= wal.PREPARED_BYTES
+    assert wal_of(left).stat().st_size >= writer.PREPARED_BYTES
     for name in left.parent.glob("*-shm"):
         name.unlink()
     store = Witness(left)

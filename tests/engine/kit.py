@@ -18,21 +18,21 @@ from typing import Any, TypeVar
 
 from tests.engine.door import Call, Door, Trouble
 from tests.sim.loop import SimAmbient, SimLoop
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_row
+from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_row
 from tidemill.engine.views import RunView
-from tidemill.engine.worker import WorkerOptions
-from tidemill.expressions.isolation import Isolation
-from tidemill.expressions.leaf import Errand
+from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.expressions.conditions import Errand
+from tidemill.expressions.sandbox.pool import Isolation
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.jobs import UNLISTED
-from tidemill.kernel.laws import check_log
 from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.kernel.state import State, decode_state, encode_state
 from tidemill.stores.contract import Commit, Job, JobView, Stream

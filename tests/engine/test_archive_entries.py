@@ -9,9 +9,9 @@ import pytest
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import FAILS, LARGE, operator, pass_days, stored
 from tests.kernel.authoring import document, node
-from tidemill.blobs.archives import MemoryArchive
+from tidemill.blobs.archive import MemoryArchive
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.archiving import (
+from tidemill.engine.maintenance.archive import (
     Header,
     blob_name,
     decode_archived,

@@ -14,7 +14,7 @@ from tests.engine.door import after_s, following, refuse
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.calls import bounded
+from tidemill.engine.attempts.invocation import bounded
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCheckpointed, NodeCompleted, NodeFailed, NodeStarted, NodeWaiting
 from tidemill.kernel.model import NodeType

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.answers import asked_for
+from tidemill.engine.attempts.results import asked_for
 from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.events import NodeCompleted, NodeExpanded, NodeScheduled, NodeSkipped, NodeStarted
 from tidemill.kernel.model import NodeType

@@ -17,9 +17,9 @@ import tidemill
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
-from tidemill.engine.binaries import unknown_file
+from tidemill.engine.attempts.results import unknown_file
 from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType

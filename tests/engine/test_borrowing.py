@@ -11,8 +11,8 @@ from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.people import refused, signal, waits
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.borrowing import CONTENT_BYTES_MAX
-from tidemill.kernel.document.borrowed import borrowed_in, with_stand_ins
+from tidemill.engine.compiled import CONTENT_BYTES_MAX
+from tidemill.kernel.document.normalize import borrowed_in, with_stand_ins
 from tidemill.kernel.model import Workflow
 
 SCHEMA = {"type": "object", "required": ["ok"]}

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.door import after_s, following, lose_reply
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.kernel.authoring import chain, document, node
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.engine.catalog import Catalog
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Stream

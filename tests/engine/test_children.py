@@ -12,8 +12,8 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, ended, human, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.errands import DEPTH_MAX, Errands
-from tidemill.engine.worker import Worker
+from tidemill.engine.children import DEPTH_MAX, Errands
+from tidemill.engine.worker.worker import Worker
 from tidemill.kernel.commands import ChildBegan, ChildEnded
 from tidemill.kernel.events import (
     BlobRef,

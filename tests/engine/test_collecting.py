@@ -13,9 +13,9 @@ from tests.engine.people import LARGE, child, code_of, human, refused, signal, w
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.collecting import HOUR_MS, KINDS, Collected, collect
+from tidemill.engine.maintenance.blob_gc import HOUR_MS, KINDS, Collected, collect
 from tidemill.engine.versions import WORKFLOW, Version, encode_record
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob

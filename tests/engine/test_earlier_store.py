@@ -13,7 +13,7 @@ import pytest
 import tidemill
 from tidemill.errors import Rejected
 from tidemill.kernel.state import SNAPSHOT_FORMAT
-from tidemill.stores.sqlite.seals import SEAL_BYTES
+from tidemill.stores.sqlite.database import SEAL_BYTES
 
 DATA = Path(__file__).parent / "data" / "waiting_runs.db.gz"
 """Made by the script beside it."""

@@ -11,9 +11,9 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.expressions.failure import condition_failed
-from tidemill.expressions.isolation import NoSandbox
-from tidemill.expressions.leaf import ITEMS_MAX, Errand
+from tidemill.expressions.conditions import ITEMS_MAX, Errand
+from tidemill.expressions.errors import condition_failed
+from tidemill.expressions.sandbox.pool import NoSandbox
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeSkipped
 
 MANY = list(range(ITEMS_MAX + 1))

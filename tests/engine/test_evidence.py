@@ -16,10 +16,9 @@ from tests.engine.upkeep import FAILS, operator
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
-from tidemill.engine.evidence import Evidence
-from tidemill.engine.indexing import all_rows
-from tidemill.engine.rows import DEAD_LETTER, RUN
-from tidemill.engine.unfounded import unfounded
+from tidemill.engine.index_rows import DEAD_LETTER, RUN
+from tidemill.engine.maintenance.reindex import all_rows
+from tidemill.engine.maintenance.verify import Evidence, unfounded
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched

@@ -15,10 +15,19 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.failures import failed_by, timed_out
-from tidemill.expressions.failure import ExpressionError
-from tidemill.handlers.contract import Fail, Handler, NodeContext, Pause, Return, Skip
-from tidemill.handlers.raised import CAUSES_MAX, MESSAGE_MAX, TRACEBACK_MAX
+from tidemill.engine.attempts.invocation import failed_by, timed_out
+from tidemill.expressions.errors import ExpressionError
+from tidemill.handlers.contract import (
+    CAUSES_MAX,
+    MESSAGE_MAX,
+    TRACEBACK_MAX,
+    Fail,
+    Handler,
+    NodeContext,
+    Pause,
+    Return,
+    Skip,
+)
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import Error, NodeFailed
 from tidemill.kernel.model import NodeType

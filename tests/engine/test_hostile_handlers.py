@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.engine.loops import run_until
+from tidemill.client import run_until
 from tidemill.engine.views import RunView
 
 

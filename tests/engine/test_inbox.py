@@ -11,7 +11,7 @@ import pytest
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, human, refused, unchanged, waits
 from tests.kernel.authoring import document, node
-from tidemill.engine.rows import ApprovalRow
+from tidemill.engine.index_rows import ApprovalRow
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, NodeCompleted
 

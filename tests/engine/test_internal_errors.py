@@ -10,8 +10,9 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine import keeper, turn
-from tidemill.engine.worker import INTERNAL_TRIES_MAX
+from tidemill.engine import turn
+from tidemill.engine.maintenance import reconciler
+from tidemill.engine.worker.worker import INTERNAL_TRIES_MAX
 from tidemill.errors import InternalError, internal_error
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed
@@ -133,7 +134,7 @@ async def test_a_command_is_answered_with_the_internal_error(mill: Mill, monkeyp
 async def test_the_reconciler_goes_on_after_a_run_that_brings_out_a_bug(
     mill: Mill, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compare = keeper.compare
+    compare = reconciler.compare
     worker = await mill.process(queues=("other",))
     first = await worker.start(chain("a", name="first"))
     second = await worker.start(chain("a", name="second"))
@@ -144,7 +145,7 @@ async def test_the_reconciler_goes_on_after_a_run_that_brings_out_a_bug(
             raise KeyError("a bug")
         return compare(entry, jobs)
 
-    monkeypatch.setattr(keeper, "compare", broken)
+    monkeypatch.setattr(reconciler, "compare", broken)
     for run_id in (first, last):
         await mill.meddle(run_id, drop=("run/a/1/-1",))
     await asyncio.sleep(40)

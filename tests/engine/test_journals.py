@@ -12,7 +12,7 @@ import pytest
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
 from tests.kernel.authoring import document, node
-from tidemill.engine.journals import (
+from tidemill.engine.attempts.log_store import (
     JOURNAL,
     KEPT_BYTES,
     SEGMENT_BYTES,

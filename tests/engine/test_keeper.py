@@ -13,8 +13,9 @@ from tests.engine.door import Call, Trouble, after_s, following, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.asks import Ask
-from tidemill.engine.keeper import IDLE_AFTER_MS, STUCK_AFTER_MS, Keeper, compare
+from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Keeper
+from tidemill.engine.maintenance.verify import compare
+from tidemill.engine.turn import Ask
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed, ResultDiscarded, RunPaused, RunRepaired
 from tidemill.kernel.jobs import Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.engine.keeping import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, Keeping
+from tidemill.engine.worker.leases import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, Keeping
 from tidemill.kernel.jobs import Put, Task
 from tidemill.stores.contract import Stream
 

@@ -13,7 +13,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.handlers.contract import Handler, NodeContext, Return
-from tidemill.kernel.delays import LOST_IN_A_ROW_MAX
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim

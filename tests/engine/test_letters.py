@@ -9,8 +9,8 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.letters import PAGE
-from tidemill.engine.rows import DeadLetterRow
+from tidemill.engine.index_rows import DeadLetterRow
+from tidemill.engine.services.dead_letters import PAGE
 from tidemill.kernel.events import DeadLetterClosed, RunPatched
 
 

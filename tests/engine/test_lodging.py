@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tidemill.bootstrap import shelf_at
-from tidemill.engine.lodging import RACES_MAX, REMEMBERED
+from tidemill.engine.maintenance.blob_gc import RACES_MAX, REMEMBERED
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Commit, CommitResult, VersionConflict
 from tidemill.stores.sqlite.store import SqliteStore

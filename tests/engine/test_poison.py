@@ -11,7 +11,7 @@ import pytest
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.returns import STEP_MS
+from tidemill.engine.worker.leases import STEP_MS
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.codec import encode_event
@@ -251,6 +251,8 @@ async def test_a_log_that_does_not_fold_is_reported_as_damaged(mill: Mill) -> No
         await worker.engine.show(run_id)
     assert refused.value.code == "event_unreadable"
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
+
+
 @simulated
 async def test_a_newer_job_is_left_alone(mill: Mill) -> None:
     client = await mill.process("c", work=False)

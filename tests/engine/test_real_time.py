@@ -12,10 +12,10 @@ from typing import Any
 from tests.engine.door import Door
 from tests.kernel.authoring import document, node
 from tidemill.ambient import RealAmbient
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import NodeContext
 from tidemill.stores.memory import MemoryStore
 

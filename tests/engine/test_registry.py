@@ -11,8 +11,8 @@ from tests.engine.door import after_s, refuse
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.registry import FORGET_AFTER_MS, HELD_SHOWN_MAX, WORKER, WorkerRow, registered
-from tidemill.engine.roster import WorkerView
+from tidemill.engine.services.workers import WorkerView
+from tidemill.engine.worker.registry import FORGET_AFTER_MS, HELD_SHOWN_MAX, WORKER, WorkerRow, registered
 from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Stream

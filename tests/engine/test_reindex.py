@@ -12,8 +12,8 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.engine.upkeep import history, listed, operator, shown
 from tests.kernel.authoring import document, node
-from tidemill.engine.indexing import agrees, all_rows, rows_of
-from tidemill.engine.rows import APPROVAL, RUN, run_terms
+from tidemill.engine.index_rows import APPROVAL, RUN, run_terms
+from tidemill.engine.maintenance.reindex import agrees, all_rows, rows_of
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Row, Stream
 

@@ -12,8 +12,8 @@ from tests.engine.people import LARGE, human, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.engine.undoer import Undoer, undo_with, undoing_process
 from tests.kernel.authoring import document, node
-from tidemill.engine import keeper as keeping
-from tidemill.engine.keeper import Keeper
+from tidemill.engine.maintenance import reconciler as keeping
+from tidemill.engine.maintenance.reconciler import Keeper
 from tidemill.kernel.events import CompensationCompleted, RunRepaired
 
 

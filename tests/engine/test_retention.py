@@ -15,14 +15,14 @@ from tests.engine.scripts import Ledger
 from tests.engine.upkeep import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.kernel.authoring import document, node
 from tests.sim.loop import SimAmbient
-from tidemill.blobs.archives import Archive, MemoryArchive
+from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.archiving import blob_name
 from tidemill.engine.engine import Engine
-from tidemill.engine.retiring import Retirer
-from tidemill.engine.rows import DAY_MS, RUN, retention_term
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
+from tidemill.engine.maintenance.archive import blob_name
+from tidemill.engine.maintenance.retention import Retirer
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
 from tidemill.stores.contract import Commit, Job, Row, Stream

@@ -12,7 +12,7 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.returns import (
+from tidemill.engine.worker.leases import (
     EACH_MS,
     EARLY_MS,
     KNOWN_MAX,

@@ -16,12 +16,7 @@ from tests.engine.scripts import call
 from tests.engine.undoer import Undoer, trip, undo_with, undoing_process
 from tests.kernel.authoring import document, node
 from tidemill.handlers.contract import Handler, NodeContext, Return, Skip
-from tidemill.kernel.events import (
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    RollbackFinished,
-)
+from tidemill.kernel.events import CompensationCompleted, CompensationFailed, CompensationScheduled, RollbackFinished
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Stream, Tail
 

@@ -391,6 +391,8 @@ async def test_children_and_forks_get_defaults_too(mill: Mill) -> None:
     await worker.end("first")
     fork = await worker.engine.fork("first", node="a", inputs={"y": 2}, key="second")
     assert (await worker.end(fork)).outputs == {"a": {"y": 2, "n": 7}}
+
+
 # The cache of states
 
 

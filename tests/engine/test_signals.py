@@ -11,8 +11,8 @@ from tests.engine.door import lose_reply
 from tests.engine.kit import Mill, simulated
 from tests.engine.people import LARGE, code_of, signal, unchanged, waits
 from tests.kernel.authoring import document, node
+from tidemill.kernel.decide.waits import SIGNALS_MAX
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunCompleted, SignalReceived
-from tidemill.kernel.messages import SIGNALS_MAX
 
 
 @simulated

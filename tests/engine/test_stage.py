@@ -9,7 +9,7 @@ from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
 from tidemill.handlers.contract import Blob, Fail, Handler, NodeContext, Return, handler_of
 from tidemill.kernel.model import NodeType
-from tidemill.observe.overhearing import EAR
+from tidemill.observability.capture import EAR
 
 
 class Diary:

@@ -10,11 +10,11 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.ambient import RealAmbient
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.runs import KNOWN_FOR_MS
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.run_cache import KNOWN_FOR_MS
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.stores.contract import Claim
 from tidemill.stores.memory import MemoryStore
 

@@ -13,8 +13,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.engine import turn
-from tidemill.engine.asks import Answer, Ask
-from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, Answer, Ask
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.engine.rows import DAY_MS
+from tidemill.engine.index_rows import DAY_MS
 
 MOMENTS = (1, 7, 9, 11, 14, 20)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.kit import Mill, Process, simulated
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
-from tidemill.engine.utterances import PARTS_BYTES_MAX
+from tidemill.engine.attempts.streaming import PARTS_BYTES_MAX
 from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, Mute, NodeContext, Return
 from tidemill.kernel.model import NodeType
 

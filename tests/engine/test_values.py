@@ -9,8 +9,8 @@ import pytest
 
 from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
-from tidemill.blobs.local import MemoryBlobs
-from tidemill.engine.values import Values, shared_value, text_of
+from tidemill.blobs.memory import MemoryBlobs
+from tidemill.engine.attempts.rendering import Values, shared_value, text_of
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import BlobRef, NodeFailed
 from tidemill.kernel.explain.blockers import Worker

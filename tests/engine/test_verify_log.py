@@ -12,10 +12,10 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import FAILS, history, operator
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.auditing import Verdict
-from tidemill.engine.indexing import all_rows
-from tidemill.engine.rows import DEAD_LETTER, RUN
-from tidemill.engine.sampling import AUDITS_MAX
+from tidemill.engine.index_rows import DEAD_LETTER, RUN
+from tidemill.engine.maintenance.reconciler import AUDITS_MAX
+from tidemill.engine.maintenance.reindex import all_rows
+from tidemill.engine.maintenance.verify import Verdict
 from tidemill.errors import Rejected
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import NodeCompleted

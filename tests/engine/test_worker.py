@@ -12,7 +12,7 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.returns import STEP_MS
+from tidemill.engine.worker.leases import STEP_MS
 from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType

@@ -8,11 +8,11 @@ from typing import Any
 from tests.engine.kit import TENANT, Mill, Process
 from tests.kernel.authoring import document, node
 from tests.sim.loop import SimAmbient
-from tidemill.blobs.archives import Archive, MemoryArchive
+from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.indexing import all_rows
-from tidemill.engine.rows import APPROVAL, DAY_MS, DEAD_LETTER, RUN
+from tidemill.engine.index_rows import APPROVAL, DAY_MS, DEAD_LETTER, RUN
+from tidemill.engine.maintenance.reindex import all_rows
 from tidemill.engine.versions import WORKFLOW
 from tidemill.stores.contract import Row, Store
 

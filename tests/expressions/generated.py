@@ -6,10 +6,10 @@ import json
 
 from hypothesis import strategies as st
 
-from tidemill.expressions.environment import environment
-from tidemill.expressions.jsonpath_operators import OPERATORS
-from tidemill.expressions.relations import RELATIONS
+from tidemill.expressions.comparisons import RELATIONS
+from tidemill.expressions.jsonpath.condition import OPERATORS
 from tidemill.expressions.scope import Absent, Json, Scope, Seen
+from tidemill.expressions.templates.environment import environment
 
 Text = st.SearchStrategy[str]
 Values = st.SearchStrategy[Json]

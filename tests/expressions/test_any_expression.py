@@ -23,11 +23,10 @@ from tests.expressions.generated import (
 from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import Condition, Verdict, decide, normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import settled
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxPool, settled
 from tidemill.expressions.scope import Json, Scope
-from tidemill.expressions.templates import check_template, compile_template
+from tidemill.expressions.templates.template import check_template, compile_template
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 from markupsafe import Markup
 
 from tests.expressions.scopes import is_plain
-from tidemill.expressions.bounds import DEPTH_MAX, deeper_than
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.plain import plain, text
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.limits import DEPTH_MAX, deeper_than
+from tidemill.expressions.templates.limits import plain, text
 
 
 def nest(levels: int, kind: type) -> Any:

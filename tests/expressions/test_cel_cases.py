@@ -9,8 +9,8 @@ import pytest
 
 from tests.expressions.scopes import AFTER
 from tidemill.errors import Problem
-from tidemill.expressions.cel import parse_cel
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.cel.evaluate import parse_cel
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Absent, Scope, Seen
 
 Answer = bool | Literal["ERROR", "REFUSED"]

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, Watched
 from tidemill.errors import Problem
-from tidemill.expressions.cel import Cel, parse_cel
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.references import References
-from tidemill.expressions.scope import Scope, Seen
+from tidemill.expressions.cel.evaluate import Cel, parse_cel
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.scope import References, Scope, Seen
 
 
 def program(expression: str) -> Cel:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from tests.expressions.scopes import evaluate
 from tidemill.errors import Problem
-from tidemill.expressions.cel import ROOTS, Cel, parse_cel
-from tidemill.expressions.cel_syntax import Chain
-from tidemill.expressions.expectations import Kinds, Lacking, expected
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.fitting import Mismatch, mismatches
+from tidemill.expressions.cel.ast import Chain
+from tidemill.expressions.cel.evaluate import ROOTS, Cel, parse_cel
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope
+from tidemill.expressions.type_check import Kinds, Lacking, Mismatch, expected, mismatches
 
 SCHEMA = {
     "type": "object",

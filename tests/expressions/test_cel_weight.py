@@ -13,12 +13,11 @@ import pytest
 from tests.expressions.scopes import AFTER
 from tests.pace import allowed
 from tidemill.errors import Problem
-from tidemill.expressions.cel import DOUBLINGS_MAX, EXPRESSION_MAX, Cel, parse_cel
-from tidemill.expressions.cel_native import native_env
-from tidemill.expressions.cel_patterns import PATTERNS_MAX, states
-from tidemill.expressions.cel_tree import read_tree, write_tree
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.leaf import TEXT_REACH_MAX, is_small
+from tidemill.expressions.cel.ast import native_env, read_tree, write_tree
+from tidemill.expressions.cel.cost import PATTERNS_MAX, states
+from tidemill.expressions.cel.evaluate import DOUBLINGS_MAX, EXPRESSION_MAX, Cel, parse_cel
+from tidemill.expressions.conditions import TEXT_REACH_MAX, is_small
+from tidemill.expressions.errors import ExpressionError
 
 
 def compiled(expression: str) -> Cel:

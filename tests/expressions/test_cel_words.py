@@ -8,8 +8,8 @@ import pytest
 
 from tests.expressions.scopes import SCOPE
 from tidemill.errors import Problem
-from tidemill.expressions.cel import parse_cel
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.cel.evaluate import parse_cel
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Seen
 
 VALUES = {"s": "x", "a": 1, "n": None, "l": [1], "m": {"k": 1}, "d": 1.5, "o": {"a": None, "b": [1]}, "u": 2**63}

@@ -10,12 +10,11 @@ import pytest
 
 from tests.expressions.children import deciders
 from tests.expressions.scopes import SCOPE
-from tidemill.expressions.chores import CHORE_MS, FilterRows, Jq, RunQuery, SandboxTask
 from tidemill.expressions.conditions import Composite, compiled
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.frames import FRAME_MAX
-from tidemill.expressions.isolation import NoSandbox
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
+from tidemill.expressions.sandbox.protocol import FRAME_MAX
+from tidemill.expressions.sandbox.tasks import CHORE_MS, FilterRows, Jq, RunQuery, SandboxTask
 
 BIG = 2**64 + 1
 

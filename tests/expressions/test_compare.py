@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, evaluate
-from tidemill.expressions.compare import PATH_MAX, Comparison, Computation
-from tidemill.expressions.conditions import Composite, Single, normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.leaf import Errand, decide_leaf
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.comparisons import PATH_MAX, Comparison, Computation
+from tidemill.expressions.conditions import Composite, Errand, Single, decide_leaf, normal, parse_condition
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
 
 OUTPUT = {

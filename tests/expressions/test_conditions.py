@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import AFTER, evaluate
-from tidemill.expressions.cel import Cel
+from tidemill.expressions.cel.evaluate import Cel
 from tidemill.expressions.conditions import Composite, Condition, compiled, normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.errors import ExpressionError
 
 YES, NO, BROKEN = "output.score > 1", "output.score < 1", "output.missing > 1"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.expressions.scopes import evaluate
 from tidemill.expressions.conditions import normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Absent, Scope, Seen
 
 Nodes = dict[str, Any]

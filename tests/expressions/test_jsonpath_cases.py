@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.expressions.jsonpath_syntax import QueryFault, read_query
+from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
 SHOP: Any = {
     "name": "Corner",

@@ -10,10 +10,9 @@ import pytest
 
 from tests.expressions.scopes import AFTER, SCOPE, evaluate
 from tests.pace import allowed
-from tidemill.expressions.conditions import normal, parse_condition
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.leaf import Errand, decide_leaf
-from tidemill.expressions.matching import Matching
+from tidemill.expressions.conditions import Errand, decide_leaf, normal, parse_condition
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import Matching
 
 DONE = {
     "type": "object",

@@ -18,12 +18,10 @@ import pytest
 from tests.expressions.children import children_of, deciders, runs, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE, Watched
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Composite, Single, Verdict, compiled, decide
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.frames import FRAME_MAX, packed
-from tidemill.expressions.isolation import settled
-from tidemill.expressions.leaf import Errand
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.conditions import Composite, Errand, Single, Verdict, compiled, decide
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.protocol import FRAME_MAX, packed
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.processes import child as child_module
 
@@ -53,7 +51,7 @@ def errand(raw: Json, scope: Scope = AFTER, deadline_ms: int = 20_000) -> Errand
 
 def smaller(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """Have the next children start with another limit."""
-    boot = child_module._BOOT.replace("main(", f"import tidemill.expressions.child as c; {change}; main(")
+    boot = child_module._BOOT.replace("main(", f"import tidemill.expressions.sandbox.child as c; {change}; main(")
     monkeypatch.setattr(child_module, "_BOOT", boot)
 
 
@@ -267,7 +265,7 @@ def test_every_loop_has_its_own_processes_in_any_thread() -> None:
 PARENT = """
 import asyncio, sys
 from tests.expressions.test_processes import ENDLESS, ROWS, SLOW, errand
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.sandbox.pool import SandboxPool
 
 async def main():
     processes = SandboxPool()
@@ -360,7 +358,7 @@ def test_a_pool_that_was_closed_serves_another_loop() -> None:
 
 
 def test_a_child_loads_neither_the_engine_nor_an_event_loop() -> None:
-    script = "import sys, tidemill.expressions.child; print(*sys.modules)"
+    script = "import sys, tidemill.expressions.sandbox.child; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     heavy = ("asyncio", "subprocess", "tidemill.engine", "tidemill.handlers", "tidemill.kernel", "tidemill.stores")
-    assert "tidemill.expressions.child" in said and not set(heavy) & set(said)
+    assert "tidemill.expressions.sandbox.child" in said and not set(heavy) & set(said)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pace import allowed
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.relations import RELATIONS, contains, equal, hopeless, ordered
+from tidemill.expressions.comparisons import RELATIONS, contains, equal, hopeless, ordered
+from tidemill.expressions.errors import ExpressionError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 0.5]) | st.sampled_from(["", "a", "1"]),

@@ -18,15 +18,11 @@ from pydantic_monty import Monty, MontyError
 from tests.expressions.children import children_of, deciders, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import Verdict, compiled, decide, parse_condition
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.isolation import settled
-from tidemill.expressions.leaf import Errand
-from tidemill.expressions.processes import SandboxPool
-from tidemill.expressions.references import References
-from tidemill.expressions.sandbox import Sandbox
-from tidemill.expressions.sandbox_code import MODULES
-from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.expressions.conditions import Errand, Verdict, compiled, decide, parse_condition
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.python_condition import MODULES, Sandbox
+from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.scope import Json, References, Scope, Seen
 
 # One child for all of them, because starting it takes longer than most tests.
 shared = pytest.mark.asyncio(loop_scope="module")

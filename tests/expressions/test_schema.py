@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.pace import allowed
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, check_schema, compile_schema
-from tidemill.expressions.templates import is_template
+from tidemill.expressions.templates.template import is_template
 
 PERSON = {
     "type": "object",

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from tests.pace import allowed
-from tidemill.expressions.bounds import RENDER_MS_MAX
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.meter import Meter
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.limits import RENDER_MS_MAX
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.expressions.templates import compile_template
+from tidemill.expressions.templates.limits import Meter
+from tidemill.expressions.templates.template import compile_template
 
 SECONDS = 8
 MEBIBYTES = 300

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.pace import allowed
-from tidemill.expressions.templates import check_template
+from tidemill.expressions.templates.template import check_template
 
 
 @pytest.mark.parametrize(

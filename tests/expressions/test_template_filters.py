@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import SCOPE, is_plain
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.templates import compile_template
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.templates.template import compile_template
 
 
 @pytest.mark.parametrize(

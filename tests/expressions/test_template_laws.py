@@ -8,12 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, is_plain
-from tidemill.expressions import programs
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.meter import Meter
-from tidemill.expressions.plain import plain
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Json, Scope, Seen
-from tidemill.expressions.templates import check_template, compile_template
+from tidemill.expressions.templates import template
+from tidemill.expressions.templates.limits import Meter, plain
+from tidemill.expressions.templates.template import check_template, compile_template
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -188,16 +187,16 @@ def test_any_template_gives_plain_json_or_says_why_not(source: str) -> None:
 @example(["{{ x._y }}"])
 def test_the_short_way_and_jinjas_way_agree(parts: list[str]) -> None:
     source = "".join(parts)
-    short = programs._simple(source) if programs.has_syntax(source) else None
+    short = template._simple(source) if template.has_syntax(source) else None
     if short is None:
         return
-    full = programs._full(source)
+    full = template._full(source)
     assert full.program is not None
     assert full.references == short.references
     assert _result(full.program) == _result(short)
 
 
-def _result(program: programs.Program) -> object:
+def _result(program: template.Program) -> object:
     try:
         found = program.evaluate(SCOPE, Meter())
     except ExpressionError as failure:

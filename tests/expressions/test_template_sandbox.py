@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.expressions.scopes import SCOPE
-from tidemill.expressions.failure import ExpressionError
-from tidemill.expressions.templates import compile_template
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.templates.template import compile_template
 
 DUNDERS = [
     "__class__",

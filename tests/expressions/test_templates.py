@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import AFTER, IN_MAP, OUTPUT, SCOPE, is_plain
-from tidemill.expressions.failure import ExpressionError
+from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.expressions.templates import compile_template, is_template
+from tidemill.expressions.templates.template import compile_template, is_template
 
 
 def render(value: Any, scope: Scope = SCOPE) -> Any:

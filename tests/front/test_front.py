@@ -17,8 +17,8 @@ import pytest
 
 import tidemill
 from tidemill.bootstrap import NamedMemory, shelf_at
+from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
 from tidemill.engine.engine import Engine
-from tidemill.front import EVENTS_AHEAD_MAX, Tidemill
 
 HELLO = dedent("""\
     name: hello

@@ -13,11 +13,10 @@ import pytest
 from tests.handlers.kit import called
 from tests.security.web import Asked, Cut, Script, Web, Writer, json_reply, raw, web
 from tidemill.handlers.contract import Fail, Handler, Return
-from tidemill.handlers.llm_openai import openai_provider
-from tidemill.handlers.llm_provider import Providers
-from tidemill.handlers.llm_scripted import scripted
-from tidemill.security.egress import Egress
-from tidemill.security.fetcher import Fetcher
+from tidemill.handlers.llm.openai import openai_provider
+from tidemill.handlers.llm.provider import Providers, scripted
+from tidemill.net.egress import Egress
+from tidemill.net.http_client import Fetcher
 
 PATH = "/v1/chat/completions"
 NOW_MS = 1_700_000_000_000

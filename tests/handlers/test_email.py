@@ -19,10 +19,9 @@ from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Handler, Lacking, Return
 from tidemill.handlers.email import email_handler, server_at
-from tidemill.handlers.email_smtp import Server, as_data
-from tidemill.kernel.compile import compile_document
-from tidemill.security.connections import Dialer
-from tidemill.security.egress import Egress
+from tidemill.handlers.mail import Server, as_data
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.net.egress import Dialer, Egress
 from tidemill.settings import mail_server_here
 
 NOW_MS = 1_700_000_000_000

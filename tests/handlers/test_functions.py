@@ -11,9 +11,9 @@ import pytest
 
 import tidemill
 from tests.handlers import crafts
-from tidemill.cli.apps import load_apps
+from tidemill.cli.user_code import load_apps
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.functions import by_name, marked_in, path_of
+from tidemill.handlers.python.functions import by_name, marked_in, path_of
 
 
 @tidemill.function("loud")

@@ -18,11 +18,11 @@ from tests.handlers import crafts
 from tests.handlers.mills import ONCE, document, error, in_process, output
 from tests.processes.workers import until
 from tidemill.ambient import RealAmbient
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.views import RunView
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.stores.memory import MemoryStore
 
 

@@ -23,8 +23,8 @@ from tests.security.web import json_reply, raw
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Mute
-from tidemill.handlers.llm import llm_handler
-from tidemill.kernel.compile import Compiled, compile_document
+from tidemill.handlers.llm.node import llm_handler
+from tidemill.kernel.compile.compiler import Compiled, compile_document
 
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 PRICES = {"input_per_million": 2.0, "output_per_million": 8.0}

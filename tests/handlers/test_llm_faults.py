@@ -29,11 +29,10 @@ from tests.pace import allowed
 from tests.security.web import Asked, Script, Writer, cut, json_reply, raw, reply
 from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.llm import llm_handler
-from tidemill.handlers.llm_errors import ProviderRefused, duration_ms, refusal, wait_ms
-from tidemill.handlers.llm_openai import events, openai_provider
-from tidemill.security.egress import Egress, Limits
-from tidemill.security.fetcher import Fetcher
+from tidemill.handlers.llm.node import llm_handler
+from tidemill.handlers.llm.openai import ProviderRefused, duration_ms, events, openai_provider, refusal, wait_ms
+from tidemill.net.egress import Egress, Limits
+from tidemill.net.http_client import Fetcher
 
 
 async def fails(model: Endpoint, **fields: Any) -> Fail:

@@ -9,8 +9,8 @@ import pytest
 import tidemill
 from tests.handlers.llm_server import failure, output
 from tests.handlers.test_llm import TITLE, Heard
-from tidemill.handlers.llm import llm_handler
-from tidemill.handlers.llm_scripted import scripted
+from tidemill.handlers.llm.node import llm_handler
+from tidemill.handlers.llm.provider import scripted
 
 LLM = llm_handler({"scripted": scripted})
 

@@ -18,18 +18,15 @@ from tests.handlers.kit import called
 from tests.pace import allowed
 from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
-from tidemill.expressions.chores import FilterRows, SandboxTask
-from tidemill.expressions.isolation import NoSandbox
-from tidemill.expressions.jq import CHECKED_MAX, PROGRAM_MAX
-from tidemill.expressions.processes import SandboxPool
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
+from tidemill.expressions.sandbox.tasks import CHECKED_MAX, PROGRAM_MAX, FilterRows, SandboxTask
 from tidemill.handlers.contract import Fail, Handler, Lacking, Return
-from tidemill.handlers.http import http_handler
-from tidemill.handlers.pipeline import BYTES_MAX_MAX, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
-from tidemill.handlers.sifting import PORTION
-from tidemill.handlers.steps import SCHEMAS, call_config
-from tidemill.kernel.compile import compile_document
-from tidemill.security.egress import Egress
-from tidemill.security.fetcher import Fetcher
+from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, PORTION, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
+from tidemill.handlers.data.steps import SCHEMAS, call_config
+from tidemill.handlers.http.node import http_handler
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.net.egress import Egress
+from tidemill.net.http_client import Fetcher
 
 BIG = 2**60 + 1
 ROWS: list[dict[str, Any]] = [

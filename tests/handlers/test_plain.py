@@ -9,8 +9,8 @@ import pytest
 from tests.handlers.kit import called, context
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Pause, Return
-from tidemill.handlers.plain import FAIL, PLAIN, SLEEP, VALUE
-from tidemill.kernel.compile import compile_document
+from tidemill.handlers.control import FAIL, PLAIN, SLEEP, VALUE
+from tidemill.kernel.compile.compiler import compile_document
 
 HANDLERS = {handler.type.name: handler for handler in PLAIN}
 TYPES = {handler.type.name: [handler.type] for handler in PLAIN}

@@ -13,8 +13,8 @@ import pytest
 from tests.handlers.kit import called, context
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Ended, Fail, NodeContext, Pause, Return, Skip
-from tidemill.handlers.python import python_handler
-from tidemill.kernel.compile import compile_document
+from tidemill.handlers.python.node import python_handler
+from tidemill.kernel.compile.compiler import compile_document
 
 
 def add(a: int, b: int = 10) -> int:

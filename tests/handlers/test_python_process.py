@@ -18,8 +18,8 @@ from tests.handlers.kit import called
 from tests.handlers.mills import ONCE, document, error, in_process, output
 from tests.processes.workers import alive, until
 from tidemill.handlers.contract import Fail, Lacking
-from tidemill.handlers.python import python_handler
-from tidemill.handlers.python_process import PythonProcesses
+from tidemill.handlers.python.node import python_handler
+from tidemill.handlers.python.pool import PythonProcesses
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.handlers import search as search_module
 from tidemill.handlers.contract import Fail, Return
-from tidemill.handlers.ranking import rank, words
-from tidemill.handlers.search import SEARCHING
-from tidemill.kernel.compile import compile_document
+from tidemill.handlers.data import search as search_module
+from tidemill.handlers.data.search import SEARCHING, rank, words
+from tidemill.kernel.compile.compiler import compile_document
 
 (SEARCH,) = SEARCHING
 BOOKS: list[dict[str, Any]] = [

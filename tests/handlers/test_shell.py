@@ -23,10 +23,9 @@ from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Lacking, Return
-from tidemill.handlers.shell import shell_handler
-from tidemill.handlers.shell_process import DRAINING_MS
-from tidemill.kernel.compile import compile_document
-from tidemill.observe.overhearing import EAR
+from tidemill.handlers.shell import DRAINING_MS, shell_handler
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.observability.capture import EAR
 
 SHELL = shell_handler(enabled=True)
 GONE_SECONDS = 30

@@ -18,9 +18,9 @@ from tests.pace import allowed
 from tidemill.bootstrap import databases_here
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Lacking
-from tidemill.handlers.sql_text import Dialect, is_several, with_placeholders
+from tidemill.handlers.sql import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
-from tidemill.stores.sqlite.statement import Statements, own_tables
+from tidemill.stores.sqlite.transactional import Statements, own_tables
 from tidemill.stores.sqlite.writer import Transaction
 
 

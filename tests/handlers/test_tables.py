@@ -13,19 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.handlers import extraction
-from tidemill.handlers.extraction import Dates, Extract, extract, parse_dates
-from tidemill.handlers.grouping import FUNCTIONS, Aggregation, aggregation, group_rows
-from tidemill.handlers.joining import How, Join, join_rows
-from tidemill.handlers.tables import (
+from tidemill.handlers.data import tables
+from tidemill.handlers.data.tables import (
     ABSENT,
+    FUNCTIONS,
+    Aggregation,
+    Dates,
+    Extract,
+    How,
+    Join,
     Row,
     Rows,
     SortKey,
     Wrong,
+    aggregation,
     column,
     drop_fields,
+    extract,
     first_rows,
+    group_rows,
+    join_rows,
+    parse_dates,
     read,
     select_fields,
     sort_keys,
@@ -311,7 +319,7 @@ def test_a_pattern_is_never_too_much_work(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Wrong, match="too complex for a text of 300000 characters") as wrong:
         extract(of("t", "b", "a" * 300_000), Extract("t", "[a-z]{500}x"))
     assert (wrong.value.field, wrong.value.row) == ("t", 1)
-    monkeypatch.setattr(extraction, "WORK_MAX", 10_000)
+    monkeypatch.setattr(tables, "WORK_MAX", 10_000)
     with pytest.raises(Wrong, match="too complex for so much text") as wrong:
         extract(of("t", *["a" * 100] * 100), Extract("t", "[a-z]{5}x"))
     assert wrong.value.row is not None and 1 < wrong.value.row < 99

@@ -11,12 +11,11 @@ import tidemill
 from tests.expressions.children import deciders
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.expressions.isolation import NoSandbox
-from tidemill.expressions.processes import SandboxPool
-from tidemill.handlers.borders import BORDERS
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.handlers.contract import Fail, Return
-from tidemill.handlers.transform import transform_handler
-from tidemill.kernel.compile import compile_document
+from tidemill.handlers.control import BORDERS
+from tidemill.handlers.data.transform import transform_handler
+from tidemill.kernel.compile.compiler import compile_document
 
 INPUT, OUTPUT = BORDERS
 ORDER = {"id": 7, "lines": [{"sku": "a", "n": 2}, {"sku": "b", "n": 2**60 + 1}], "to": {"city": "Delft"}, "none": None}

@@ -10,8 +10,8 @@ import pytest
 from tests.handlers.kit import called
 from tidemill.errors import Problem, Rejected
 from tidemill.handlers.contract import Asked, Child, Fail, Pause
-from tidemill.handlers.waiting import HUMAN, SIGNAL, WAIT_UNTIL, WAITING, WORKFLOW
-from tidemill.kernel.compile import compile_document
+from tidemill.handlers.control import HUMAN, SIGNAL, WAIT_UNTIL, WAITING, WORKFLOW
+from tidemill.kernel.compile.compiler import compile_document
 
 HANDLERS = {handler.type.name: handler for handler in WAITING}
 TYPES = {name: [handler.type] for name, handler in HANDLERS.items()}

@@ -14,10 +14,10 @@ from tests.security.web import Web, cut, redirect, reply, web
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, Handler, Return
-from tidemill.handlers.webhook import webhook_handler
-from tidemill.kernel.compile import compile_document
-from tidemill.security.egress import Egress
-from tidemill.security.fetcher import Fetcher
+from tidemill.handlers.http.webhook import webhook_handler
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.net.egress import Egress
+from tidemill.net.http_client import Fetcher
 from tidemill.security.signing import verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()

@@ -28,11 +28,11 @@ CLIENTS = re.compile(
     r"|(?:socket\.create_connection|asyncio\.open_connection)"
 )
 FETCHER = (
-    "src/tidemill/security/connections.py",
-    "src/tidemill/security/fetcher.py",
-    "src/tidemill/security/pool.py",
-    "src/tidemill/security/streams.py",
-    "src/tidemill/security/wire.py",
+    "src/tidemill/net/egress.py",
+    "src/tidemill/net/http_client.py",
+    "src/tidemill/net/transport.py",
+    "src/tidemill/net/transport.py",
+    "src/tidemill/net/transport.py",
 )
 ASSERTING = re.compile(r"raises|warns|fail|assert\w*")
 

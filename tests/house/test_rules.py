@@ -12,8 +12,8 @@ from tests.house import rules
 @pytest.mark.parametrize(
     ("path", "lines", "broken"),
     [
-        ("src/tidemill/kernel/decide.py", 600, False),
-        ("src/tidemill/kernel/decide.py", 601, True),
+        ("src/tidemill/kernel/decide/decide.py", 600, False),
+        ("src/tidemill/kernel/decide/decide.py", 601, True),
         ("src/tidemill/stores/sqlite.py", 800, False),
         ("src/tidemill/stores/sqlite.py", 801, True),
     ],
@@ -82,13 +82,13 @@ def test_dynamic_code(text: str, broken: bool) -> None:
         ("import socket\nsocket.create_connection(('a', 1))", True),
         ("await asyncio.open_connection('a', 1)", True),
         ("import urllib.parse, http", False),
-        ("from tidemill.handlers.requests import call_of", False),
+        ("from tidemill.handlers.http.exchange import call_of", False),
         ("fetcher.client()", False),
     ],
 )
 def test_http_clients(text: str, broken: bool) -> None:
     assert bool(rules.http_clients("src/tidemill/handlers/a.py", ast.parse(text))) is broken
-    assert not rules.http_clients("src/tidemill/security/wire.py", ast.parse(text))
+    assert not rules.http_clients("src/tidemill/net/transport.py", ast.parse(text))
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ from tidemill.kernel.commands import (
     Undone,
     Waits,
 )
-from tidemill.kernel.laws import LogChecker
+from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.sight import tokens
+from tidemill.kernel.queries import tokens
 from tidemill.kernel.state import State
 
 Key = tuple[str, int, int]

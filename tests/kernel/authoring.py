@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.compile import Compiled, compile_document
+from tidemill.kernel.compile.compiler import Compiled, compile_document
 from tidemill.kernel.model import NodeType
 
 Json = Any

@@ -10,9 +10,10 @@ import msgspec
 
 from tests.kernel.acts import Acts
 from tests.kernel.tables import Run
-from tidemill.kernel import laws
 from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.laws import Violation, check_log
+from tidemill.kernel.invariants import checker
+from tidemill.kernel.invariants.checker import check_log
+from tidemill.kernel.invariants.ledger import Violation
 from tidemill.kernel.model import Workflow
 
 Log = list[AnyEvent]
@@ -67,7 +68,7 @@ def check(case: Told, changed: Change | None = None) -> list[Violation]:
 
 def law_names() -> set[str]:
     """The laws that the checker knows by name, read from its sources."""
-    texts = [path.read_text() for path in Path(laws.__file__).parent.glob("*.py")]
+    texts = [path.read_text() for path in Path(checker.__file__).parent.glob("*.py")]
     return {part.split('"')[1] for text in texts for part in text.split("self._law(")[1:]}
 
 

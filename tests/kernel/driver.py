@@ -7,12 +7,12 @@ from typing import Any
 from tidemill.errors import Problem
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.commands import AnyCommand, Expire, Fork, Patch, Start, Wake
-from tidemill.kernel.decide import decide
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.jobs import UNLISTED, Put, expected_jobs
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import State, adopt, decode_state, encode_state, peek_at
 
 

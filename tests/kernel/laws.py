@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import AnyEvent, RunPatched
-from tidemill.kernel.laws import LogChecker
+from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.sight import tokens
+from tidemill.kernel.queries import tokens
 from tidemill.kernel.state import State, peek_at
 
 

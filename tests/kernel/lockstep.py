@@ -29,9 +29,9 @@ from tidemill.kernel.commands import (
     Wake,
 )
 from tidemill.kernel.events import Error, Route
-from tidemill.kernel.laws import check_log
+from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.sight import Output, iteration, visible
+from tidemill.kernel.queries import Output, iteration, visible
 
 STEPS_MAX = 5_000
 LIMIT_CODES = {"max_visits_exceeded", "max_hops_exceeded"}

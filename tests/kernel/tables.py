@@ -18,12 +18,10 @@ from tests.kernel.driver import Driver
 from tests.kernel.laws import Laws
 from tests.kernel.wording import Rows, job_row, shown
 from tidemill.errors import Problem
-from tidemill.handlers.plain import FAIL, SLEEP, VALUE
-from tidemill.handlers.python import PYTHON
-from tidemill.handlers.waiting import HUMAN, SIGNAL, WAIT_UNTIL, WORKFLOW
+from tidemill.handlers.control import FAIL, HUMAN, SIGNAL, SLEEP, VALUE, WAIT_UNTIL, WORKFLOW
+from tidemill.handlers.python.node import PYTHON
 from tidemill.kernel import events as ev
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.approval import Approval
+from tidemill.kernel.activation import Activation, Approval
 from tidemill.kernel.commands import (
     AnyCommand,
     Begin,
@@ -51,11 +49,11 @@ from tidemill.kernel.commands import (
     Waits,
     Wake,
 )
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.decide import decide_all
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import Cell, encode_state, peek_at
 
 Json = Any

@@ -9,7 +9,7 @@ import pytest
 from tests.kernel.acts import Acts
 from tests.kernel.tables import Run, asked, begun, human, rows
 from tidemill.kernel.commands import Delegate
-from tidemill.kernel.deciding import DELEGATIONS_MAX
+from tidemill.kernel.decide.approvals import DELEGATIONS_MAX
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted
 
 Json = Any

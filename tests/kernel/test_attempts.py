@@ -8,9 +8,9 @@ import pytest
 
 from tests.kernel.tables import Run, begun, error, loop, rows
 from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Result, Skips, Waits
-from tidemill.kernel.decide import decide
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
-from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import DISCARDS_MAX
 
 Json = Any

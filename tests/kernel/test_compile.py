@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tests.kernel.authoring import TYPES, chain, compiled, document, node
 from tests.oracle.documents import random_document
 from tidemill.errors import Rejected
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.document import read_document
-from tidemill.kernel.document.collector import paused_collector
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.reader import paused_collector, read_document
 from tidemill.kernel.model import Branch, Compensator, Limits, Map, Node, Retry, Rule, decode_workflow, encode_workflow
 
 CEL = {"type": "cel", "expression": "output.ok"}

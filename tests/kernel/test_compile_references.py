@@ -10,8 +10,8 @@ import pytest
 from tests.kernel.authoring import compiled, document, node, said
 from tests.kernel.tables import begun, flow
 from tidemill.errors import Rejected
-from tidemill.kernel.compile.ancestry import at_least
-from tidemill.kernel.sight import iteration
+from tidemill.kernel.compile.graph import at_least
+from tidemill.kernel.queries import iteration
 
 LOOP = {"condition": "output.again", "max_iterations": 3}
 

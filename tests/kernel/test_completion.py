@@ -9,9 +9,9 @@ import pytest
 
 from tests.kernel.tables import Run, begun, choose, error, loop, rows
 from tidemill.kernel.commands import Done, Failed, Rendered, Result
+from tidemill.kernel.decide.builder import error_envelope
 from tidemill.kernel.events import DeadLettered, Error, NodeCancelled, NodeFailed, RunCompleted, RunFailed
-from tidemill.kernel.reports import error_envelope
-from tidemill.kernel.sight import Output, Token, tokens, visible
+from tidemill.kernel.queries import Output, Token, tokens, visible
 
 Json = Any
 

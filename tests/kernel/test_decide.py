@@ -22,7 +22,7 @@ from tidemill.kernel.commands import (
     Shelve,
     Start,
 )
-from tidemill.kernel.decide import decide_all
+from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.events import RunCancelled, RunCreated, RunPaused, RunRepaired
 from tidemill.kernel.jobs import expected_jobs
 

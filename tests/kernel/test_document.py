@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.document import Format, read_document
+from tidemill.kernel.document.reader import Format, read_document
 
 LANGUAGES: tuple[Format | None, ...] = ("yaml", "json", None)
 
@@ -102,7 +102,7 @@ def test_faults_that_are_not_syntax_are_all_reported() -> None:
 
 
 def test_a_fault_far_behind_is_reported_without_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.kernel.document.jsontext.TOKENS_MAX", 3)
+    monkeypatch.setattr("tidemill.kernel.document.text.TOKENS_MAX", 3)
     text = '{"a": [1, NaN, 1e999, {"b": 1, "b": 2}]}'
     assert [each.code for each in problems(text, "json")] == ["not_json", "not_json", "duplicate_key"]
     assert [each.path for each in problems('{"a": [1, "\\ud800"]}', "json")] == ["/a/1"]

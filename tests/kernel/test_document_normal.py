@@ -8,10 +8,10 @@ import pytest
 
 from tests.kernel.authoring import TYPES, document, node
 from tidemill.errors import Rejected
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.document import normalise
+from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.diff import diff_documents
-from tidemill.kernel.document.patch import apply_patch
+from tidemill.kernel.document.json_patch import apply_patch
+from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Retention, Workflow, decode_workflow, encode_workflow
 
 DIGEST = "sha256:" + "0" * 64

@@ -12,7 +12,8 @@ from tests.kernel.reasons import blocker, facts, shown, why
 from tests.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, Waits
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain import Able, Bounds, Explanation, Workers, explain
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import Able, Bounds, Workers
 from tidemill.kernel.state import State
 
 Json = Any

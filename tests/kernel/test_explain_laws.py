@@ -19,8 +19,9 @@ from tests.kernel.walker import Walk, random_flow, where
 from tests.oracle import reference as ref
 from tidemill.kernel.activation import ENDED, Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, Waits
-from tidemill.kernel.explain import Bounds, Explanation, Workers, explain
 from tidemill.kernel.explain.blockers import Edge, Join, Lease
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import Bounds, Workers
 from tidemill.kernel.jobs import Put
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import Cell, State, encode_state

@@ -12,8 +12,8 @@ from tests.kernel.operators import Branched, Meddled, Steady, interrupt, overrid
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, Waits
+from tidemill.kernel.decide.fork import shared_prefix
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.forking import shared_prefix
 from tidemill.kernel.state import encode_state
 
 SEEDS = 120

@@ -16,7 +16,7 @@ from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.sight import tokens
+from tidemill.kernel.queries import tokens
 from tidemill.kernel.state import State, decode_state, encode_state
 
 TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.events import LoopContinued, NodeCompleted, NodeScheduled
-from tidemill.kernel.sight import iteration
+from tidemill.kernel.queries import iteration
 
 Json = Any
 

@@ -8,11 +8,9 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.activation import QUEUED_ITEM, Activation
+from tidemill.kernel.activation import QUEUED_ITEM, SHELF, Activation, Layer, MapState, merged
 from tidemill.kernel.commands import Done, Result, Skips
 from tidemill.kernel.events import BlobRef, Error, NodeExpanded, NodeFailed, Route
-from tidemill.kernel.items import SHELF, MapState
-from tidemill.kernel.layers import Layer, merged
 
 Json = Any
 

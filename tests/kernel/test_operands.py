@@ -9,7 +9,7 @@ import pytest
 from tests.kernel.authoring import document, node, said
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.kernel.compile import compile_document
+from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import NodeType
 
 INPUTS = {

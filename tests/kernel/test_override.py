@@ -12,7 +12,7 @@ from tests.kernel.tables import agent, choose, loop, rows
 from tidemill.errors import Problem
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Override, Signal, Waits
-from tidemill.kernel.decide import decide
+from tidemill.kernel.decide.decide import decide
 
 SEEDS = 1_000
 

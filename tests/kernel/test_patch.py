@@ -12,8 +12,8 @@ from tests.kernel.operators import Meddled, interrupt, override, patch, retry, r
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.commands import Decide, Patch
+from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.patching import problems, verdict
 
 SEEDS = 2_000
 

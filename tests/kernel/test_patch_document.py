@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from tests.kernel.authoring import TYPES, chain, compiled, document, node
 from tests.oracle.documents import random_document
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.document import normalise
-from tidemill.kernel.document.diff import (
-    Change,
-    GraphDiff,
-    NodeChange,
-    diff_documents,
-    diff_workflows,
-    identical,
-)
-from tidemill.kernel.document.operations import OPERATIONS_MAX, POINTER_LENGTH_MAX
-from tidemill.kernel.document.patch import apply_patch, same_value
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.diff import Change, GraphDiff, NodeChange, diff_documents, diff_workflows, identical
+from tidemill.kernel.document.json_patch import OPERATIONS_MAX, POINTER_LENGTH_MAX, apply_patch, same_value
+from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import NodeType
 
 Json = Any

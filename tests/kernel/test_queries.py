@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.sight import Output, Token, iteration, path, tokens, upstream, visible
+from tidemill.kernel.queries import Output, Token, iteration, path, tokens, upstream, visible
 
 Json = Any
 

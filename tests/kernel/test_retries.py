@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.tables import Run, begun, rows
-from tidemill.kernel.delays import LOST_IN_A_ROW_MAX, retry_delay_ms
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, retry_delay_ms
 from tidemill.kernel.events import NodeFailed, NodeStarted
 from tidemill.kernel.model import Retry
 

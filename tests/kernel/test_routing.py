@@ -10,10 +10,10 @@ import pytest
 
 from tests.kernel.tables import Run, agent, begun, choose, flow, loop, rows
 from tidemill.kernel.commands import Done, Result, Skips
+from tidemill.kernel.decide.routing import join_verdict
 from tidemill.kernel.events import NodeCompleted, NodeScheduled, NodeSkipped, Route
 from tidemill.kernel.model import Node
-from tidemill.kernel.routing import join_verdict
-from tidemill.kernel.sight import path, visible
+from tidemill.kernel.queries import path, visible
 from tidemill.kernel.state import COPIED_EDGES_MAX, Cell
 
 Json = Any

@@ -8,8 +8,8 @@ import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
 from tidemill.kernel.commands import Pause, Result, Resume, Signal, Waits
+from tidemill.kernel.decide.waits import SIGNALS_MAX
 from tidemill.kernel.events import NodeWaiting, SignalReceived
-from tidemill.kernel.messages import SIGNALS_MAX
 
 Json = Any
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from tests.kernel.test_maps import DONE
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.items import SHELF, MapState
+from tidemill.kernel.activation import SHELF, MapState, Wait
 from tidemill.kernel.state import SNAPSHOT_FORMAT, Cell, SnapshotFormatUnknown, State, decode_state, encode_state
 
 FORM = "999a5ce65faa29e5"

@@ -13,9 +13,9 @@ from tests.kernel.garbage import ALL_KINDS, Garbage
 from tests.kernel.lockstep import play_seed
 from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Problem
-from tidemill.kernel.decide import decide, decide_all
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.decide.decide import decide, decide_all
 from tidemill.kernel.jobs import Task
-from tidemill.kernel.pen import Decision
 from tidemill.kernel.state import State, encode_state
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.kernel.authoring import TYPES, chain, compiled, document, node, said
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.compile import compile_document
-from tidemill.kernel.document import read_document
-from tidemill.kernel.document.normal import EDGES_MAX, NODES_MAX
+from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.normalize import EDGES_MAX, NODES_MAX
+from tidemill.kernel.document.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = """
@@ -282,7 +282,7 @@ def test_a_tangle_has_no_entry_no_exit_and_unreachable_nodes() -> None:
 
 
 def test_too_many_edges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.kernel.document.normal.EDGES_MAX", 2)
+    monkeypatch.setattr("tidemill.kernel.document.normalize.EDGES_MAX", 2)
     assert EDGES_MAX > 2
     assert said(diamond()) == [("too_many_edges", "")]
 

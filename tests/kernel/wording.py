@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.kernel import events as ev
+from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.jobs import Put
-from tidemill.kernel.pen import Decision
 
 Rows = list[str]
 

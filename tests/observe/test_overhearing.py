@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from tidemill.observe.overhearing import EAR, Overhearing
+from tidemill.observability.capture import EAR, Overhearing
 
 
 class Listener:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.oracle.documents import random_document, translate
-from tidemill.kernel.compile import compile_document
+from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import NodeType
 
 TYPES = {name: [NodeType(name=name)] for name in ("value", "fail", "sleep", "python")}

@@ -19,7 +19,7 @@ import asyncio, os, sys
 from tidemill.ambient import RealAmbient
 from tidemill.bootstrap import built_in_handlers, shelf_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.worker.worker import WorkerOptions
 
 async def main():
     shelf = shelf_at(sys.argv[1])

@@ -11,7 +11,7 @@ import pytest
 
 import tidemill
 from tests.processes.workers import Place, calls, until
-from tidemill.cli import exits
+from tidemill.cli import main
 
 Here = tuple[Place, tidemill.Tidemill]
 
@@ -30,7 +30,7 @@ def test_what_does_not_finish_starts_elsewhere_within_a_second(here: Here) -> No
     both[first].tell()
     told = time.monotonic()
     drained = both[first].hears("drained")
-    assert both[first].end() == exits.OK and drained["returned"] == 1
+    assert both[first].end() == main.OK and drained["returned"] == 1
     until(lambda: len(place.notes("begin")) == 2, "nobody took over")
     ((cancelled_by, cancelled_at),) = place.notes("cancelled")
     second, began_at = place.notes("begin")[1]
@@ -48,7 +48,7 @@ def test_what_finishes_within_the_grace_period_is_finished(here: Here) -> None:
     until(lambda: len(place.notes("begin")) == 1, "it did not begin")
     worker.tell()
     draining, drained = worker.hears("draining"), worker.hears("drained")
-    assert worker.end() == exits.OK
+    assert worker.end() == main.OK
     assert (draining["holding"], draining["grace_ms"], drained["returned"]) == (1, 20_000, 0)
     assert place.notes("cancelled") == [] and len(place.notes("end")) == 1
     assert mill.show(run_id).nodes["a"]["output"] == worker.pid
@@ -62,7 +62,7 @@ def test_nothing_is_begun_after_the_signal(here: Here) -> None:
     worker.tell()
     worker.hears("draining")
     late = start(mill, calls("work", seconds=0))
-    assert worker.end() == exits.OK
+    assert worker.end() == main.OK
     assert len(place.notes("begin")) == 1
     assert (mill.show(run_id).status, mill.show(late).nodes["a"]["status"]) == ("COMPLETED", "QUEUED")
 
@@ -80,7 +80,7 @@ def test_a_second_signal_does_not_wait(here: Here, number: int) -> None:
     told = time.monotonic()
     worker.tell(number)
     assert worker.hears("drained")["returned"] == 1
-    assert worker.end() == exits.OK and time.monotonic() - told <= 30
+    assert worker.end() == main.OK and time.monotonic() - told <= 30
     assert mill.show(run_id).nodes["a"]["attempts"] == 0
 
 
@@ -91,7 +91,7 @@ def test_an_idle_worker_leaves_at_once(here: Here) -> None:
     assert [each.name for each in mill.workers()] == [worker.hears("ready")["worker"]]
     worker.tell()
     drained = worker.hears("drained")
-    assert worker.end() == exits.OK
+    assert worker.end() == main.OK
     assert drained["at_ms"] - worker.hears("draining")["at_ms"] <= 300
     assert mill.workers() == [] and worker.err == b""
 
@@ -104,7 +104,7 @@ def test_a_function_that_cannot_be_stopped_keeps_no_process_alive(here: Here, do
     until(lambda: len(place.notes("begin")) == 1, "it did not begin")
     worker.tell()
     assert worker.hears("drained")["returned"] == 1
-    assert worker.end(10) == exits.OK
+    assert worker.end(10) == main.OK
     assert b"Traceback" not in worker.err and b"destroyed" not in worker.err
 
 
@@ -113,7 +113,7 @@ def test_what_functions_print_is_not_in_the_json(here: Here) -> None:
     worker = place.worker()
     assert mill.result(start(mill, calls("chatter")), timeout_s=20).status == "COMPLETED"
     worker.tell()
-    assert worker.end() == exits.OK
+    assert worker.end() == main.OK
     assert [each["event"] for each in worker.said] == ["ready", "draining", "drained"]
     assert b"a function prints" in worker.err
 
@@ -134,7 +134,7 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     worker.hears("store_back")
     assert mill.result(start(mill, calls("work")), timeout_s=20).status == "COMPLETED"
     worker.tell()
-    assert worker.end() == exits.OK
+    assert worker.end() == main.OK
     assert [each["event"] for each in worker.said] == ["ready", "store_lost", "store_back", "draining", "drained"]
 
 
@@ -143,7 +143,7 @@ def test_a_worker_whose_file_is_removed_ends(here: Here) -> None:
     place, _ = here
     worker = place.worker("--heartbeat", "0.3", "--dead-after", "1")
     os.unlink(place.file)
-    assert worker.end(20) == exits.REFUSED
+    assert worker.end(20) == main.REFUSED
     assert b"store_gone" in worker.err or any("store_gone" in str(said) for said in worker.said)
     assert "store_lost" not in [each.get("event") for each in worker.said], "it does not wait for it"
 
@@ -206,4 +206,4 @@ def test_one_whose_tasks_a_handler_has_cancelled_says_so_and_ends(here: Here) ->
     place, mill = here
     worker = place.worker()
     start(mill, calls("sweep"))
-    assert worker.end() == exits.BUG and b"a handler has cancelled the engine's own tasks" in worker.err
+    assert worker.end() == main.BUG and b"a handler has cancelled the engine's own tasks" in worker.err

@@ -14,16 +14,14 @@ import tidemill
 from tests.kernel.authoring import document, node
 from tests.security import canaries
 from tests.security.canaries import CANARIES
-from tidemill.engine.asks import Ask, with_standing
-from tidemill.engine.bearing import transactional
-from tidemill.engine.turn import Turns
-from tidemill.handlers.answers import check_status
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.llm_errors import refusal
-from tidemill.handlers.raised import clipped, ending
-from tidemill.handlers.shell_process import Said
+from tidemill.engine.attempts.results import transactional
+from tidemill.engine.turn import Ask, Turns, with_standing
+from tidemill.handlers.contract import Fail, clipped, ending
+from tidemill.handlers.http.exchange import check_status
+from tidemill.handlers.llm.openai import refusal
+from tidemill.handlers.shell import Said
 from tidemill.kernel.commands import Done, Failed, Result
-from tidemill.security.fetcher import Answer
+from tidemill.net.http_client import Answer
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import MASKED, PREFIX
 from tidemill.stores.contract import Statement, StatementRefused, Stream

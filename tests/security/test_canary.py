@@ -11,9 +11,9 @@ import pytest
 
 from tests.security.spellings import RESOLVED, spellings
 from tests.security.web import Web, json_reply, redirect, web
-from tidemill.security.egress import CallFailed, Egress, Limits
-from tidemill.security.fetcher import Call, Fetcher
-from tidemill.security.wire import Resolver
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher
+from tidemill.net.transport import Resolver
 
 PUBLIC = "93.184.215.14"
 

@@ -7,8 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from tidemill.errors import Rejected
-from tidemill.security.addresses import closed, misspelled
-from tidemill.security.egress import CallFailed, Egress, read_allow_list, read_entry, shown
+from tidemill.net.egress import CallFailed, Egress, closed, misspelled, read_allow_list, read_entry, shown
 
 
 def refused(egress: Egress, host: str, port: int, *found: str) -> str:

@@ -15,9 +15,9 @@ import pytest
 
 from tests.security.certificates import authority
 from tests.security.web import Asked, Cut, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
-from tidemill.security.egress import CallFailed, Egress, Limits
-from tidemill.security.fetcher import Call, Fetcher, read_url, same_origin
-from tidemill.security.pool import KEPT_MAX
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher, read_url, same_origin
+from tidemill.net.transport import KEPT_MAX
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tests.security.web import Asked, Script, Writer, cut, in_turn, raw, reply, web
-from tidemill.security.egress import CallFailed, Egress, Limits
-from tidemill.security.fetcher import Call, Fetcher
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher
 
 OK = b"HTTP/1.1 200 OK\r\n"
 IDLE_SECONDS = 0.05

@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from tidemill.engine.indexing import all_rows, rows_beside_run, rows_of
-from tidemill.engine.rows import RUN, read_run_row
+from tidemill.engine.index_rows import RUN, read_run_row
+from tidemill.engine.maintenance.reindex import all_rows, rows_beside_run, rows_of
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
 from tidemill.kernel.evolve import evolve, replay

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
-from tidemill.handlers.waiting import WAITING
+from tidemill.handlers.control import WAITING
 from tidemill.kernel.model import NodeType
 
 BIG = "x" * 70_000

@@ -22,17 +22,17 @@ from tests.sim.loop import SimAmbient, SimLoop
 from tests.sim.operators import Operators
 from tests.sim.scripted import Ledger, Script
 from tests.sim.waits import KID, with_waits
-from tidemill.blobs.local import MemoryBlobs
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
-from tidemill.engine.rows import RUN
-from tidemill.engine.worker import WorkerOptions
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume
 from tidemill.kernel.events import RunCreated
+from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.jobs import run_job
-from tidemill.kernel.laws import LogChecker
 from tidemill.kernel.model import Workflow, decode_workflow
 from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
 from tidemill.stores.memory import MemoryStore

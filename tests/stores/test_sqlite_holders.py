@@ -17,7 +17,7 @@ from tests.durability.disk import disk_full, failing, installed
 from tests.stores.kit import job, run
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit
-from tidemill.stores.sqlite.holders import Holders
+from tidemill.stores.sqlite.liveness import Holders
 from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
@@ -36,7 +36,7 @@ asyncio.run(main())
 FORKING = """
 import os, sys, time
 from pathlib import Path
-from tidemill.stores.sqlite.holders import Holders
+from tidemill.stores.sqlite.liveness import Holders
 holders = Holders(Path(sys.argv[1]))
 holders.enter(1)
 child = os.fork()

@@ -13,10 +13,9 @@ import pytest
 
 import tidemill
 from tidemill.stores.contract import Commit, Row, Stream
-from tidemill.stores.sqlite import index
-from tidemill.stores.sqlite.file import connect
+from tidemill.stores.sqlite import rows
+from tidemill.stores.sqlite.database import connect, migrate
 from tidemill.stores.sqlite.rows import number_of
-from tidemill.stores.sqlite.schema import migrate
 from tidemill.stores.sqlite.store import SqliteStore
 
 TENANT, KIND = "acme", "thing"
@@ -126,7 +125,7 @@ async def test_places_are_compared_and_put_right(tmp_path: Path, damage: str) ->
 async def test_what_cannot_be_put_right_one_by_one_is_built_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "ONE_BY_ONE_MAX", 10)
+    monkeypatch.setattr(rows, "ONE_BY_ONE_MAX", 10)
     path = tmp_path / "a.db"
     await filled(path)
     sql(path, "DELETE FROM terms")
@@ -182,7 +181,7 @@ async def test_building_anew_goes_on_where_it_was_interrupted(tmp_path: Path) ->
     path = tmp_path / "a.db"
     await filled(path)
     async with opened(path) as store:
-        await store._write(index._set_aside, durable=True)
+        await store._write(rows._set_aside, durable=True)
         assert await keys(store) == []
     async with opened(path) as store:
         assert (await store.index.mend()).unreadable
@@ -232,9 +231,9 @@ def test_a_place_is_looked_for_and_not_walked_to(tmp_path: Path) -> None:
     """Else a comparison takes as long as the square of what there is."""
     connection = connect(tmp_path / "a.db")
     migrate(connection, tmp_path / "a.db")
-    connection.execute(index.SQL["make_expected"])
+    connection.execute(rows.SQL["make_expected"])
     for name in ("missing_places", "stray_places"):
-        plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {index.SQL[name]}", (1,))]
+        plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {rows.SQL[name]}", (1,))]
         assert [step for step in plan if "SEARCH" in str(step) and "term=? AND sort=? AND key=?" in str(step)], plan
     connection.close()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.stores.kit import job, run
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite.file import located, meaning
+from tidemill.stores.sqlite.database import located, meaning
 from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.stores.kit import OTHER, RUN
 from tidemill.stores.contract import Commit, Frame
-from tidemill.stores.sqlite import relay
-from tidemill.stores.sqlite.relay import Ears, Mouth, ears_of
+from tidemill.stores.sqlite import followers
+from tidemill.stores.sqlite.followers import Ears, Mouth, ears_of
 from tidemill.stores.sqlite.store import SqliteStore
 
 FOLLOWING = """
@@ -96,7 +96,7 @@ async def following(store: SqliteStore) -> AsyncIterator[Follower]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody loses anything because the machine is busy."""
-    monkeypatch.setattr(relay, "PATIENCE_MS", 1_000.0)
+    monkeypatch.setattr(followers, "PATIENCE_MS", 1_000.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -129,7 +129,7 @@ async def test_a_burst_is_waited_for_as_long_as_it_is_read(tmp_path: Path) -> No
 async def test_who_stops_reading_misses_frames_and_slows_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "PATIENCE_MS", 1_000.0)
+    monkeypatch.setattr(followers, "PATIENCE_MS", 1_000.0)
     letters = "x" * 100_000
     async with opened(tmp_path) as store, following(store) as reads, following(store) as stopped:
         stopped.tell(signal.SIGSTOP)
@@ -149,7 +149,7 @@ async def test_who_stops_reading_misses_frames_and_slows_nobody(
 async def test_what_a_killed_follower_leaves_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "BINDING_SECONDS", 0.0)
+    monkeypatch.setattr(followers, "BINDING_SECONDS", 0.0)
     async with opened(tmp_path) as store:
         async with following(store) as follower:
             await follower.kill()
@@ -163,9 +163,9 @@ async def test_what_a_killed_follower_leaves_is_removed_by_the_next(
             await store.tell(RUN, [b"heard"])
             await follower.kill()
         (left,) = ears_of(store.path).iterdir()
-        await asyncio.sleep(2 * relay.LOOK_EVERY_MS / 1000)
+        await asyncio.sleep(2 * followers.FOLLOWER_LOOK_EVERY_MS / 1000)
         await store.tell(RUN, [b"nobody hears"])
-        await asyncio.sleep(2 * relay.LOOK_EVERY_MS / 1000)
+        await asyncio.sleep(2 * followers.FOLLOWER_LOOK_EVERY_MS / 1000)
         await store.tell(RUN, [b"nobody hears"])
         assert not left.exists()
 
@@ -214,7 +214,7 @@ async def test_own_frames_are_heard_once_and_names_may_be_long(tmp_path: Path, f
 
 async def test_a_frame_that_is_too_large_is_left_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as store, following(store) as follower:
-        await store.tell(RUN, [b"a", b"x" * 50_000_000, b"y" * relay.DATAGRAM_BYTES_MAX, b"b"])
+        await store.tell(RUN, [b"a", b"x" * 50_000_000, b"y" * followers.DATAGRAM_BYTES_MAX, b"b"])
         await write(store, b"end")
         assert await follower.seen() == ["a", "b"]
 
@@ -236,5 +236,5 @@ async def test_a_folder_that_others_can_enter_is_not_used(
     ears.listen(RUN)
     assert not ears.names
     assert not list(folder.iterdir())
-    (folder / f"{relay._prefix(RUN)}0").touch()
+    (folder / f"{followers._prefix(RUN)}0").touch()
     assert mouth.ears(RUN) == []

@@ -13,14 +13,12 @@ import apsw
 import pytest
 
 from tests.stores.kit import run
-from tidemill.blobs.database import DatabaseBlobs
+from tidemill.blobs.sqlite import DatabaseBlobs
 from tidemill.errors import Rejected, Unfit
 from tidemill.stores.contract import Commit, Snapshot, Stream
-from tidemill.stores.migrate import Migration, migrations, pending
-from tidemill.stores.sqlite.file import connect, meaning
-from tidemill.stores.sqlite.schema import look, migrate, newest_known, steps
+from tidemill.stores.sql_files import Migration, migrations, pending, statements
+from tidemill.stores.sqlite.database import connect, look, meaning, migrate, newest_known, steps
 from tidemill.stores.sqlite.store import SqliteStore
-from tidemill.stores.statements import statements
 
 OPENED_AT_ONCE = 8
 OPEN = """
@@ -85,7 +83,7 @@ async def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
     await store.open()
     await store.close()
     broken = migration(newest_known() + 1, "CREATE TABLE fresh (a); CREATE TABLE streams (a);")
-    monkeypatch.setattr("tidemill.stores.sqlite.schema.migrations", lambda dialect: (*migrations(dialect), broken))
+    monkeypatch.setattr("tidemill.stores.sql_files.migrations", lambda dialect: (*migrations(dialect), broken))
     connection = connect(path)
     with pytest.raises(Rejected, match="already exists"):
         migrate(connection, path)

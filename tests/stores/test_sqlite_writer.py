@@ -15,7 +15,7 @@ import pytest_asyncio
 from tests.stores.kit import job, row, run
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite import wal
+from tidemill.stores.sqlite import writer
 from tidemill.stores.sqlite.store import SqliteStore
 from tidemill.stores.sqlite.writer import Transaction, Writer
 
@@ -132,8 +132,8 @@ async def test_somebody_who_does_not_let_go(store: SqliteStore, monkeypatch: pyt
 
 
 async def test_the_log_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "PAGES_DUE", 50)
-    monkeypatch.setattr(wal, "PAGES_PRESSING", 400)
+    monkeypatch.setattr(writer, "PAGES_DUE", 50)
+    monkeypatch.setattr(writer, "PAGES_PRESSING", 400)
     store = SqliteStore(tmp_path / "a.db", durability="relaxed")
     await store.open()
     body, longest, commits = b"x" * 20_000, 0, 1_500
@@ -149,8 +149,8 @@ async def test_the_log_does_not_grow_without_bound(tmp_path: Path, monkeypatch: 
 
 async def test_the_log_is_held_short_even_while_somebody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader keeps the log from being begun anew, but not commits from being made; once it is gone, it is."""
-    monkeypatch.setattr(wal, "PAGES_DUE", 50)
-    monkeypatch.setattr(wal, "PAGES_PRESSING", 200)
+    monkeypatch.setattr(writer, "PAGES_DUE", 50)
+    monkeypatch.setattr(writer, "PAGES_PRESSING", 200)
     store = SqliteStore(tmp_path / "a.db", durability="relaxed")
     await store.open()
     await store.commit([commit("first")])
@@ -171,15 +171,15 @@ async def test_the_log_is_held_short_even_while_somebody_reads(tmp_path: Path, m
 
 async def test_a_log_that_presses_is_left_to_the_commits(store: SqliteStore) -> None:
     """Moved beside them again and again, it would never be found idle, and so never be begun anew."""
-    checkpoints, connection = wal.Checkpoints(store.path), apsw.Connection(str(store.path))
-    checkpoints.note(connection, "main", wal.PAGES_DUE)
+    checkpoints, connection = writer.Checkpoints(store.path), apsw.Connection(str(store.path))
+    checkpoints.note(connection, "main", writer.PAGES_DUE)
     assert checkpoints.due
     checkpoints.begin()
     await checkpoints.close()
-    checkpoints.note(connection, "main", wal.PAGES_DUE + 1)
+    checkpoints.note(connection, "main", writer.PAGES_DUE + 1)
     assert not checkpoints.due, "what was just moved is moved again"
-    checkpoints.note(connection, "main", 2 * wal.PAGES_DUE)
+    checkpoints.note(connection, "main", 2 * writer.PAGES_DUE)
     assert checkpoints.due
-    checkpoints.note(connection, "main", wal.PAGES_PRESSING)
+    checkpoints.note(connection, "main", writer.PAGES_PRESSING)
     assert not checkpoints.due
     connection.close()

@@ -1,4 +1,6 @@
-"""Values by content: what is too large for a record is stored under the sha256 of its bytes.
+"""Blobs protocol, digests, two-phase deletion, spooling.
+
+Values by content: what is too large for a record is stored under the sha256 of its bytes.
 
 A blob never changes and is put before anything refers to it, so a fact never points to a missing blob.
 Putting the same bytes twice stores them once per tenant.
@@ -7,18 +9,23 @@ A blob that nothing refers to any more is taken away in two steps, and the two s
 from the active place to the grace place, and deleted from there a day later. Whoever puts it meanwhile gets it
 back into the active place, and nobody ever deletes from that one; so a writer and the collector cannot hurt each
 other, whatever the order in which they act.
+
+A stream set aside on the disk until its end is known, for stores that need the digest before the first byte.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from typing import Literal, Protocol
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import IO, Literal, Protocol
 
 import msgspec
 
-from tidemill.errors import Problem, Unfit
+from tidemill.errors import Problem, Unavailable, Unfit
 
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"
@@ -195,3 +202,35 @@ class Outside(Protocol):
     async def sign(self, mark: str, words: str) -> None:
         """Leave a mark, durably; idempotent."""
         ...
+
+
+MEMORY_BYTES_MAX = 8 * PIECE_BYTES
+"""What is not longer than this never sees the disk."""
+
+
+class Spooled:
+    """A stream that has ended: what it is called, and its bytes once more from the beginning."""
+
+    def __init__(self, file: IO[bytes], digest: str, size: int) -> None:
+        self.file, self.digest, self.size = file, digest, size
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes, bit by bit."""
+        self.file.seek(0)
+        while piece := self.file.read(PIECE_BYTES):
+            yield piece
+
+
+@asynccontextmanager
+async def spooled(chunks: AsyncIterator[bytes]) -> AsyncIterator[Spooled]:
+    """Take in a stream; it is gone when the block is left."""
+    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as file:
+        seen, size = hashlib.sha256(), 0
+        async for chunk in chunks:
+            seen.update(chunk)
+            size += len(chunk)
+            try:
+                await asyncio.to_thread(file.write, chunk)
+            except OSError as error:
+                raise Unavailable(f"no room to set a stream aside: {error.strerror or error}") from error
+        yield Spooled(file, f"sha256:{seen.hexdigest()}", size)

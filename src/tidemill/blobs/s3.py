@@ -34,15 +34,16 @@ from tidemill.blobs.contract import (
     digest_of,
     hex_of,
     missing,
+    spooled,
     verified,
     whole,
 )
 from tidemill.blobs.directory import KEEP, folder_name, tenant_of
-from tidemill.blobs.spool import spooled
 from tidemill.errors import Problem, Unavailable, Unfit, rejected
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
 
 T = TypeVar("T")
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tidemill.cli import exits, options
-from tidemill.cli.groups import GROUPS, CommandGroup, LazyCommand, show_help
-from tidemill.cli.upkeep import reindex_command, verify_log_command
-from tidemill.cli.why import why_command
+from tidemill.cli import main, options
+from tidemill.cli.commands.runs import why_command
+from tidemill.cli.commands.storage import reindex_command, verify_log_command
+from tidemill.cli.options import GROUPS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
-    from tidemill.cli.asking import Asking
+    from tidemill.cli.session import Asking
+
 
 PROGRAM = "tidemill"
 
@@ -32,7 +33,7 @@ def app(context: click.Context, version: bool) -> int:
     """Run workflows that survive whatever dies in between."""
     if version:
         print_version()
-        context.exit(exits.OK)
+        context.exit(main.OK)
     return show_help(context)
 
 
@@ -42,24 +43,24 @@ def run_app(arguments: Sequence[str]) -> int:
         code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         _misused(error, as_json="--json" in arguments)
-        return exits.REFUSED
+        return main.REFUSED
     except click.Abort:
-        return exits.INTERRUPTED
+        return main.INTERRUPTED
     except SystemExit as error:
         # Click's answer to a reader that is gone.
-        return error.code if isinstance(error.code, int) else exits.FAILED
-    return code if isinstance(code, int) else exits.OK
+        return error.code if isinstance(error.code, int) else main.FAILED
+    return code if isinstance(code, int) else main.OK
 
 
 def _misused(error: click.ClickException, *, as_json: bool) -> None:
     """Say what is wrong with the arguments, as a refusal where a program asked."""
-    from tidemill.cli.terminal import clean
+    from tidemill.cli.render.terminal import clean
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
     said, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
     if as_json:
-        from tidemill.cli.problems import as_plain, print_json
+        from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem
 
         print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
@@ -74,7 +75,7 @@ def _misused(error: click.ClickException, *, as_json: bool) -> None:
 @options.as_json
 def validate_command(file: str, apps: Sequence[str], as_json: bool) -> int:
     """Check a workflow and list everything that is wrong with it."""
-    from tidemill.cli.validate import validate
+    from tidemill.cli.commands.documents import validate
 
     return validate(file, apps, as_json=as_json)
 
@@ -89,7 +90,7 @@ def validate_command(file: str, apps: Sequence[str], as_json: bool) -> int:
 )
 def graph_command(file: str, form: Literal["text", "mermaid"] | None) -> int:
     """Draw a workflow."""
-    from tidemill.cli.graph import graph
+    from tidemill.cli.commands.documents import graph
 
     return graph(file, form=form)
 
@@ -114,7 +115,7 @@ def eval_command(**given: Any) -> int:
 
     A store is needed only by code_ref and schema_ref.
     """
-    from tidemill.cli.evaluate import EvalOptions, evaluate
+    from tidemill.cli.commands.evaluate import EvalOptions, evaluate
 
     return evaluate(EvalOptions(**given))
 
@@ -131,7 +132,7 @@ def eval_command(**given: Any) -> int:
 @options.as_json
 def render_command(template: str, scope: str, as_json: bool) -> int:
     """Fill in a template here and now."""
-    from tidemill.cli.render import render
+    from tidemill.cli.commands.evaluate import render
 
     return render(template, scope, as_json=as_json)
 
@@ -149,7 +150,7 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
-    from tidemill.cli.run import RunOptions, run
+    from tidemill.cli.commands.run import RunOptions, run
 
     return run(RunOptions(**given))
 
@@ -162,7 +163,7 @@ def run_command(**given: Any) -> int:
 @options.on_store(creates=True)
 def publish_command(asking: Asking, file: str, message: str, author: str) -> int:
     """Publish a workflow as a new version."""
-    from tidemill.cli.catalogue import publish
+    from tidemill.cli.commands.workflows import publish
 
     return publish(asking, file, author=author, message=message)
 
@@ -182,7 +183,7 @@ def start_command(asking: Asking, reference: str, given: Sequence[str], **more: 
 
     It is not waited for: workers on the same store run it.
     """
-    from tidemill.cli.catalogue import start
+    from tidemill.cli.commands.workflows import start
 
     return start(asking, reference, given, **more)
 
@@ -228,7 +229,7 @@ def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
 
     SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
     """
-    from tidemill.cli.worker import WorkOptions, work
+    from tidemill.cli.commands.worker import WorkOptions, work
 
     return work(WorkOptions(retention_days=None if keep_runs else retention_days, **given))
 
@@ -241,7 +242,7 @@ def migrate_command(asking: Asking, dry_run: bool) -> int:
 
     Every command does so by itself; --dry-run only tells what is pending.
     """
-    from tidemill.cli.migrate import migrate
+    from tidemill.cli.commands.storage import migrate
 
     return migrate(asking, dry_run=dry_run)
 
@@ -255,7 +256,7 @@ app.add_command(reindex_command)
 def version_command() -> int:
     """Print the version."""
     print_version()
-    return exits.OK
+    return main.OK
 
 
 def print_version() -> None:

@@ -16,10 +16,9 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.engine.borrowing import filled_in
-from tidemill.engine.damage import unreadable
-from tidemill.engine.programs import Flow
-from tidemill.engine.requests import check_words
+from tidemill.engine.compiled import Flow, filled_in
+from tidemill.engine.corruption import unreadable
+from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
     DESCRIPTION_LENGTH_MAX,
     WORKFLOW,
@@ -41,8 +40,9 @@ from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
 from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 if TYPE_CHECKING:
-    from tidemill.kernel.compile import Compiled
+    from tidemill.kernel.compile.compiler import Compiled
     from tidemill.kernel.document.diff import GraphDiff
+
 
 FLOWS_MAX = 256
 """Compiled workflows kept in memory."""
@@ -119,7 +119,7 @@ class Catalog:
     async def compile(self, tenant: str, document: Any) -> Compiled:
         """Compile a document, with all that it refers to by content filled in. Nothing is stored."""
         # The compiler is large, and only whoever publishes needs it.
-        from tidemill.kernel.compile import compile_document
+        from tidemill.kernel.compile.compiler import compile_document
 
         return compile_document(await filled_in(document, tenant, self._blobs), self._types, self._in_vain)
 
@@ -156,7 +156,7 @@ class Catalog:
         With `base_digest` it is refused (`patch_stale`) once the reference means other content. Without, a patch of
         `name` or of a tag that loses a race is applied again, to what the reference means by then.
         """
-        from tidemill.kernel.document.patch import apply_patch
+        from tidemill.kernel.document.json_patch import apply_patch
 
         check_words(author=author, message=message)
         name = (await self.resolve(tenant, reference)).name

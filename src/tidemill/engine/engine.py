@@ -13,35 +13,33 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.archives import Archive
+from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value, encode_given
-from tidemill.engine.auditing import Auditor
-from tidemill.engine.catalog import Catalog, Version
-from tidemill.engine.errands import Errands
-from tidemill.engine.history import History
-from tidemill.engine.inbox import Inbox
-from tidemill.engine.inputs import checked_inputs, with_defaults
-from tidemill.engine.keeper import Keeper
-from tidemill.engine.letters import Letters
-from tidemill.engine.library import Library
-from tidemill.engine.lodging import Lodging
-from tidemill.engine.logs import Logs
-from tidemill.engine.registry import Registry
-from tidemill.engine.requests import check_labels, check_run_id, check_words
-from tidemill.engine.rows import RUN, RunRow, read_run_row
-from tidemill.engine.runs import Entry, Runs
-from tidemill.engine.sampling import Sampler
-from tidemill.engine.sweeping import Sweeper
-from tidemill.engine.tools import Surroundings
+from tidemill.engine.attempts.runtime import Surroundings
+from tidemill.engine.attempts.streaming import Air, shown
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.children import Errands
+from tidemill.engine.index_rows import RUN, RunRow, read_run_row
+from tidemill.engine.maintenance.blob_gc import Lodging
+from tidemill.engine.maintenance.reconciler import Keeper, Sampler
+from tidemill.engine.maintenance.retention import Sweeper
+from tidemill.engine.maintenance.verify import Auditor
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.services.approvals import Inbox
+from tidemill.engine.services.blobs import Vault
+from tidemill.engine.services.dead_letters import Letters
+from tidemill.engine.services.inspection import History, Logs
+from tidemill.engine.services.maintenance import Upkeep
+from tidemill.engine.services.workflows import Library
 from tidemill.engine.turn import Turns
-from tidemill.engine.upkeep import Upkeep
-from tidemill.engine.utterances import Air, shown
-from tidemill.engine.vault import Vault
+from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
+from tidemill.engine.versions import Version
 from tidemill.engine.views import RunView, view_run
-from tidemill.engine.worker import Worker, WorkerOptions
+from tidemill.engine.worker.registry import Registry
+from tidemill.engine.worker.worker import Worker, WorkerOptions
 from tidemill.errors import Rejected, Unavailable, rejected
-from tidemill.expressions.isolation import Isolation, NoSandbox
+from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start

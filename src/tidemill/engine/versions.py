@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.damage import unreadable, whole
+from tidemill.engine.corruption import unreadable, whole
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.document.fields import NAME_LENGTH_MAX
-from tidemill.kernel.document.findings import Findings, shown
+from tidemill.kernel.document.problems import Findings, shown
 from tidemill.stores.contract import Row, Tail
 
 WORKFLOW = "workflow"

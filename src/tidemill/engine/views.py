@@ -6,12 +6,10 @@ from typing import Any
 
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
-from tidemill.engine.programs import Flow
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.approval import Approval, Vote
+from tidemill.engine.compiled import Flow
+from tidemill.kernel.activation import Approval, Vote, Wait, everything
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.layers import everything
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import Cell, State, key_at
 from tidemill.stores.contract import Stream

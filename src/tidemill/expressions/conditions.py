@@ -1,34 +1,160 @@
-"""Conditions: the closed union of their kinds, and the only door through which they are decided.
+"""Union of condition kinds, parse, decide, light/heavy split.
+
+Conditions: the closed union of their kinds, and the only door through which they are decided.
 
 A condition is an object with a `type`, or a plain string, which is CEL. It is stored in its normal form, and
 the engine asks for the compiled one by that form, so that nothing compiled travels with a document. A kind is a
 module of its own that keeps the promises of `leaf`; it is added to the union and to `_PARSERS` here, and imported with
 the first condition of that kind.
+
+What the kinds of conditions have in common, and how one is decided that must not be decided here.
+
+Native code that holds the interpreter's lock cannot be stopped, and some expressions take time or memory out of
+all proportion. So a kind says of itself whether it is `light`, its values are counted before it is asked, and
+whatever is too much becomes an `Errand`: somebody with processes to spare carries it out and kills them in time.
+
+Reading the raw form of a condition: what every kind asks of the object it is written as.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.failure import ExpressionError, condition_failed
-from tidemill.expressions.leaf import Steps, decide_leaf
-from tidemill.expressions.references import References, merged
-from tidemill.expressions.scope import Json, Scope
-from tidemill.expressions.shapes import Raw, no_other_keys, shape
-from tidemill.expressions.wording import kind_of, listing, pointer, shorten
+from tidemill.expressions.errors import ExpressionError, condition_failed, kind_of, listing, meant, pointer, shorten
+from tidemill.expressions.limits import WRITABLE_BITS_MAX
+from tidemill.expressions.scope import Json, References, Scope, merged
 
 if TYPE_CHECKING:
-    from tidemill.expressions.cel import Cel
-    from tidemill.expressions.compare import Comparison, Computation
-    from tidemill.expressions.jsonpath import JsonPath
-    from tidemill.expressions.matching import Matching
-    from tidemill.expressions.sandbox import Sandbox
+    from tidemill.expressions.cel.evaluate import Cel
+    from tidemill.expressions.comparisons import Comparison, Computation
+    from tidemill.expressions.jsonpath.condition import JsonPath
+    from tidemill.expressions.python_condition import Sandbox
+    from tidemill.expressions.schema import Matching
+
+
+ITEMS_MAX = 1000
+"""Items of lists and objects that a condition may reach and still be decided in this process."""
+
+TEXT_REACH_MAX = 1 << 16
+"""Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
+
+DEADLINE_MS = 5000
+"""What an errand may take, unless its kind says otherwise."""
+
+
+class Leaf(Protocol):
+    """A condition that is not made of others. All of them are frozen, and shared between threads."""
+
+    @property
+    def references(self) -> References:
+        """What it refers to, known without evaluating it."""
+        ...
+
+    @property
+    def light(self) -> bool:
+        """Over few values it ends soon, whatever they are."""
+        ...
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long it may take as an errand."""
+        ...
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        ...
+
+    def bind(self, scope: Scope) -> Json:
+        """Give what it reads of a scope, and nothing else."""
+        ...
+
+    def holds(self, data: Json, scope: Scope) -> bool:
+        """Decide over what `bind` gave; raise `ExpressionError` if it is neither true nor false."""
+        ...
+
+    def told(self) -> str:
+        """Name it in a sentence that ends with `is true` or `is false`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A condition to be decided elsewhere, before its deadline."""
+
+    leaf: Leaf
+    scope: Scope
+    deadline_ms: int
+
+    @property
+    def what(self) -> str:
+        """What is spoken of when it has no answer."""
+        return "the condition"
+
+
+_T = TypeVar("_T")
+Steps = Generator[Errand, bool, _T]
+"""A computation that stops at every errand and goes on with its answer."""
+
+
+def decide_leaf(leaf: Leaf, scope: Scope) -> Steps[bool]:
+    """Decide one condition: here if that is sure to end soon, otherwise as an errand."""
+    if leaf.light:
+        data = leaf.bind(scope)
+        if is_small(data):
+            return leaf.holds(data, scope)
+    return (yield Errand(leaf, scope, leaf.deadline_ms))
+
+
+def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> bool:
+    """Tell whether a value holds few enough items and little enough text; looks no further than that."""
+    waiting = [data]
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind is str:
+            text -= len(each)
+            if text < 0:
+                return False
+        elif kind is dict:
+            items -= len(each)
+            if items < 0:
+                return False
+            text -= sum(map(len, each))
+            if text < 0:
+                return False
+            waiting.extend(each.values())
+        elif kind is list:
+            items -= len(each)
+            if items < 0:
+                return False
+            waiting.extend(each)
+        elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
+            # Native code dies of it, and it cannot travel either: whoever packs it says so.
+            return False
+    return True
+
+
+Raw = dict[str, Json]
+
+
+def shape(message: str, path: str, hint: str = "") -> Problem:
+    """Report that a condition is not written as its kind wants it."""
+    return Problem(code="condition_shape", message=message, path=path, hint=hint)
+
+
+def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Problem]) -> None:
+    """Report every key that the kind does not know."""
+    for key in raw:
+        if key not in known:
+            hint = meant(str(key), known) or f"known keys: {listing(known)}"
+            problems.append(shape(f'there is no key "{shorten(str(key), 60)}" here', pointer(path, key), hint))
+
 
 NESTING_MAX = 20
 PARTS_MAX = 500
@@ -92,8 +218,8 @@ def normal(condition: Condition) -> Json:
 
 def meaning(condition: Condition) -> Hashable:
     """Give what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
-    from tidemill.expressions.cel import Cel
-    from tidemill.expressions.compare import Computation
+    from tidemill.expressions.cel.evaluate import Cel
+    from tidemill.expressions.comparisons import Computation
 
     match condition:
         case Composite():
@@ -191,31 +317,31 @@ def _parsed_cel(raw: Raw, path: str, problems: list[Problem], depth: int) -> Con
 
 
 def _parsed_text(expression: str, path: str, problems: list[Problem]) -> Cel | None:
-    from tidemill.expressions.cel import parse_cel
+    from tidemill.expressions.cel.evaluate import parse_cel
 
     return parse_cel(expression, path, problems)
 
 
 def _parsed_comparison(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.compare import parse_comparison
+    from tidemill.expressions.comparisons import parse_comparison
 
     return parse_comparison(raw, path, problems)
 
 
 def _parsed_jsonpath(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.jsonpath import parse_jsonpath
+    from tidemill.expressions.jsonpath.condition import parse_jsonpath
 
     return parse_jsonpath(raw, path, problems)
 
 
 def _parsed_sandbox(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.sandbox import parse_sandbox
+    from tidemill.expressions.python_condition import parse_sandbox
 
     return parse_sandbox(raw, path, problems)
 
 
 def _parsed_matching(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.matching import parse_matching
+    from tidemill.expressions.schema import parse_matching
 
     return parse_matching(raw, path, problems)
 

@@ -1,13 +1,21 @@
-"""What an expression may look at, as plain values.
+"""Scope, References.
+
+What an expression may look at, as plain values.
 
 The engine fills a `Scope` from a run's state just before it renders a template or evaluates a condition;
 expressions never see the state itself. A node that has nothing to show is `Absent` with the reason in
 words, so that a strict reference can say "was skipped" instead of "is undefined".
+
+What an expression refers to, known without evaluating it.
+
+The compiler checks these against the graph (does that node come before this one?), and the engine loads only
+the outputs that are named here. So an expression must never be able to reach a node that is not listed,
+unless `dynamic` says that it may reach any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,3 +56,39 @@ class Scope:
     item: Json = None
     index: int = 0
     secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+RESERVED = frozenset({"inputs", "run", "item", "index", "iteration", "secrets", "ctx", "nodes", "output", "current"})
+"""Names with a fixed meaning; no node may be called like one of them."""
+
+NODE_MAPS = frozenset({"ctx", "nodes"})
+"""The reserved names under which every node in reach is found by its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The static reach of one expression, or of many taken together."""
+
+    nodes: frozenset[str] = frozenset()
+    roots: frozenset[str] = frozenset()
+    """Reserved names in use; ids of nodes are not repeated here."""
+    dynamic: bool = False
+    """A node is chosen by a computed name (`ctx[inputs.which]`), so any node in reach may be read."""
+
+    def __or__(self, other: References) -> References:
+        return merged((self, other))
+
+
+NOTHING = References()
+
+
+def merged(parts: Iterable[References]) -> References:
+    """Unite the reach of several expressions."""
+    found = [part for part in parts if part is not NOTHING]
+    if len(found) < 2:
+        return found[0] if found else NOTHING
+    return References(
+        nodes=frozenset().union(*(part.nodes for part in found)),
+        roots=frozenset().union(*(part.roots for part in found)),
+        dynamic=any(part.dynamic for part in found),
+    )

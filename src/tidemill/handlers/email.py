@@ -12,15 +12,23 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.templates import is_template
-from tidemill.handlers.calling import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
+from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
-from tidemill.handlers.email_message import RECIPIENTS_MAX, headers_of, is_own, letter_of, mailbox, unbroken
-from tidemill.handlers.email_smtp import PORTS, Server, Tls, deliver
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
+from tidemill.handlers.mail import (
+    PORTS,
+    RECIPIENTS_MAX,
+    Server,
+    Tls,
+    deliver,
+    headers_of,
+    is_own,
+    letter_of,
+    mailbox,
+    unbroken,
+)
 from tidemill.kernel.model import Flaw, Json, NodeType
-from tidemill.security.addresses import misspelled
-from tidemill.security.connections import Dialer
-from tidemill.security.egress import CallFailed
+from tidemill.net.egress import CallFailed, Dialer, misspelled
 
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _NO_SERVER = "no mail server is named"

@@ -1,24 +1,263 @@
-"""Node type `sql`: one parameterised statement, on the store that holds the run or on a database of the operator's.
+"""Sql node, operator's databases, statement scanning, SQLite.
+
+Node type `sql`: one parameterised statement, on the store that holds the run or on a database of the operator's.
 
 On the run's own store the statement is done in the transaction that records the node's result, so it happens exactly
 once: it is rehearsed here to learn its answer, and the commit does it for good. Elsewhere it is done like any other
 effect, at least once; a statement that is handed `:effect_key` can tell repetitions apart.
+
+What the text of a statement says without a database: whether it is only one, and where its parameters are.
+
+Strings, quoted names and comments are passed over, as each language writes them. Everything takes time in proportion to
+the text, because a text may come from anybody who can publish a workflow.
+
+Databases of the operator's as the node type `sql` sees them, and what all of them answer with.
+
+An operator chooses them, by variables of the environment, and a document only names them. So they are not subject to
+the guard over outgoing calls, which is there for addresses that come from documents and data.
+
+SQLite files of the operator's, for the node type `sql`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import asyncio
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
+import apsw
 import msgspec
 
 from tidemill.errors import Rejected, Unavailable
-from tidemill.expressions.templates import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.sql_databases import SQL_HINT, Database, Parameters
-from tidemill.handlers.sql_text import is_nothing, is_several
+from tidemill.expressions.templates.template import is_template
+from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, Lacking, NodeContext, Return
 from tidemill.kernel.model import Flaw, Json, NodeType
-from tidemill.stores.contract import Rehearsing, Statement
+from tidemill.stores.contract import Statement
+from tidemill.stores.optional import Rehearsing
+
+Dialect = Literal["sqlite", "postgresql"]
+
+_QUOTED = r"""'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)"""
+_TOKENS: Mapping[Dialect, re.Pattern[str]] = {
+    "sqlite": re.compile(
+        rf"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<quoted>{_QUOTED}|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))|(?P<end>;)",
+        re.DOTALL,
+    ),
+    "postgresql": re.compile(
+        r"(?P<comment>--[^\n]*)|(?P<nested>/\*)"
+        rf"|(?P<quoted>(?<![\w$])[eE]'(?:[^'\\]|\\.)*(?:'|\Z)|{_QUOTED})"
+        r"|(?P<dollars>(?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z))"
+        r"|(?P<cast>::)|(?<!\w):(?P<name>[^\W\d]\w*)|(?P<mark>\?)|(?P<end>;)",
+        re.DOTALL,
+    ),
+}
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_COPY = re.compile(r"(?>\s|;|--[^\n]*\n|(?>/\*.*?\*/))*+COPY\b", re.IGNORECASE | re.DOTALL)
+_COMPOUND = re.compile(
+    r"(?>\s|--[^\n]*\n|(?>/\*.*?\*/))*+CREATE\s+(?:OR\s+REPLACE\s+)?(?:(?:TEMP|TEMPORARY|CONSTRAINT)\s+)?"
+    r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements with statements inside. Where they end is for the database to say."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    start: int
+    stop: int
+    name: str | None = None
+
+
+def is_several(text: str, dialect: Dialect) -> bool:
+    """Tell whether something follows the end of the first statement."""
+    if _COMPOUND.match(text):
+        return False
+    ended, place = False, 0
+    for token in _tokens(text, dialect):
+        if ended and (token.kind not in ("comment", "nested", "end") or text[place : token.start].strip()):
+            return True
+        ended = ended or token.kind == "end"
+        place = token.stop
+    return ended and bool(text[place:].strip())
+
+
+def is_nothing(text: str, dialect: Dialect) -> bool:
+    """Tell whether there is no statement at all, only comments and the ends of statements."""
+    place = 0
+    for token in _tokens(text, dialect):
+        if token.kind not in ("comment", "nested", "end") or text[place : token.start].strip():
+            return False
+        place = token.stop
+    return not text[place:].strip()
+
+
+def is_copy(text: str) -> bool:
+    """Tell whether a statement is PostgreSQL's COPY, which has a conversation of its own with its client."""
+    return _COPY.match(text) is not None
+
+
+def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
+    """Write a statement with the placeholders of the PostgreSQL driver in place of `?` or `:name`.
+
+    With parameters by name, `?` is an operator of PostgreSQL's. Raises KeyError for a name that is not given.
+    """
+    named = isinstance(parameters, dict)
+    parts: list[str] = []
+    place = 0
+    for token in _tokens(text, "postgresql"):
+        if named and token.kind == "name":
+            name = token.name or ""
+            if name not in parameters:
+                raise KeyError(name)
+            placeholder = f"%({name})s"
+        elif not named and token.kind == "mark":
+            placeholder = "%s"
+        else:
+            continue
+        parts += (_literal(text[place : token.start]), placeholder)
+        place = token.stop
+    return "".join([*parts, _literal(text[place:])])
+
+
+def _literal(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _tokens(text: str, dialect: Dialect) -> Iterator[_Token]:
+    """Find everything that is not plain text, in order."""
+    place = 0
+    while found := _TOKENS[dialect].search(text, place):
+        kind = found.lastgroup or ""
+        place = _comment_end(text, found.start()) if kind == "nested" else found.end()
+        yield _Token(kind, found.start(), place, found["name"] if kind == "name" else None)
+
+
+def _comment_end(text: str, start: int) -> int:
+    """Find where a comment ends that may hold others."""
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(text, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    return len(text)
+
+
+ROWS_MAX = 10_000
+ANSWER_BYTES_MAX = 4_194_304
+SQL_HINT = "try the statement by hand with the same parameters"
+MISSING_HINT = "add it to parameters"
+EXTRAS = {"postgresql": "postgres"}
+"""Which extra of the package brings the driver for a dialect."""
+
+Parameters = list[Any] | dict[str, Any]
+
+
+class Database(Protocol):
+    """A database of the operator's."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Which SQL it speaks."""
+        ...
+
+    async def run(self, text: str, parameters: Parameters) -> Any:
+        """Do a statement in a transaction of its own; answers `{rows, count, changed}`.
+
+        When it is cancelled the statement is given up, and nothing of it remains. Raises `Fail`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of all connections; it can be used again."""
+        ...
+
+
+class LateDatabase:
+    """A database whose driver is imported when a statement first needs it."""
+
+    def __init__(self, dialect: Dialect, make: Callable[[], Database]) -> None:
+        self.dialect: Dialect = dialect
+        self._make = make
+        self._made: Database | None = None
+
+    async def run(self, text: str, parameters: Parameters) -> Any:
+        """Do a statement."""
+        try:
+            # Importing takes long enough to keep others waiting.
+            made = self._made or self._kept(await asyncio.to_thread(self._make))
+        except ImportError as error:
+            hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
+            raise Lacking("driver_missing", f"the driver for {self.dialect} is not installed", hint=hint) from error
+        return await made.run(text, parameters)
+
+    def _kept(self, made: Database) -> Database:
+        """Keep the first that was made, if several statements came at once."""
+        if self._made is None:
+            self._made = made
+        return self._made
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        if self._made is not None:
+            await self._made.close()
+
+
+def bound(parameters: Parameters) -> Parameters:
+    """Give parameters as databases take them: lists and objects as JSON texts."""
+    if isinstance(parameters, dict):
+        return {name: _bound(value) for name, value in parameters.items()}
+    return [_bound(value) for value in parameters]
+
+
+def _bound(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
+
+
+class Gathered:
+    """The rows of an answer, taken one by one, so that too many are noticed before they are all there."""
+
+    def __init__(self, bytes_as: str) -> None:
+        self._bytes_as = bytes_as
+        """How to ask for bytes, such as `hex({})`."""
+        self._columns: tuple[str, ...] = ()
+        self._rows: list[dict[str, Any]] = []
+        self._size = 0
+
+    def head(self, columns: Sequence[str]) -> None:
+        """Take the names of the columns."""
+        if len(set(columns)) < len(columns):
+            raise Fail("sql_failed", "two columns have one name", hint="rename one of them with AS")
+        self._columns = tuple(columns)
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Take a row."""
+        row = dict(zip(self._columns, values, strict=True))
+        for name, value in row.items():
+            self._check(name, value)
+        self._rows.append(row)
+        self._size += len(msgspec.json.encode(row))
+        if len(self._rows) > ROWS_MAX or self._size > ANSWER_BYTES_MAX:
+            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+            raise Fail("sql_answer_too_large", message, hint="ask for less, with WHERE or LIMIT")
+
+    def _check(self, name: str, value: Any) -> None:
+        if isinstance(value, list):
+            for each in value:
+                self._check(name, each)
+        elif isinstance(value, bytes):
+            hint = f"ask for {self._bytes_as.format(name)}"
+            raise Fail("sql_failed", f"the column {name} holds bytes, which JSON does not have", hint=hint)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise Fail("sql_failed", f"the column {name} holds a number that JSON does not have")
+
+    def answer(self, changed: int) -> dict[str, Any]:
+        """Give the whole answer."""
+        return {"rows": self._rows, "count": len(self._rows), "changed": changed}
+
 
 STORE = "store"
 """The name of the run's own store."""
@@ -115,3 +354,73 @@ def _parameters(config: Mapping[str, Any], context: NodeContext) -> Parameters:
 def _hint(databases: Mapping[str, Database]) -> str:
     known = ", ".join(sorted([STORE, *databases]))
     return f"known: {known}; an operator names one with TIDEMILL_DATABASE_NAME=sqlite:///file or postgresql://…"
+
+
+BUSY_MS = 5_000
+PROGRESS_STEPS = 10_000
+
+
+class SqliteDatabase:
+    """A SQLite file. It must exist: a statement never makes a new one."""
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def run(self, text: str, parameters: Parameters) -> Any:
+        """Do a statement, in a thread."""
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(self._done, text, parameters, stop)
+        finally:
+            # Whoever was cancelled while he waited leaves no statement behind that goes on without him.
+            stop.set()
+
+    async def close(self) -> None:
+        """Do nothing: a file is opened for each statement, because files come and go."""
+
+    def _done(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
+        try:
+            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+        except apsw.CantOpenError:
+            raise Fail("database_unavailable", f"{self._path.name} cannot be opened", retryable=True) from None
+        try:
+            connection.set_busy_timeout(BUSY_MS)
+            connection.set_progress_handler(stop.is_set, PROGRESS_STEPS)
+            with connection:
+                answer = _answer(connection, text, parameters)
+                if stop.is_set():
+                    raise Cancelled("nobody waits for the statement any more")
+                return answer
+        except apsw.BusyError as error:
+            raise Fail("database_busy", str(error), retryable=True) from error
+        except apsw.Error as error:
+            raise Fail("sql_failed", str(error), hint=SQL_HINT) from error
+        finally:
+            connection.close()
+
+
+def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> Any:
+    gathered = Gathered("hex({})")
+    seen: list[None] = []
+
+    def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
+        seen.append(None)
+        if len(seen) == 1:
+            gathered.head([column[0] for column in cursor.get_description()])
+        return len(seen) == 1
+
+    before = connection.total_changes()
+    cursor = connection.cursor()
+    cursor.exec_trace = traced
+    try:
+        for row in cursor.execute(text, bound(parameters)):
+            gathered.add(row)
+    except apsw.ExecTraceAbort:
+        raise Fail("sql_failed", "there is more than one statement") from None
+    except KeyError as error:
+        raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
+    except (OverflowError, TypeError, ValueError) as error:
+        raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
+    return gathered.answer(connection.total_changes() - before)

@@ -25,12 +25,21 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql_databases import MISSING_HINT, SQL_HINT, Gathered, Parameters, bound
-from tidemill.handlers.sql_text import Dialect, is_copy, with_placeholders
+from tidemill.handlers.sql import (
+    MISSING_HINT,
+    SQL_HINT,
+    Dialect,
+    Gathered,
+    Parameters,
+    bound,
+    is_copy,
+    with_placeholders,
+)
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGresult
+
 
 CONNECTIONS_MAX = 8
 CONNECT_SECONDS = 10

@@ -1,9 +1,13 @@
-"""The jobs that a state calls for: what the store should hold for a run, as a pure function.
+"""Job body codec, keys, expected_jobs(state); commands that settle a job without a handler.
+
+The jobs that a state calls for: what the store should hold for a run, as a pure function.
 
 A job is named after the thing it serves, so inserting it twice does nothing and the audit can compare what is
 there with what should be. `run` an activation, `wake` a waiting visit, `expire` its time-out, the run's
 `deadline`, the rendering of its `outputs`, and `undo` a completed visit. Three are messages to another run, taken
 once: start a `child`, `close` one that nobody waits for any more, and `report` to the parent.
+
+Jobs as a worker reads them: what their bytes ask for, and the commands that settle those that call no handler.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from typing import Literal
 import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, QUEUED_ITEM, Activation
+from tidemill.kernel.commands import AnyCommand, DeadlineReached, Expire, Shelve, Wake
+from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.routing import owns_job
-from tidemill.kernel.state import Cell, State, Undo
+from tidemill.kernel.state import Cell, State, Undo, peek_at
 
 JOB_FORMAT = 1
 
@@ -147,3 +152,42 @@ def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) 
         yield from (put for put in waits if not (paused and put.task.kind in DISPATCHING))
     elif act.status in DISPATCHED and not (paused and act.retry_at_ms is None):
         yield run_job(node, visit, index, act.retry_at_ms or 0)
+
+
+_TASK = msgspec.msgpack.Decoder(Task)
+
+
+def task_of(body: bytes) -> Task:
+    """What a job asks for; one that cannot be read was written by a newer version, so it is for somebody else."""
+    try:
+        return _TASK.decode(body)
+    except msgspec.MsgspecError:
+        return Task("run", v=JOB_FORMAT + 1)
+
+
+def shelved(task: Task) -> Shelve:
+    """Put a job back that must not be run now."""
+    return Shelve(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
+
+
+def timer_of(task: Task) -> AnyCommand:
+    """What a timer that has come due says."""
+    if task.kind == "deadline":
+        return DeadlineReached()
+    kind = Wake if task.kind == "wake" else Expire
+    return kind(node=task.node, visit=task.visit, index=task.index)
+
+
+def may_run(task: Task, state: State) -> bool:
+    """Whether a job can have a meaning: when a run has ended, only messages and its rollback are left."""
+    if task.kind == "child" and state.status == "PAUSED":
+        return False
+    return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
+
+
+def begun_elsewhere(node: Node, state: State, task: Task, token: int) -> bool:
+    """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
+    if node.delivery != "at_most_once":
+        return False
+    act = peek_at(state.peek(task.node), task.index)
+    return act is not None and act.running and act.token != token

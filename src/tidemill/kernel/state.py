@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.activation import QUEUED_ITEM, Activation, NodeStatus
+from tidemill.kernel.activation import QUEUED_ITEM, Activation, Layer, MapState, NodeStatus, merged
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
-from tidemill.kernel.items import MapState
-from tidemill.kernel.layers import Layer, merged
 
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
 RollbackStatus = Literal["none", "running", "done", "partial"]

@@ -1,4 +1,6 @@
-"""The narrow door to storage: streams of bytes, jobs with a ready time, index rows, and one writing verb.
+"""Store protocol, Commit, Job, Lease, Row, cursors: the specification.
+
+The narrow door to storage: streams of bytes, jobs with a ready time, index rows, and one writing verb.
 
 A store does not know what a workflow is. It keeps *streams* (one per run, workflow, schedule…) of opaque
 records, *jobs* that belong to a stream (work, and timers, which are jobs that are not ready yet), and *rows*
@@ -9,14 +11,18 @@ with it operation by operation.
 Two rules make the rest of the engine simple. A lease is judged by its fence *token*, never by the clock: a
 lease that has expired but that nobody took over still commits. And leases, ready times and expiry are all
 measured by the store's own clock, so that workers on different machines never compare theirs.
+
+Where a page of rows ends, as text that a caller can hold on to.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import msgspec
+
+from tidemill.errors import rejected
 
 
 class Stream(NamedTuple):
@@ -176,23 +182,6 @@ class StatementRefused(Value, frozen=True, kw_only=True):
 
 
 CommitResult = Committed | VersionConflict | LeasesLost | StatementRefused
-
-
-class Rehearsing(Protocol):
-    """A store with a language for statements."""
-
-    async def rehearse(self, statement: Statement) -> bytes:
-        """Do a statement and undo it; answers what it said, as JSON. Raises `Rejected` when it fails."""
-        ...
-
-
-@runtime_checkable
-class Attended(Protocol):
-    """A store that knows at once when a process is gone."""
-
-    async def attendance(self) -> frozenset[str]:
-        """The processes that take jobs from it and are there, as `host/pid`."""
-        ...
 
 
 class Claim(Value, frozen=True, kw_only=True):
@@ -401,3 +390,30 @@ class Store(Protocol):
         is as if never written, but old tokens are still refused.
         """
         ...
+
+
+Place = tuple[int, str]
+"""Where a row stands: its sort and, between equals, its key."""
+
+SORT_BITS = 64
+
+
+def cursor_after(row: Row) -> str:
+    """The cursor of a page that ends with this row."""
+    return cursor_at((row.sort, row.key))
+
+
+def cursor_at(place: Place) -> str:
+    """The cursor of a page that ends at a place."""
+    return f"{place[0]}:{place[1]}"
+
+
+def place_of(cursor: str) -> Place:
+    """The place behind which a page begins."""
+    sort, _, key = cursor.partition(":")
+    try:
+        number = int(sort)
+        number.to_bytes(SORT_BITS // 8, "little", signed=True)
+    except (ValueError, OverflowError):
+        raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one") from None
+    return number, key

@@ -1,4 +1,6 @@
-"""The reference store: one process's memory in plain dictionaries, and the specification of all the others.
+"""The reference store (streams, jobs, rows).
+
+The reference store: one process's memory in plain dictionaries, and the specification of all the others.
 
 The order of a commit is written here and nowhere else; which job is next lives in `memory_jobs`, how rows are
 found in `memory_rows`. Nothing is durable and nothing is shared between processes: both are the business of the
@@ -6,19 +8,34 @@ other stores.
 
 No verb suspends except `follow` and a `claim` that may wait, so the hot path needs no turn of the loop. A lock
 makes each verb safe to call from another thread's loop, because leases are renewed from a thread of their own.
+
+The jobs of the memory store: which one is next, and who holds it.
+
+Every job is in exactly one place: its *lane* when it may be claimed, else behind its ready time or the end of
+its lease. Heaps are never searched: an item that no longer speaks for its job stays behind and is skipped when
+it comes up (`Work.stamp` names the one that does speak), which keeps every step O(log n). Nothing here knows of
+records, versions or rows, and nothing here locks: the store does.
+
+The index rows of the memory store: written at every step of a run, looked at now and then.
+
+So writing is what must be cheap. A row that only changes its body moves nowhere, and a term is kept in order
+only when somebody walks along it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from heapq import nsmallest
-from itertools import islice
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence, Set
+from heapq import heapify, heappop, heappush, heapreplace, nsmallest
+from itertools import count, islice
+from typing import Literal
+
+import msgspec
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.stores.bells import EVERY_QUEUE, Bell, Bells
 from tidemill.stores.contract import (
     Backlog,
     Breath,
@@ -27,10 +44,12 @@ from tidemill.stores.contract import (
     CommitResult,
     Committed,
     Frame,
+    Job,
     JobView,
     Lease,
     LeasesLost,
     Page,
+    Place,
     Row,
     Snapshot,
     StatementRefused,
@@ -38,10 +57,346 @@ from tidemill.stores.contract import (
     Tail,
     VersionConflict,
     check,
+    cursor_after,
+    in_family,
+    place_of,
 )
-from tidemill.stores.cursors import cursor_after, place_of
-from tidemill.stores.memory_jobs import Jobs, Work
-from tidemill.stores.memory_rows import Table
+from tidemill.stores.wakeups import EVERY_QUEUE, Bell, Bells
+
+SWEEP_AT = 1024
+"""Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
+
+
+class Work:
+    """A job and where it stands; `token` is 0 while nobody holds it, `stamp` is that of its one valid heap item."""
+
+    __slots__ = ("expired", "expires_at_ms", "job", "order", "owner", "ready_at_ms", "stamp", "stream", "token")
+
+    def __init__(self, stream: Stream, job: Job, order: int, now: int) -> None:
+        self.stream = stream
+        self.job = job
+        self.order = order
+        self.ready_at_ms = max(job.ready_at_ms, now)
+        self.token = self.expires_at_ms = self.expired = self.stamp = 0
+        self.owner = ""
+
+    def standing(self, now: int) -> Literal["ready", "leased", "later"]:
+        """What the backlog counts it as; an expired lease is work to be done again."""
+        if self.token and self.expires_at_ms > now:
+            return "leased"
+        return "later" if self.ready_at_ms > now else "ready"
+
+    def view(self) -> JobView:
+        job = msgspec.structs.replace(self.job, ready_at_ms=self.ready_at_ms)
+        if not self.token:
+            return JobView(job=job, token=0)
+        return JobView(job=job, token=self.token, lease_expires_at_ms=self.expires_at_ms, owner=self.owner)
+
+
+class _Lane:
+    """The ready jobs of one tenant in one queue under the same caps: what blocks one of them blocks them all."""
+
+    __slots__ = ("heap", "listed", "name")
+
+    def __init__(self, name: tuple[str, str, tuple[str, ...]]) -> None:
+        self.name = name
+        self.heap: list[tuple[int, int, int, int, Work]] = []
+        self.listed = 0
+
+    def drop_stale(self) -> None:
+        while self.heap and self.heap[0][4].stamp != self.heap[0][3]:
+            heappop(self.heap)
+
+
+_Turn = tuple[int, str, int, int, int]
+"""When a lane's best job is due to be claimed: tenant last served, tenant, -priority, ready time, insertion."""
+_Listing = tuple[_Turn, int, _Lane]
+
+
+class Jobs:
+    """Every job, in exactly one place: its lane when it may be claimed, else behind its ready time or lease expiry."""
+
+    def __init__(self, bells: Bells) -> None:
+        self._bells = bells
+        self._ticks = count(1)
+        self._token = 0
+        self._lanes: dict[tuple[str, str, tuple[str, ...]], _Lane] = {}
+        self._queues: dict[str, list[_Listing]] = {}
+        self._later: list[tuple[int, int, Work]] = []
+        self._sweep_at = SWEEP_AT
+        self._served: dict[str, int] = {}
+        self._live: dict[str, set[Work]] = {}
+
+    def new(self, stream: Stream, job: Job, now: int) -> Work:
+        """Make a job that has no place yet; `put` or `lease` gives it one."""
+        return Work(stream, job, next(self._ticks), now)
+
+    def put(self, work: Work, now: int) -> None:
+        """Place a job that nobody holds."""
+        if work.ready_at_ms > now:
+            self._put_later(work, work.ready_at_ms)
+        else:
+            self._put_ready(work)
+
+    def lease(self, work: Work, now: int, lease_ms: int, owner: str) -> Lease:
+        """Hand a job over under a new token. A token it still has is that of a holder who let the lease expire."""
+        if work.token:
+            work.expired += 1
+        self._token += 1
+        work.token = self._token
+        work.owner = owner
+        work.expires_at_ms = 0
+        self.prolong(work, now + lease_ms)
+        return Lease(
+            stream=work.stream,
+            key=work.job.key,
+            token=work.token,
+            body=work.job.body,
+            queue=work.job.queue,
+            priority=work.job.priority,
+            expires_at_ms=work.expires_at_ms,
+            expired=work.expired,
+            ready_at_ms=work.ready_at_ms,
+        )
+
+    def prolong(self, work: Work, until: int) -> None:
+        """Let a lease live until then, at least; it may have expired as long as nobody took it over."""
+        work.expires_at_ms = max(work.expires_at_ms, until)
+        for cap in work.job.caps:
+            self._live.setdefault(cap, set()).add(work)
+        self._put_later(work, work.expires_at_ms)
+
+    def release(self, work: Work, now: int, delay_ms: int) -> None:
+        """Take a job back from its holder; without a delay it keeps its place in the line."""
+        self._end_lease(work)
+        work.token = 0
+        if delay_ms > 0:
+            work.ready_at_ms = now + delay_ms
+        self.put(work, now)
+
+    def remove(self, work: Work) -> None:
+        """Make whatever heap item speaks for the job stale."""
+        work.stamp = 0
+        self._end_lease(work)
+
+    def take(self, request: Claim, now: int) -> list[Lease]:
+        """Lease the jobs whose turn it is. A lane over a cap is set aside, since leases only grow during a claim."""
+        self._wake_due(now)
+        leases: list[Lease] = []
+        aside: list[_Listing] = []
+        strangers: list[Work] = []
+        most = request.most
+        while len(leases) < most and (best := self._next(request.queues)) is not None:
+            lane = best[2]
+            queue, tenant, caps = lane.name
+            if caps and self._full(caps, request.caps):
+                aside.append(heappop(self._queues[queue]))
+                continue
+            work = heappop(lane.heap)[4]
+            if not in_family(request.family, work.stream.key):
+                strangers.append(work)
+                continue
+            lease = self.lease(work, now, request.lease_ms, request.owner)
+            self._served[tenant] = lease.token
+            leases.append(lease)
+        for listing in aside:
+            heappush(self._queues[listing[2].name[0]], listing)
+        for work in strangers:
+            self._put_ready(work, ring=False)
+        return leases
+
+    def next_due_ms(self) -> int | None:
+        """When something may become ready by the clock alone; early is harmless, late would not be."""
+        return self._later[0][0] if self._later else None
+
+    def _full(self, caps: tuple[str, ...], bounds: Mapping[str, int]) -> bool:
+        return any(cap in bounds and len(self._live.get(cap, ())) >= bounds[cap] for cap in caps)
+
+    def _end_lease(self, work: Work) -> None:
+        for cap in work.job.caps:
+            live = self._live.get(cap)
+            if live is not None:
+                live.discard(work)
+                if not live:
+                    del self._live[cap]
+            self._bells.ring(("cap", cap))
+
+    def _wake_due(self, now: int) -> None:
+        later = self._later
+        while later and later[0][0] <= now:
+            _, stamp, work = heappop(later)
+            if work.stamp == stamp:
+                self._end_lease(work)
+                self._put_ready(work)
+
+    def _put_later(self, work: Work, due: int) -> None:
+        item = (due, next(self._ticks), work)
+        work.stamp = item[1]
+        heappush(self._later, item)
+        if len(self._later) > self._sweep_at:
+            self._later = [item for item in self._later if item[2].stamp == item[1]]
+            heapify(self._later)
+            self._sweep_at = 2 * len(self._later) + SWEEP_AT
+        if self._later[0] is item:
+            self._ring(work.job.queue)
+
+    def _put_ready(self, work: Work, ring: bool = True) -> None:
+        job = work.job
+        name = (job.queue, work.stream.tenant, job.caps)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(name)
+        work.stamp = stamp = next(self._ticks)
+        heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
+        if lane.heap[0][3] == stamp:
+            heappush(self._queues.setdefault(job.queue, []), self._list(lane))
+        if ring:
+            self._ring(job.queue)
+
+    def _ring(self, queue: str) -> None:
+        self._bells.ring(queue)
+        self._bells.ring(EVERY_QUEUE)
+
+    def _turn(self, lane: _Lane) -> _Turn:
+        tenant, best = lane.name[1], lane.heap[0]
+        return (self._served.get(tenant, 0), tenant, best[0], best[1], best[2])
+
+    def _list(self, lane: _Lane) -> _Listing:
+        lane.listed = next(self._ticks)
+        return (self._turn(lane), lane.listed, lane)
+
+    def _next(self, queues: Sequence[str]) -> _Listing | None:
+        if len(queues) == 1:
+            return self._best(queues[0])
+        return min(
+            (best for queue in queues or list(self._queues) if (best := self._best(queue)) is not None), default=None
+        )
+
+    def _best(self, queue: str) -> _Listing | None:
+        """The lane whose turn it is in a queue. Turns only move back while listed: one that did is listed anew."""
+        heap = self._queues.get(queue, [])
+        while heap:
+            turn, stamp, lane = heap[0]
+            lane.drop_stale()
+            if stamp != lane.listed:
+                heappop(heap)
+            elif not lane.heap:
+                heappop(heap)
+                del self._lanes[lane.name]
+            elif turn == self._turn(lane):
+                return heap[0]
+            else:
+                heapreplace(heap, self._list(lane))
+        return None
+
+
+DEAD_PLACES_MAX = 1024
+"""Dead places tolerated in an order beyond its living ones before it is rebuilt."""
+
+
+class Order:
+    """Rows of one term, sorted when somebody looks: writing costs O(1), and the dead are swept in bulk."""
+
+    __slots__ = ("_dead", "_fresh", "_sorted")
+
+    def __init__(self) -> None:
+        self._sorted: list[Place] = []
+        self._fresh: list[Place] = []
+        self._dead: set[Place] = set()
+
+    def __len__(self) -> int:
+        return len(self._sorted) + len(self._fresh) - len(self._dead)
+
+    def add(self, place: Place) -> None:
+        if place in self._dead:
+            self._dead.remove(place)
+        else:
+            self._fresh.append(place)
+
+    def discard(self, place: Place) -> None:
+        self._dead.add(place)
+        if len(self._dead) > len(self) + DEAD_PLACES_MAX:
+            self._sorted = sorted({*self._sorted, *self._fresh} - self._dead)
+            self._fresh, self._dead = [], set()
+
+    def downward(self, below: Place | None) -> Iterator[Place]:
+        self._settle()
+        end = len(self._sorted) if below is None else bisect_left(self._sorted, below)
+        for index in range(end - 1, -1, -1):
+            if self._sorted[index] not in self._dead:
+                yield self._sorted[index]
+
+    def _settle(self) -> None:
+        if len(self._fresh) * 64 < len(self._sorted):
+            for place in self._fresh:
+                insort(self._sorted, place)
+        else:
+            self._sorted.extend(self._fresh)
+            self._sorted.sort()
+        self._fresh = []
+
+
+class Table:
+    """The rows of one kind of one tenant, and an order per term; None stands for the term every row has."""
+
+    __slots__ = ("_orders", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._orders: dict[str | None, Order] = {}
+
+    def write(self, row: Row) -> None:
+        """Replace or remove a row, touching only the orders in which it moves."""
+        old = self._rows.get(row.key)
+        if old is not None and old.terms is row.terms and old.sort == row.sort and not row.deleted:
+            # By far the most common write: a run went on and can still be found by the same terms.
+            self._rows[row.key] = row
+            return
+        self._rows.pop(row.key, None)
+        if not row.deleted:
+            self._rows[row.key] = row
+        before, after = _terms(old), _terms(None if row.deleted else row)
+        if old is not None and old.sort == row.sort:
+            before, after = before - after, after - before
+        if old is not None:
+            self._leave(before, (old.sort, old.key))
+        self._enter(after, (row.sort, row.key))
+
+    def _enter(self, terms: Set[str | None], place: Place) -> None:
+        for term in terms:
+            order = self._orders.get(term)
+            if order is None:
+                order = self._orders[term] = Order()
+            order.add(place)
+
+    def _leave(self, terms: Set[str | None], place: Place) -> None:
+        for term in terms:
+            order = self._orders[term]
+            order.discard(place)
+            if not order:
+                del self._orders[term]
+
+    def walk(self, terms: Sequence[str], below: Place | None = None) -> Iterator[Row]:
+        """Rows that have all terms, newest first, along the shortest of their orders."""
+        orders = [self._orders.get(term) for term in terms or (None,)]
+        found = [order for order in orders if order is not None]
+        if len(found) == len(orders):
+            wanted = set(terms)
+            for _, key in min(found, key=len).downward(below):
+                if wanted.issubset(self._rows[key].terms):
+                    yield self._rows[key]
+
+    def count(self, terms: Sequence[str], at_most: int) -> int:
+        """How many rows have all terms; a single order knows its own length."""
+        if len(terms) <= 1:
+            order = self._orders.get(terms[0] if terms else None)
+            return 0 if order is None else min(len(order), at_most)
+        return sum(1 for _ in islice(self.walk(terms), at_most))
+
+
+def _terms(row: Row | None) -> Set[str | None]:
+    return frozenset() if row is None else {None, *row.terms}
+
 
 LIVE_FRAMES_MAX = 256
 """Live frames kept for a follower that does not read; older ones are dropped."""

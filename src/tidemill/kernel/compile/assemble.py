@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.kernel.compile.graph import Graph
-from tidemill.kernel.compile.loops import Loops
+from tidemill.kernel.compile.graph import Graph, Loops
 from tidemill.kernel.compile.references import Reading
-from tidemill.kernel.document.nodes import UNLIMITED
-from tidemill.kernel.document.normal import Draft
+from tidemill.kernel.document.fields import UNLIMITED
+from tidemill.kernel.document.normalize import Draft
 from tidemill.kernel.model import (
     Branch,
     Compensator,

@@ -1,17 +1,35 @@
-"""The edge set of a document: who may follow whom, in which order, and whether that makes sense at all.
+"""Edge set, cycles, topological order, ancestry, loop bodies.
+
+The edge set of a document: who may follow whom, in which order, and whether that makes sense at all.
 
 Nodes are numbers here, their positions in the document, because a hundred thousand of them must be walked in a
 second. A pair is one edge. An edge that some rule names (branch, loop, error or exit path) is conditional,
 whatever else names it; the rest are plain. Going back in a loop is not an edge, so the graph has no cycles.
+
+Questions about who comes before whom, answered for many pairs in one sweep over the graph.
+
+Ancestor sets of a hundred thousand nodes do not fit into memory, and walking back from every node takes
+quadratic time. So the targets asked for are numbered, some thousands at a time, and carried down the
+topological order as the bits of one integer per node.
+
+Loop bodies: which nodes a loop repeats, and whether they can be repeated as a whole.
+
+A body is every node on a path from `loop_back_to` to the looping node. It is entered at the one and left at the
+other; only error and exit paths may leave it elsewhere. Bodies are disjoint or nested. A document that breaks
+one of these is refused with the edge that breaks it, because a run could not say which pass it is in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntFlag
+from functools import reduce
+from itertools import pairwise
+from operator import and_
 
-from tidemill.kernel.document.findings import shown
-from tidemill.kernel.document.normal import Draft
+from tidemill.kernel.document.fields import UNLIMITED
+from tidemill.kernel.document.normalize import Draft
+from tidemill.kernel.document.problems import shown
 from tidemill.kernel.model import Json
 
 CYCLES_MAX = 20
@@ -235,3 +253,270 @@ def _cycle_in(graph: Graph, left: set[int]) -> list[int]:
     cycle = path[seen[number] :][::-1]
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
+
+
+TARGETS_PER_SWEEP = 4096
+THRESHOLD_STEPS_MAX = 256
+
+Bits = dict[int, int]
+"""The bit of each target in this sweep."""
+Gather = Callable[[int, list[int]], tuple[int, int]]
+"""What holds when a node begins and when it has ended, given its number and what each of its sources passes on."""
+
+
+def ancestor_pairs(graph: Graph, pairs: Collection[Edge]) -> set[Edge]:
+    """Of pairs (node, other), those in which the other is an ancestor of the node."""
+
+    def gather(_number: int, inherited: list[int]) -> tuple[int, int]:
+        bits = at_least(inherited, 1)
+        return bits, bits
+
+    return set(_swept(graph, pairs, lambda _bits: gather))
+
+
+def certain_pairs(
+    graph: Graph,
+    pairs: Collection[Edge],
+    needed: Mapping[int, int],
+    escapes: Mapping[Edge, Sequence[int]],
+    bodies: Mapping[int, set[int]],
+) -> set[Edge]:
+    """Of pairs (node, ancestor), those in which the ancestor has surely ended when the node begins.
+
+    `needed` gives the number of taken edges that let an `any` or quorum join fire. `escapes` gives the loops that
+    an edge leaves while they may go on: what is in their bodies may be running again when its target begins.
+    """
+
+    def sweep(bits: Bits) -> Gather:
+        outside = {
+            looping: ~sum(bit for number, bit in bits.items() if number in body) for looping, body in bodies.items()
+        }
+        masks = {edge: reduce(and_, (outside[looping] for looping in left)) for edge, left in escapes.items()}
+
+        def gather(number: int, inherited: list[int]) -> tuple[int, int]:
+            if masks:
+                inherited = [
+                    each & masks.get((source, number), -1)
+                    for source, each in zip(graph.into[number], inherited, strict=True)
+                ]
+            # An edge that is decided, either way, tells that its source has ended. A quorum fires by so many taken
+            # edges, and is skipped by so many dead ones that it cannot be reached any more.
+            wanted = needed.get(number)
+            if wanted is None:
+                bits = at_least(inherited, 1)
+                return bits, bits
+            fired = at_least(inherited, len(inherited) - wanted + 1)
+            return fired, fired & at_least(inherited, wanted)
+
+        return gather
+
+    return set(_swept(graph, pairs, sweep))
+
+
+def at_least(sets: list[int], count: int) -> int:
+    """The bits that are in at least so many of the sets; where that is too dear, those that are in all."""
+    if count <= 1:
+        found = 0
+        for each in sets:
+            found |= each
+        return found
+    if count >= len(sets) or count * len(sets) > THRESHOLD_STEPS_MAX:
+        found = sets[0]
+        for each in sets:
+            found &= each
+        return found
+    reached = [0] * (count + 1)
+    for each in sets:
+        for level in range(count, 1, -1):
+            reached[level] |= reached[level - 1] & each
+        reached[1] |= each
+    return reached[count]
+
+
+def _swept(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits], Gather]) -> Iterator[Edge]:
+    """Carry the targets down the order, one block of bits after the other, and yield the pairs that are met."""
+    targets = sorted({other for _, other in pairs}, key=lambda number: graph.rank[number])
+    askers: dict[int, list[int]] = {}
+    for number, other in pairs:
+        askers.setdefault(number, []).append(other)
+    for start in range(0, len(targets), TARGETS_PER_SWEEP):
+        bits = {number: 1 << bit for bit, number in enumerate(targets[start : start + TARGETS_PER_SWEEP])}
+        yield from _one_sweep(graph, askers, bits, sweep(bits))
+
+
+def _one_sweep(graph: Graph, askers: Mapping[int, Iterable[int]], bits: Bits, gather: Gather) -> Iterator[Edge]:
+    passed = [0] * len(graph.ids)
+    for number in graph.order[min(graph.rank[target] for target in bits) :]:
+        sources = graph.into[number]
+        begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
+        if begun:
+            for other in askers.get(number, ()):
+                if begun & bits.get(other, 0):
+                    yield number, other
+        passed[number] = ended | bits.get(number, 0)
+
+
+NESTING_MAX = 32
+
+
+class Loops:
+    """The loops of a workflow by the number of their looping node."""
+
+    __slots__ = ("around", "bodies", "escapes")
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, set[int]] = {}
+        self.escapes: dict[int, list[Edge]] = {}
+        """Edges that leave a body from another node than its last: error and exit paths."""
+        self.around: dict[int, list[int]] = {}
+        """For each node in a loop: the looping nodes of the loops around it, innermost first."""
+
+    def share(self, one: int, other: int) -> bool:
+        """Whether some loop is around both nodes."""
+        return not set(self.around.get(one, ())).isdisjoint(self.around.get(other, ()))
+
+
+def find_loops(draft: Draft, graph: Graph) -> Loops:
+    """Compute every body and record what is wrong with it.
+
+    Ill-formed bodies are in the answer too, so that what is said of a loop is not said again of its references.
+    """
+    loops = Loops()
+    looping = [number for number, node in enumerate(draft.nodes) if "loop" in node]
+    if not looping:
+        return loops
+    _check_bounds(draft, looping)
+    if not graph.acyclic:
+        return loops
+    # A well-formed document visits each node once per loop around it; this is what ends a hostile one.
+    left = 2 * NESTING_MAX * len(draft.nodes)
+    sound: set[int] = set()
+    for number in looping:
+        entry = _entry(draft, number)
+        if entry is None:
+            continue
+        body, visited = _body(graph, entry, number)
+        left -= visited
+        if left < 0:
+            _too_deep(draft, number)
+            return loops
+        if entry not in body:
+            _not_an_ancestor(draft, number, entry)
+            body = {number}
+        elif _well_formed(draft, graph, entry, number, body, loops):
+            sound.add(number)
+        loops.bodies[number] = body
+    _nest(draft, loops, sound)
+    return loops
+
+
+def _check_bounds(draft: Draft, looping: list[int]) -> None:
+    limits = draft.document.get("limits", {})
+    if "deadline_seconds" in limits or "max_visits" in limits:
+        return
+    for number in looping:
+        if draft.nodes[number]["loop"].get("max_iterations") == UNLIMITED:
+            hint = "set `limits.deadline_seconds` or `limits.max_visits`"
+            message = "an unlimited loop needs another bound"
+            draft.place(number).problem("unbounded_loop", "loop/max_iterations", message, hint)
+
+
+def _entry(draft: Draft, number: int) -> int | None:
+    name = draft.nodes[number]["loop"].get("loop_back_to")
+    entry = draft.index.get(name)
+    if entry is None and name is not None:
+        message = f"`{shown(name)}` is not a node of this workflow"
+        hint = draft.found.nearest(name, draft.index)
+        draft.place(number).problem("unknown_target", "loop/loop_back_to", message, hint)
+    return entry
+
+
+def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
+    """The nodes between entry and exit, and how many were looked at; without the entry there is no such path."""
+    if entry == exit_:
+        return {entry}, 1
+    first = graph.rank[entry]
+    before = {exit_}
+    agenda = [exit_]
+    while agenda:
+        for source in graph.into[agenda.pop()]:
+            if source not in before and graph.rank[source] >= first:
+                before.add(source)
+                agenda.append(source)
+    if entry not in before:
+        return set(), len(before)
+    inside = {number: [target for target in graph.out[number] if target in before] for number in before}
+    return set(walk(inside, [entry])), len(before)
+
+
+def _too_deep(draft: Draft, number: int) -> None:
+    message = f"loops are nested more than {NESTING_MAX} levels deep"
+    draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
+
+
+def _not_an_ancestor(draft: Draft, number: int, entry: int) -> None:
+    name = shown(draft.nodes[entry]["id"])
+    message = f"the loop goes back to `{name}`, from which no path leads here"
+    draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, "name this node or an ancestor")
+
+
+def _well_formed(draft: Draft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:
+    """Whether the body is entered at its entry and left at its exit only; keeps the edges that may escape."""
+    before = len(draft.found.problems) + draft.found.dropped
+    escapes: list[Edge] = []
+    for number in sorted(body):
+        if number != entry:
+            for source in graph.into[number]:
+                if source not in body:
+                    _enters(draft, graph, (source, number), entry, exit_)
+        if number != exit_:
+            for target in graph.out[number]:
+                if target in body:
+                    continue
+                if graph.ruled.get((number, target), Rule.BRANCH) & ~ESCAPING:
+                    _leaves(draft, graph, (number, target), entry, exit_)
+                else:
+                    escapes.append((number, target))
+    loops.escapes[exit_] = escapes
+    return len(draft.found.problems) + draft.found.dropped == before
+
+
+def _enters(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
+    source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
+    message = f"edge {source} → {target} enters the loop {first} … {last} elsewhere than at `{first}`"
+    hint = f"let `{first}` depend on `{source}`, or go back to a node before `{source}`"
+    draft.place(exit_).problem("loop_entered_inside", "loop", message, hint)
+
+
+def _leaves(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
+    source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
+    message = f"edge {source} → {target} leaves the loop {first} … {last} elsewhere than at `{last}`"
+    hint = (
+        f"let `{target}` depend on `{last}`, or put it on a way to `{last}`; only error and rejection paths may leave"
+    )
+    draft.place(exit_).problem("loop_left_inside", "loop", message, hint)
+
+
+def _nest(draft: Draft, loops: Loops, sound: set[int]) -> None:
+    """Order the loops around every node from the inside out, and record pairs that overlap."""
+    for looping in sorted(loops.bodies, key=lambda number: (len(loops.bodies[number]), number)):
+        for number in loops.bodies[looping]:
+            loops.around.setdefault(number, []).append(looping)
+    checked: set[Edge] = set()
+    for around in loops.around.values():
+        if len(around) > NESTING_MAX:
+            _too_deep(draft, around[-1])
+            return
+        for pair in pairwise(around):
+            if pair not in checked and sound.issuperset(pair):
+                checked.add(pair)
+                _check_nested(draft, loops, *pair)
+
+
+def _check_nested(draft: Draft, loops: Loops, inner: int, outer: int) -> None:
+    if loops.bodies[inner] <= loops.bodies[outer]:
+        return
+    names = [shown(draft.nodes[number]["id"]) for number in (inner, outer)]
+    shared = shown(draft.nodes[min(loops.bodies[inner] & loops.bodies[outer])]["id"])
+    message = f"the loops of `{names[0]}` and `{names[1]}` overlap at `{shared}` but neither contains the other"
+    draft.place(inner).problem("loops_overlap", "loop", message, "let one go back to a node inside or before both")

@@ -1,20 +1,40 @@
-"""References between nodes: does the other node exist, and can it have run by then?
+"""Which names/nodes an expression may use, and whether they can have run; operand check hook.
+
+References between nodes: does the other node exist, and can it have run by then?
 
 A node may read its ancestors, over edges of any kind. Inside a loop it may also read itself and the rest of the
 body, as they were when the current pass began. Anything else can never be there, so it is refused now.
+
+Conditions whose operands can never fit together, where a schema says what they are.
+
+What is known: the inputs, if the document describes them; what the engine itself supplies; and the output of a node
+whose type promises one. Nothing is said about what is not certain.
+
+Which names an expression may use where it stands, and what every string of a node refers to.
+
+`item` and `index` exist only while a map runs an item, `output` only once the handler has returned, and a secret
+only in a configuration field whose type promises to keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from tidemill.kernel.compile.ancestry import ancestor_pairs, certain_pairs
-from tidemill.kernel.compile.graph import Edge, Graph, walk
-from tidemill.kernel.compile.loops import Loops
-from tidemill.kernel.document.clauses import CONDITIONED_KEYS, Use
-from tidemill.kernel.document.findings import Place, shown
-from tidemill.kernel.document.normal import Draft
+from tidemill.expressions.conditions import compiled
+from tidemill.expressions.templates.template import check_template
+from tidemill.expressions.type_check import Kinds, Lacking, expected
+from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, certain_pairs, walk
+from tidemill.kernel.document.normalize import CONDITIONED_KEYS, Draft, Use
+from tidemill.kernel.document.problems import Place, pointer, shown
+from tidemill.kernel.document.values import LEAVES
+from tidemill.kernel.model import Json, NodeType
+
+if TYPE_CHECKING:
+    from tidemill.expressions.cel.ast import Chain
+
 
 EARLY_TARGETS_MAX = 8192
 """Warnings are worth some sweeps over the graph, not any number of them."""
@@ -130,3 +150,163 @@ def _left_early(loops: Loops) -> dict[Edge, list[int]]:
         for edge in loops.escapes.get(looping, ()):
             left.setdefault(edge, []).append(looping)
     return left
+
+
+_TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
+_RUN = {
+    "type": "object",
+    "properties": {"id": _TEXT, "workflow": _TEXT, "version": _WHOLE},
+    "additionalProperties": False,
+}
+_META = {
+    "type": "object",
+    "properties": {"status": _TEXT, "attempts": _WHOLE, "duration_ms": _WHOLE},
+    "additionalProperties": False,
+}
+
+
+class _Known:
+    """What is promised of the values that the conditions of a document can read."""
+
+    def __init__(self, draft: Draft, types: Sequence[NodeType | None]) -> None:
+        self._inputs = draft.document.get("inputs")
+        self._outputs = {
+            node["id"]: type_.output_schema
+            for node, type_ in zip(draft.nodes, types, strict=True)
+            if type_ is not None and type_.output_schema is not True and _is_plain(node)
+        }
+
+    def look(self, node: str, chain: Chain) -> Kinds | Lacking | None:
+        """Tell what is promised of a chain of keys in a condition of a node."""
+        root, keys = chain.root, chain.keys
+        if root == "ctx":
+            return self._of_node(keys)
+        schema = {"inputs": self._inputs, "run": _RUN, "iteration": _WHOLE}.get(root)
+        return expected(self._outputs.get(node) if root in ("output", "current") else schema, keys)
+
+    def _of_node(self, keys: Sequence[str]) -> Kinds | Lacking | None:
+        if len(keys) < 2:
+            return None
+        schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
+        found = expected(schema, keys[2:])
+        return Lacking(found.at + 2, found.kinds, found.known) if isinstance(found, Lacking) else found
+
+
+def _is_plain(node: Mapping[str, Json]) -> bool:
+    """Whether a node's output is what its handler returns: neither a list of many, nor the envelope of an error."""
+    return "map" not in node and node.get("on_error", "fail") == "fail"
+
+
+def check_operands(draft: Draft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
+    """Record the conditions that can never be decided, whatever the values are."""
+    if not any(clauses.values()):
+        return
+    # It knows every kind of condition, and most documents have one or none.
+    from tidemill.expressions.type_check import misfits
+
+    known = _Known(draft, types)
+    for number, uses in clauses.items():
+        place, name = draft.place(number), str(draft.nodes[number].get("id"))
+        for use in uses:
+            for key, found in misfits(compiled(use.value), use.value, partial(known.look, name)):
+                place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)
+
+
+EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
+IN_ITEMS = EVERYWHERE | {"item", "index"}
+IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
+SECRETS = "secrets"
+
+_WHERE = {
+    "item": "`item` exists only in the configuration of a node with `map`",
+    "index": "`index` exists only in the configuration of a node with `map`",
+    "output": "`output` exists only once the handler has returned: in `branch`, `loop` and `compensator`",
+    "current": "`current` exists only in the conditions of `branch` and `loop`",
+    SECRETS: "`secrets` may be used only in a configuration field that the node type keeps secret",
+}
+
+Found = list[tuple[tuple[str | int, ...], str]]
+
+
+def node_uses(draft: Draft, number: int, type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
+    """Check every template of a node and tell what it refers to; `undoing` is the type of its compensator."""
+    node = draft.nodes[number]
+    is_map = "map" in node
+    in_config = IN_ITEMS if is_map else EVERYWHERE
+    uses: list[Use] = []
+    if strings := find_templates(node.get("config")):
+        secret_fields = type_.secret_fields if type_ else ()
+        uses = template_uses(draft.place(number), "config", strings, in_config, secret_fields)
+    if is_map and (strings := find_templates(node["map"].get("over"))):
+        uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE)
+    if "compensator" in node and (strings := find_templates(node["compensator"].get("config"))):
+        secret_fields = undoing.secret_fields if undoing else ()
+        uses += template_uses(draft.place(number), "compensator/config", strings, in_config | {"output"}, secret_fields)
+    return uses
+
+
+def template_uses(
+    place: Place, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
+) -> list[Use]:
+    """Check the templates found in a value and tell what each of them refers to."""
+    uses: list[Use] = []
+    for steps, text in strings:
+        at = key
+        for step in steps:
+            at = pointer(at, step)
+        problems, reach = check_template(text, f"{place.path}/{at}")
+        for problem in problems:
+            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        use = Use(at, text, reach)
+        if not reach.roots <= allowed:
+            check_roots(place, use, allowed | {SECRETS} if _kept(steps, secret_fields) else allowed, secret_fields)
+        uses.append(use)
+    return uses
+
+
+def find_templates(value: Json) -> Found:
+    """The strings in a value that may be templates, each with the steps that lead to it; keys never are."""
+    found: Found = []
+    if isinstance(value, str):
+        if "{" in value:
+            found.append(((), value))
+    elif value is not None:
+        _find(value, (), found)
+    return found
+
+
+def _find(value: Json, steps: tuple[str | int, ...], found: Found) -> None:
+    items: Iterable[tuple[str | int, Json]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for step, child in items:
+        kind = type(child)
+        if kind is str:
+            if "{" in child:
+                found.append(((*steps, step), child))
+        elif kind not in LEAVES:
+            _find(child, (*steps, step), found)
+
+
+def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
+    """Whether a type keeps the field secret in which a string stands.
+
+    A dot leads into a nested field, and a star is every item of a list.
+    """
+    fields = [field.split(".") for field in secret_fields]
+    return any(
+        len(steps) >= len(field) and all(part in ("*", step) for part, step in zip(field, steps, strict=False))
+        for field in fields
+    )
+
+
+def check_roots(place: Place, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
+    """Record the reserved names that do not exist where this expression stands."""
+    for root in sorted(use.reach.roots - allowed):
+        if root == SECRETS:
+            hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else ""
+            place.problem("secret_not_allowed", use.key, _WHERE[root], hint)
+        else:
+            place.problem("name_not_available", use.key, _WHERE.get(root, f"`{root}` is not available here"))

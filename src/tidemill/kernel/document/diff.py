@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.kernel.document.operations import OPERATIONS_MAX, POINTER_LENGTH_MAX, step_of
+from tidemill.kernel.document.json_patch import OPERATIONS_MAX, POINTER_LENGTH_MAX, step_of
 from tidemill.kernel.model import Json, Workflow
 
 _LISTS = ("nodes", "edges")

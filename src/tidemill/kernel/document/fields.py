@@ -1,8 +1,15 @@
-"""Readers of single fields: each takes what the author wrote and gives its normal form, or records why not.
+"""Field readers and every key a node may have.
+
+Readers of single fields: each takes what the author wrote and gives its normal form, or records why not.
 
 A reader has the signature `(place, key, value)` and answers None when it refused the value, so that reading goes
 on as if the key were absent. A table of readers describes a mapping; keys outside the table are problems with
 the nearest known key as a hint. Nothing here knows what a field is for.
+
+One node of a document in its normal form: every key it may have, in our spelling and in the others that are read.
+
+The tables below are the reference of what an author may write inside a node. What a field means for the graph
+is not asked here: ids are only strings, conditions and configurations are only JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tidemill.kernel.document.findings import Place, escaped, shown
+from tidemill.expressions.scope import RESERVED
+from tidemill.kernel.document.problems import Place, escaped, shown
 from tidemill.kernel.model import Json
 
 Reader = Callable[[Place, str, Json], Json]
@@ -211,3 +219,299 @@ def node_ids(place: Place, key: str, value: Json) -> Json:
 def is_id(value: str) -> bool:
     """Whether a string has the form of a node id."""
     return len(value) <= NAME_LENGTH_MAX and _ID.fullmatch(value) is not None
+
+
+TYPE_SPELLINGS = {
+    "call_external_service": "http",
+    "llm_service": "llm",
+    "task": "python",
+    "function": "python",
+    "decision": "value",
+}
+UNLIMITED = "unlimited"
+PYTHON_FUNCTION_FIELD = "function"
+"""Where the `python` type expects the function's name; a seed's compensator only has an action."""
+
+_ESCALATION_POLICIES = {"auto_approve_after_timeout": "approve", "auto_reject_after_timeout": "reject"}
+_TYPE_NAME = matching(r"[A-Za-z_][A-Za-z0-9_.-]*(@[1-9][0-9]{0,5})?", "a name such as `http` or `http@1`")
+_BLOB = matching(r"sha256:[A-Za-z0-9_-]+", "a digest such as sha256:…")
+
+
+def ident(place: Place, key: str, value: Json) -> Json:
+    """A node's id. An ill-formed one is still used to find edges, so that one fault is one problem."""
+    if not isinstance(value, str):
+        return wrong_type(place, key, value, "a string")
+    if value in RESERVED:
+        place.problem("reserved_id", key, f"`{value}` is a reserved word", f"for example `{value}_1`")
+    elif not is_id(value):
+        hint = "a letter or _, then letters, digits, _ and -, at most 128"
+        place.problem("bad_name", key, f"`{shown(value)}` cannot be the id of a node", hint)
+    return value
+
+
+def type_name(place: Place, key: str, value: Json) -> Json:
+    name = _TYPE_NAME(place, key, value)
+    if name is None:
+        return None
+    base, at, major = name.partition("@")
+    return TYPE_SPELLINGS.get(base, base) + at + major
+
+
+def condition(place: Place, key: str, value: Json) -> Json:
+    """The expression languages judge it, and write it in its normal form afterwards."""
+    return value
+
+
+def config_ref(place: Place, key: str, value: Json) -> Json:
+    """A blob's digest: plain, with a scheme, or inside an object beside a type."""
+    if isinstance(value, dict):
+        read = read_table(place.inside(key), value, table_of(type_url=text, cas_ref=text))
+        require(place.inside(key), read, value, "cas_ref")
+        value = read.get("cas_ref")
+        if value is None:
+            return None
+    return _BLOB(place, key, value.removeprefix("cas://") if isinstance(value, str) else value)
+
+
+RETRY = Table(
+    {
+        "max_attempts": ("max_attempts", whole(1, 1_000_000)),
+        "backoff_seconds": ("backoff_seconds", number(0, SECONDS_MAX)),
+        "backoff_ms": ("backoff_seconds", number(0, SECONDS_MAX, scale=0.001)),
+        "multiplier": ("multiplier", number(1, 1000)),
+        "max_backoff_seconds": ("max_backoff_seconds", number(0, SECONDS_MAX)),
+        "max_backoff_ms": ("max_backoff_seconds", number(0, SECONDS_MAX, scale=0.001)),
+        "jitter": ("jitter", number(0, 1)),
+    }
+)
+_retry_mapping = mapping_of(RETRY)
+_attempts = whole(1, 1_000_000)
+
+
+def retry(place: Place, key: str, value: Json) -> Json:
+    """A bare number is the number of attempts."""
+    if isinstance(value, int):
+        attempts = _attempts(place, key, value)
+        return None if attempts is None else {"max_attempts": attempts}
+    return _retry_mapping(place, key, value)
+
+
+def join(place: Place, key: str, value: Json) -> Json:
+    if isinstance(value, dict):
+        return mapping_of(table_of(quorum=whole(1)), "quorum")(place, key, value) or None
+    return choice("all", "strict", "any")(place, key, value)
+
+
+def wait_for_all(place: Place, key: str, value: Json) -> Json:
+    value = flag(place, key, value)
+    return None if value is None else ("all" if value else "any")
+
+
+def seed_limits(place: Place, key: str, value: Json) -> Json:
+    """Limits of a single node: its deadline is its time-out; a hop limit exists only for a whole run."""
+    read = mapping_of(table_of(deadline_s=seconds, max_hops=whole(1)))(place, key, value)
+    if read and "max_hops" in read:
+        hint = "set `limits.max_hops` of the workflow"
+        place.warning("ignored_key", key, "`max_hops` bounds a run, not a node, and is ignored here", hint)
+    return read.get("deadline_s") if read else None
+
+
+def on_error(place: Place, key: str, value: Json) -> Json:
+    if isinstance(value, dict):
+        return mapping_of(table_of(route=node_ids), "route")(place, key, value) or None
+    return choice("fail", "continue")(place, key, value)
+
+
+def switchable(reader: Reader) -> Reader:
+    """A construct that can be switched on and off with `enabled`; off is the same as absent."""
+
+    def read(place: Place, key: str, value: Json) -> Json:
+        if not isinstance(value, dict) or "enabled" not in value:
+            return reader(place, key, value)
+        enabled = flag(place.inside(key), "enabled", value["enabled"])
+        if enabled is False:
+            return None
+        return reader(place, key, {name: item for name, item in value.items() if name != "enabled"})
+
+    return read
+
+
+_RULE = table_of(condition=condition, next_nodes=node_ids)
+
+
+def rules(place: Place, key: str, value: Json) -> Json:
+    if not isinstance(value, list):
+        return wrong_type(place, key, value, "a list of rules")
+    read_rule = mapping_of(_RULE, "condition", "next_nodes")
+    inner = place.inside(key)
+    # A refused rule keeps its seat, so that the paths of the others stay true.
+    return [read_rule(inner, str(step), rule) or {} for step, rule in enumerate(value)]
+
+
+BRANCH = table_of(
+    type=choice("conditional", "agent_driven"), rules=rules, available_next_nodes=node_ids, default=node_ids
+)
+
+
+def branch(place: Place, key: str, value: Json) -> Json:
+    read = mapping_of(BRANCH)(place, key, value)
+    if read is None:
+        return None
+    inner = place.inside(key)
+    read = {"type": "conditional", **read}
+    wanted, alien = ("rules", "available_next_nodes")
+    if read["type"] == "agent_driven":
+        wanted, alien = alien, wanted
+    if not read.get(wanted) and not (wanted in value and wanted not in read):
+        inner.problem(
+            "empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose"
+        )
+    if alien in read:
+        inner.problem("conflicting_keys", alien, f"`{alien}` means nothing in a branch that is {read['type']}")
+    return read
+
+
+def max_iterations(place: Place, key: str, value: Json) -> Json:
+    return value if value == UNLIMITED else whole(1)(place, key, value)
+
+
+LOOP = table_of(
+    condition=condition, max_iterations=max_iterations, loop_back_to=text, break_path=node_ids, timeout_path=node_ids
+)
+
+
+def map_over(place: Place, key: str, value: Json) -> Json:
+    """A list, or one template that can give a list; any other text would only ever be a string."""
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        bare = value.strip()
+        if bare.startswith("{{") and bare.endswith("}}"):
+            return value
+        hint = 'for example "{{ fetch.output.items }}"'
+        place.problem("map_over", key, "`over` is a plain string, so it can never be a list", hint)
+        return None
+    return wrong_type(place, key, value, "a list or a template of one")
+
+
+MAP = table_of(over=map_over, max_parallel=whole(1), tolerate=whole(0))
+
+TIMEOUTS = {
+    "timeout_seconds": ("timeout_seconds", seconds),
+    "timeout_sec": ("timeout_seconds", seconds),
+    "timeout_ms": ("timeout_seconds", from_ms),
+    "timeout_minutes": ("timeout_seconds", from_minutes),
+    "timeout_hours": ("timeout_seconds", from_hours),
+}
+
+COMPENSATOR = Table(
+    {
+        "type": ("type", type_name),
+        "handler": ("type", type_name),
+        "action": ("action", text),
+        "config": ("config", anything),
+        **TIMEOUTS,
+        "retry": ("retry", retry),
+    }
+)
+
+
+def compensator(place: Place, key: str, value: Json) -> Json:
+    read = mapping_of(COMPENSATOR)(place, key, value)
+    if read is None:
+        return None
+    inner = place.inside(key)
+    action = read.pop("action", None)
+    if action is None:
+        require(inner, read, {**value, "type": value.get("type", value.get("handler"))}, "type")
+        return read
+    for alien in ("type", "config"):
+        if read.pop(alien, None) is not None:
+            inner.problem("conflicting_keys", alien, f"`action` and `{alien}` cannot be given together", "use `type`")
+    return {"type": "python", "config": {PYTHON_FUNCTION_FIELD: action}, **read}
+
+
+NODE = Table(
+    {
+        "id": ("id", ident),
+        "node_id": ("id", ident),
+        "type": ("type", type_name),
+        "handler": ("type", type_name),
+        "config": ("config", anything),
+        "human_config": ("config", anything),
+        "agent_config": ("config", anything),
+        "config_ref": ("config_ref", config_ref),
+        "dependencies": ("dependencies", node_ids),
+        "dependents": ("dependents", node_ids),
+        "when": ("when", condition),
+        "join": ("join", join),
+        "wait_for_all": ("join", wait_for_all),
+        "map": ("map", mapping_of(MAP, "over")),
+        "loop": ("loop", switchable(mapping_of(LOOP, "condition", "max_iterations"))),
+        "branch": ("branch", switchable(branch)),
+        "on_error": ("on_error", on_error),
+        "compensator": ("compensator", compensator),
+        **TIMEOUTS,
+        "limits": ("timeout_seconds", seed_limits),
+        "retry": ("retry", retry),
+        "delivery": ("delivery", choice("at_least_once", "at_most_once")),
+        "queue": ("queue", matching(r"[A-Za-z0-9_.:-]+", "letters, digits, _ . : -")),
+        "priority": ("priority", whole(0, 9)),
+    }
+)
+
+
+def read_node(place: Place, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
+    """A node in its normal form but for its edges, which stay under `dependencies` and `dependents`.
+
+    `given_id` is the node's key where nodes are written as a mapping.
+    """
+    if not isinstance(raw, dict):
+        wrong_type(place, "", raw, "a mapping")
+        return None
+    node = read_table(place, raw, NODE)
+    if given_id is not None:
+        own = node.pop("id", None)
+        if own is None:
+            ident(place, "", given_id)
+        elif own != given_id:
+            place.problem("conflicting_keys", "id", f"the key above says `{shown(given_id)}`", "keep one of the two")
+        node = {"id": given_id, **node}
+    for key, other in (("id", "node_id"), ("type", "handler")):
+        if key not in node and raw.get(key) is None and raw.get(other) is None:
+            place.problem("missing_key", "", f"`{key}` is missing")
+    if "loop" in node and "id" in node:
+        node["loop"] = _with_entry(node["loop"], node["id"])
+    if "config_ref" in node and "config" in node:
+        _settle_configs(place, raw, node)
+    if isinstance(node.get("config"), dict) and str(node.get("type")).partition("@")[0] == "human":
+        node["config"] = _human_config(place, node["config"])
+    return node
+
+
+def _with_entry(loop: dict[str, Json], node_id: str) -> dict[str, Json]:
+    """A loop that says where it goes back to, in the normal order of keys."""
+    full = {"loop_back_to": node_id, **loop}
+    return {name: full[name] for name in LOOP.order if name in full}
+
+
+def _settle_configs(place: Place, raw: dict[str, Json], node: dict[str, Json]) -> None:
+    """Some nodes have a stored configuration and an inline one; only the inline one means something."""
+    if raw.get("config") is not None:
+        place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
+    else:
+        hint = "leave one of the two away"
+        place.warning("ignored_key", "config_ref", "`config_ref` is ignored beside an inline configuration", hint)
+        del node["config_ref"]
+
+
+def _human_config(place: Place, config: dict[str, Json]) -> dict[str, Json]:
+    """Other words for a person's decision, in ours."""
+    renamed = dict(config)
+    if "approval_ui_url" in renamed:
+        renamed["approval_url"] = renamed.pop("approval_ui_url")
+    policy = renamed.pop("escalation_policy", None)
+    if policy is not None:
+        read = choice(*_ESCALATION_POLICIES)(place.inside("config"), "escalation_policy", policy)
+        renamed["on_timeout"] = _ESCALATION_POLICIES.get(str(read), "fail")
+    return renamed

@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
-from tidemill.kernel.document.findings import Findings, pointer
+from tidemill.kernel.document.problems import Findings, pointer
 from tidemill.kernel.model import Json
 
 DEPTH_MAX = 100

@@ -11,12 +11,11 @@ from itertools import islice
 from typing import Any
 
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.explain.active import place_of, who
+from tidemill.kernel.decide.routing import in_flight
 from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
-from tidemill.kernel.explain.scene import Scene
-from tidemill.kernel.explain.survey import Case
+from tidemill.kernel.explain.live import place_of, who
+from tidemill.kernel.explain.survey import Case, Scene
 from tidemill.kernel.model import Node
-from tidemill.kernel.routing import in_flight
 
 _FOLLOWING = frozenset({"edge", "join", "loop"})
 """Kinds of nodes that wait for nothing but other nodes."""

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.stores.bells import EVERY_QUEUE
 from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
-from tidemill.stores.sqlite.file import one
-from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
+from tidemill.stores.sql_files import statements
+from tidemill.stores.sqlite.database import Damaged, one, seal, unseal, within
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
-from tidemill.stores.statements import statements
+from tidemill.stores.wakeups import EVERY_QUEUE
 
 LOG = logging.getLogger(__name__)
 

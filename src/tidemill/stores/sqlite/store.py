@@ -19,7 +19,6 @@ from typing import Literal, TypeVar
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import TidemillError, Unavailable, rejected
-from tidemill.stores.bells import EVERY_QUEUE, Bells
 from tidemill.stores.contract import (
     Backlog,
     Breath,
@@ -37,18 +36,25 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.sqlite import rows as sql_rows
-from tidemill.stores.sqlite.aside import Aside
-from tidemill.stores.sqlite.feeds import Feeds
-from tidemill.stores.sqlite.file import PRESENCE_MS, Presence, check_place, connect, errors_of, located, one
-from tidemill.stores.sqlite.holders import Holders, this_process
-from tidemill.stores.sqlite.index import PlacesInFile
+from tidemill.stores.sqlite.database import (
+    PRESENCE_MS,
+    Presence,
+    check_place,
+    connect,
+    errors_of,
+    located,
+    migrate,
+    newest_known,
+    one,
+    refuse_migrated,
+)
+from tidemill.stores.sqlite.followers import Ears, Feeds, Lookout, Mouth
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
-from tidemill.stores.sqlite.lookout import Lookout
-from tidemill.stores.sqlite.relay import Ears, Mouth
-from tidemill.stores.sqlite.schema import migrate, newest_known, refuse_migrated
+from tidemill.stores.sqlite.liveness import Holders, this_process
+from tidemill.stores.sqlite.rows import PlacesInFile
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
-from tidemill.stores.sqlite.wal import Checkpoints, prepare
-from tidemill.stores.sqlite.writer import Operation, Transaction, Writer
+from tidemill.stores.sqlite.writer import Aside, Checkpoints, Operation, Transaction, Writer, prepare
+from tidemill.stores.wakeups import EVERY_QUEUE, Bells
 
 T = TypeVar("T")
 

@@ -23,13 +23,12 @@ from tidemill.stores.contract import (
     Tail,
     VersionConflict,
 )
-from tidemill.stores.sqlite.file import one
+from tidemill.stores.sql_files import statements
+from tidemill.stores.sqlite.database import Damaged, one, seal, unseal, within
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import add_row, write_row
-from tidemill.stores.sqlite.seals import Damaged, seal, unseal, within
-from tidemill.stores.sqlite.statement import Statements
+from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import STREAMS, Transaction
-from tidemill.stores.statements import statements
 
 LOG = logging.getLogger(__name__)
 

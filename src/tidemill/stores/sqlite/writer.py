@@ -1,31 +1,38 @@
-"""The one writer of a process: whatever has gathered is written in one transaction (group commit).
+"""Group commit, sync in loop or thread, side connection, WAL checkpoints.
+
+The one writer of a process: whatever has gathered is written in one transaction (group commit).
 
 An operation is a function of a `Transaction`. Operations that arrive while a transaction is on its way to the
 disk share the next one. If one of them fails, each is done again by itself, so that nobody pays for another's
 trouble. The statements run in the loop's own thread, because they are short and a thread hop costs more than
 they do. What may take long is the sync at the end: it runs here when the disk has been quick lately and in a
 thread when it has not, so that neither a chain of steps nor the rest of the process waits needlessly.
+
+A second way to write, for threads that may wait: leases are renewed from one, whatever the loop is busy with.
+
+The write-ahead log: made long beforehand, and moved into the file in a thread, so that commits need not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
-from tidemill.stores.sqlite.file import Presence, meaning
-from tidemill.stores.sqlite.schema import refuse_migrated
-from tidemill.stores.sqlite.seals import seal_of
-from tidemill.stores.statements import statements
+from tidemill.stores.sql_files import statements
+from tidemill.stores.sqlite.database import Presence, connect, errors_of, meaning, refuse_migrated, seal_of
 
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
@@ -376,3 +383,133 @@ class Writer:
         self._active = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+
+class Aside:
+    """A connection of its own, made when it is first needed; threads use it one after the other."""
+
+    def __init__(self, path: Path, clock: Callable[[], int], schema: int, presence: Presence) -> None:
+        self._path, self._clock, self._schema, self._presence = path, clock, schema, presence
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
+
+    def write(self, operation: Operation[T], *, durable: bool) -> tuple[T, Transaction]:
+        """Do an operation in a transaction of its own; answers its result, and whom it must wake."""
+        with self._lock, errors_of(self._path):
+            self._presence.check()
+            connection = self._connected()
+            execute = connection.cursor().execute
+            execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            execute("BEGIN IMMEDIATE")
+            try:
+                refuse_migrated(execute, self._path, self._schema)
+                tx = Transaction(connection, execute, self._clock())
+                result = operation(tx)
+                tx.finish()
+                execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    with suppress(apsw.Error):
+                        execute("ROLLBACK")
+                raise
+        return result, tx
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _connected(self) -> apsw.Connection:
+        if self._connection is None:
+            self._connection = connect(self._path, create=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+        return self._connection
+
+
+PAGES_DUE = 3_500
+"""Pages in the log (of 4 KiB) from which on it is moved; SQLite begins it anew when all of it is."""
+PAGES_PRESSING = 16_000
+"""Pages from which on commits wait until it has been moved, so that the log cannot grow without bound."""
+PREPARED_BYTES = 4_000 * (4_096 + 24)
+"""How long the log is made beforehand: a bit longer than it becomes before it is begun anew."""
+PREPARED_AT_ONCE = 32 * 1024
+"""How much of it is written by one call. Linux keeps what came by one call in large pieces, and looks at a whole piece
+again for every few bytes that are written into it: beyond this, each commit pays for that."""
+ROOM_TIMES = 20
+"""How many times as much must be free for that."""
+
+
+def prepare(path: Path) -> None:
+    """Make the log as long as it will become, to be called by whoever holds the write lock.
+
+    A sync of bytes that overwrite others costs half of one that also makes the file longer. What is written here is
+    nothing to SQLite: a frame counts only with the right checksum. A disk with little room is left alone.
+    """
+    with contextlib.suppress(OSError), open(f"{path}-wal", "r+b", buffering=0) as log:
+        size, disk = log.seek(0, os.SEEK_END), os.statvfs(path)
+        if size < PREPARED_BYTES and disk.f_bavail * disk.f_frsize > ROOM_TIMES * PREPARED_BYTES:
+            try:
+                starts = range(size, PREPARED_BYTES, PREPARED_AT_ONCE)
+                log.writelines(bytes(min(PREPARED_AT_ONCE, PREPARED_BYTES - at)) for at in starts)
+                os.fsync(log.fileno())
+            except OSError:
+                log.truncate(size)
+
+
+class Checkpoints:
+    """The log of one process's connections."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pages = self._moved = 0
+        """How long the log is, and how long it was when it was last moved."""
+        self._nearly = False
+        """All but the last few pages were moved a moment ago."""
+        self._task: asyncio.Task[None] | None = None
+        self.made = 0
+
+    def note(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        """Hear how long the log is after a commit.
+
+        Under steady load somebody always writes while the log is moved in the thread. So the rest, which is little, is
+        moved here, and the log is begun anew.
+        """
+        self._pages, self._moved = pages, min(self._moved, pages)
+        if (self._nearly or pages >= PAGES_PRESSING) and self._task is None:
+            self._nearly = False
+            # What happens here is not the commit's: that is done, and must not look as if it had failed.
+            with contextlib.suppress(apsw.Error):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        return apsw.SQLITE_OK
+
+    @property
+    def due(self) -> bool:
+        # Once it presses, nothing more is moved beside the commits: one of them must find it idle.
+        return self._task is None and self._pages < PAGES_PRESSING and self._pages - self._moved >= PAGES_DUE
+
+    def begin(self) -> None:
+        """Move it in a thread; a log that cannot be moved now is tried again after a later commit."""
+        self._moved = self._pages
+        self._task = asyncio.ensure_future(asyncio.to_thread(self._move))
+        self._task.add_done_callback(self._over)
+
+    def _move(self) -> None:
+        connection = connect(self._path, create=False)
+        try:
+            with contextlib.suppress(apsw.Error):
+                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self.made += 1
+        finally:
+            connection.close()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._nearly = not task.cancelled() and task.exception() is None
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)

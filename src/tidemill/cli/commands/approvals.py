@@ -1,0 +1,96 @@
+"""`tidemill approvals`: what people are asked, and their answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+
+from tidemill.cli import options
+from tidemill.cli.options import new_group
+
+if TYPE_CHECKING:
+    from tidemill.cli.session import Asking
+    from tidemill.client import Tidemill
+
+
+approvals = new_group("approvals")
+
+STATUSES = ("pending", "decided", "expired", "cancelled", "all")
+Verb = Literal["approve", "reject", "changes"]
+deciding = options.together(options.actor, options.roles, options.visit, options.item, options.command_id)
+
+
+@approvals.command("list")
+@options.option("--status", type=click.Choice(STATUSES), default="pending", about="How they stand.")
+@options.of_run
+@options.of_workflow
+@options.option("--approver", metavar="WHO", about="Those that ask user:NAME, role:NAME or anyone.")
+@options.limit
+@options.after
+@options.on_store()
+def list_command(asking: Asking, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+    """List approvals, newest first: those that are pending."""
+    from tidemill.cli.render.lists import Page, tell_approvals
+
+    wanted["status"] = None if status == "all" else status
+    terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
+
+    def ask(mill: Tidemill) -> Page:
+        return Page("approvals", *mill.approvals(terms, after=after, limit=limit))
+
+    return asking.answer(ask, lambda page: tell_approvals(asking, page))
+
+
+@approvals.command("show")
+@options.run
+@options.node
+@options.visit
+@options.item
+@options.on_store()
+def show_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None) -> int:
+    """Show what is asked of whom, and who has decided."""
+    from tidemill.cli.render.lists import tell_approval
+
+    return asking.answer(
+        lambda mill: mill.approval(run, node, visit=visit, index=item),
+        lambda view: tell_approval(asking, view.to_dict()),
+    )
+
+
+@approvals.command("decide")
+@options.run
+@options.node
+@options.argument("verb", "VERB", "approve, reject or changes.", type=click.Choice(get_args(Verb)))
+@options.comments
+@options.many("--form", "-f", metavar="NAME=VALUE", about="A field of the form; @file gives all.", type=str)
+@deciding
+@options.on_store()
+def decide_command(
+    asking: Asking, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
+) -> int:
+    """Approve, reject, or ask for changes."""
+    from tidemill.cli.inputs import read_inputs
+    from tidemill.cli.render.lists import tell_decision
+
+    def ask(mill: Tidemill) -> Any:
+        fields = read_inputs(form, "--form") if form else None
+        return mill.decide(run, node, verb, form=fields, index=item, **given)
+
+    return asking.answer(ask, lambda view: tell_decision(view.to_dict()))
+
+
+@approvals.command("delegate")
+@options.run
+@options.node
+@options.argument("to", "PERSON", "Who shall decide instead.")
+@options.comments
+@deciding
+@options.on_store()
+def delegate_command(asking: Asking, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
+    """Let somebody else decide in your place."""
+    from tidemill.cli.render.runs import say
+
+    return asking.answer(
+        lambda mill: mill.delegate(run, node, to, index=item, **given), lambda _: say(f"{node}: {to} may decide now")
+    )

@@ -1,0 +1,115 @@
+"""`tidemill dlq`: failures that nobody will try again by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidemill.cli import main, options
+from tidemill.cli.options import new_group
+
+if TYPE_CHECKING:
+    from tidemill.cli.session import Asking
+    from tidemill.client import Tidemill
+    from tidemill.engine.services.dead_letters import Reprocessed
+
+
+dlq = new_group("dlq")
+
+REPROCESSED_MAX = 1000
+of_code = options.option("--code", metavar="CODE", about="That failed with this code.")
+
+
+@dlq.command("list")
+@options.of_run
+@options.of_workflow
+@of_code
+@options.option("--status", metavar="STATUS", default="open", about="open, reprocessed, discarded or all.")
+@options.limit
+@options.after
+@options.on_store()
+def list_command(asking: Asking, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+    """List dead letters, newest first: those that are open."""
+    from tidemill.cli.render.lists import Page, tell_letters
+
+    wanted["status"] = None if status == "all" else status
+    terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
+
+    def ask(mill: Tidemill) -> Page:
+        return Page("dead_letters", *mill.dead_letters(terms, after=after, limit=limit))
+
+    return asking.answer(ask, lambda page: tell_letters(asking, page))
+
+
+@dlq.command("show")
+@options.run
+@options.node
+@options.visit
+@options.item
+@options.on_store()
+def show_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None) -> int:
+    """Show a dead letter, and the input it failed with."""
+    from tidemill.cli.render.lists import tell_letter
+
+    return asking.answer(
+        lambda mill: mill.dead_letter(run, node, visit=visit, index=item), lambda letter: tell_letter(asking, letter)
+    )
+
+
+@dlq.command("retry")
+@options.of_run
+@options.option("--node", metavar="NODE", about="Of this node.")
+@options.of_workflow
+@of_code
+@options.option("--patch", metavar="FILE", about="A JSON Patch that every run gets first.", type=str)
+@options.option("--config", metavar="VALUE", about="Another config for --node: JSON or @file.", type=str)
+@options.dry_run
+@options.did_not_happen
+@options.option(
+    "--limit",
+    metavar="N",
+    type=options.integers(1, 100_000),
+    default=REPROCESSED_MAX,
+    about="At most so many letters.",
+)
+@options.reason
+@options.actor
+@options.on_store()
+def retry_command(
+    asking: Asking, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
+) -> int:
+    """Let the runs of dead letters go on.
+
+    Say which: by --run, --workflow, --node or --code. --patch or --config repairs them first.
+    """
+    from tidemill.cli.inputs import read_edits, read_value
+    from tidemill.cli.render.runs import tell_reprocessed
+
+    def ask(mill: Tidemill) -> Reprocessed:
+        corrected = {} if config is None else {"config": read_value("--config", config)}
+        operations = None if patch is None else read_edits(patch, (), lambda: None)
+        return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **given)
+
+    def ends(outcome: Reprocessed) -> int:
+        in_vain = outcome.matched and not outcome.handled and not dry_run
+        return main.REFUSED if in_vain else main.OK
+
+    return asking.answer(ask, tell_reprocessed, ends=ends)
+
+
+@dlq.command("discard")
+@options.run
+@options.node
+@options.visit
+@options.item
+@options.who
+@options.on_store()
+def discard_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
+    """Take a dead letter off the list."""
+    from tidemill.cli.commands.run_actions import act
+
+    return act(
+        asking,
+        run,
+        f"dead letter {node} discarded",
+        lambda mill: mill.discard(run, node, visit=visit, index=item, **who),
+    )

@@ -1,0 +1,185 @@
+"""Validate, graph, nodes.
+
+`tidemill validate`: everything that is wrong with a document, at once.
+
+`tidemill graph`: a workflow as a drawing in text, or as Mermaid.
+
+`tidemill nodes`: which node types there are, and what their configuration looks like. No store is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from tidemill.bootstrap import node_types
+from tidemill.cli import main, options
+from tidemill.cli.inputs import STDIN, read_source
+from tidemill.cli.options import new_group
+from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
+from tidemill.cli.render.terminal import (
+    as_plain,
+    clean,
+    console,
+    counted,
+    draws,
+    print_json,
+    print_problems,
+    print_refusal,
+)
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile.compiler import Compiled, compile_document
+from tidemill.kernel.document.normalize import with_stand_ins
+from tidemill.kernel.model import Workflow
+
+if TYPE_CHECKING:
+    from tidemill.bootstrap import NodeTypes
+
+
+Form = Literal["text", "mermaid"]
+
+
+def graph(file: str, *, form: Form | None) -> int:
+    """Print a drawing; without a form, text for a person and Mermaid for a program."""
+    types = node_types()
+    document, _ = with_stand_ins(read_source(file).document)
+    workflow = compile_document(document, types.by_name, types.in_vain).workflow
+    drawn = draws()
+    if (form or ("text" if drawn else "mermaid")) == "mermaid":
+        waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
+        sys.stdout.writelines(f"{line}\n" for line in mermaid_lines(workflow, waiting))
+        return main.OK
+    lines = draw(workflow)
+    if drawn:
+        _print_coloured(workflow, lines)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (title(workflow), "", *as_text(lines)))
+    return main.OK
+
+
+def title(workflow: Workflow) -> str:
+    """The line above the drawing."""
+    about = f" — {' '.join(clean(workflow.description).split())}" if workflow.description else ""
+    return f"{workflow.name} · {counted(len(workflow.nodes), 'node')}{about}"
+
+
+def _print_coloured(workflow: Workflow, lines: list[Line]) -> None:
+    from rich.text import Text
+
+    screen = console()
+    head, kind = columns(lines)
+    screen.print(Text(title(workflow), style="bold"), end="\n\n")
+    for line in lines:
+        text = Text()
+        text.append(line.gutter, "magenta")
+        text.append(line.rails, "blue")
+        text.append(line.marker + (" " if line.marker else ""), "yellow" if line.marker == "◆" else "blue")
+        text.append(line.name, "bold" if line.kind else "italic yellow")
+        text.append(" " * max(2, head - len(line.head) + 2))
+        text.append(f"{line.kind:<{kind}}  ", "cyan")
+        text.append(line.notes, "dim")
+        text.rstrip()
+        screen.print(text, no_wrap=True, overflow="ellipsis")
+
+
+T = TypeVar("T")
+
+nodes = new_group("nodes")
+
+
+@nodes.command("list")
+@options.apps
+@options.as_json
+def list_command(apps: Sequence[str], as_json: bool) -> int:
+    """List the node types, with where they come from."""
+    from tidemill.cli.render.documents import Collection, tell_collection
+
+    return _answer(apps, as_json, Collection, tell_collection)
+
+
+@nodes.command("show")
+@options.argument("name", "TYPE", "A node type: name, or name@2.")
+@options.apps
+@options.as_json
+def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
+    """Show a node type: what it does, its fields, what may be expected of it."""
+    from tidemill.cli.render.documents import specimen, tell_specimen
+
+    return _answer(apps, as_json, lambda types: specimen(types, name), tell_specimen)
+
+
+def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], tell: Callable[[T], None]) -> int:
+    from tidemill.bootstrap import node_types
+    from tidemill.cli.render.terminal import print_json
+    from tidemill.cli.session import Asking, plain
+    from tidemill.cli.user_code import importable, load_apps
+    from tidemill.errors import Rejected
+
+    try:
+        with importable():
+            app = load_apps(apps)
+            found = ask(node_types(app.functions, app.handlers))
+    except Rejected as refusal:
+        return Asking(options.DEFAULT_STORE, as_json).refused(refusal)
+    if as_json:
+        print_json(plain(found))
+    else:
+        tell(found)
+    return main.OK
+
+
+def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
+    """Compile a document and tell what came of it."""
+    try:
+        # What is wrong with the environment or an app is not the document's fault.
+        with importable():
+            app = load_apps(apps)
+            types = node_types(app.functions, app.handlers)
+    except Rejected as refusal:
+        _tell_nothing_checked(refusal.problems, as_json)
+        return main.REFUSED
+    try:
+        document, unchecked = with_stand_ins(read_source(file).document)
+        compiled = compile_document(document, types.by_name, types.in_vain)
+    except Rejected as refusal:
+        _tell_refused(file, refusal.problems, as_json)
+        return main.REFUSED
+    _tell_valid(compiled._replace(warnings=(*compiled.warnings, *unchecked)), as_json)
+    return main.OK
+
+
+def _tell_valid(compiled: Compiled, as_json: bool) -> None:
+    workflow, warnings = compiled.workflow, compiled.warnings
+    if as_json:
+        print_json(
+            {
+                "valid": True,
+                "name": workflow.name,
+                "nodes": len(workflow.nodes),
+                "digest": workflow.digest,
+                "problems": [],
+                "warnings": as_plain(warnings),
+            }
+        )
+        return
+    print(f"✓ {workflow.name} is valid: {counted(len(workflow.nodes), 'node')}, {workflow.digest}")
+    if warnings:
+        print_problems(f"! {counted(len(warnings), 'warning')}", warnings, sys.stdout, warning=True)
+
+
+def _tell_nothing_checked(problems: tuple[Problem, ...], as_json: bool) -> None:
+    if as_json:
+        _tell_refused("", problems, as_json)
+    else:
+        print_refusal(problems)
+
+
+def _tell_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> None:
+    if as_json:
+        refused = {"valid": False, "name": None, "nodes": None, "digest": None}
+        print_json({**refused, "problems": as_plain(problems), "warnings": []})
+        return
+    name = "the document" if file == STDIN else clean(file)
+    print_problems(f"✗ {name} is refused: {counted(len(problems), 'problem')}", problems, sys.stdout)

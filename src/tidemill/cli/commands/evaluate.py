@@ -1,0 +1,329 @@
+"""Eval, render and their scope options.
+
+`tidemill eval`: one condition, decided here over values that are given on the command line.
+
+What an expression sees that is tried out on the command line: a scope, made from the values of options.
+
+`tidemill render`: a template, filled in here with values that are given on the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import isawaitable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from tidemill.cli import main
+from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Paint, clean, one_line, print_json, tell_problems
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
+from tidemill.expressions.errors import NO_OUTPUT, ExpressionError
+from tidemill.expressions.sandbox.pool import settled
+from tidemill.expressions.scope import NODE_MAPS, RESERVED, Scope, Seen
+from tidemill.expressions.templates.template import check_template, compile_template
+
+T = TypeVar("T")
+
+PARTS = frozenset({"output", "meta"})
+_OWN = frozenset({"inputs", "run", "item", "index", "iteration"})
+
+
+class Readings:
+    """Reads several options and keeps the problems of each, so that all of them are told at once."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def take(self, read: Callable[[], T]) -> T | None:
+        """Read something; None if it was refused."""
+        try:
+            return read()
+        except Rejected as refusal:
+            self.problems += refusal.problems
+            return None
+
+    def refuse(self) -> None:
+        """Raise Rejected if anything was refused."""
+        if self.problems:
+            raise Rejected(self.problems)
+
+
+def read_mapping(option: str, text: str) -> dict[str, Any]:
+    """The value of an option that is a JSON object. Raises Rejected."""
+    return _mapping(option, read_exact(option, text))
+
+
+def seen_nodes(outputs: Mapping[str, Any]) -> dict[str, Seen]:
+    """The nodes by their ids: `{node: output}`, or `{node: {output, meta}}`.
+
+    The longer form is meant if every value is an object with an output and nothing else than an output and a meta.
+    """
+    if outputs and all(
+        isinstance(each, dict) and "output" in each and each.keys() <= PARTS for each in outputs.values()
+    ):
+        return {
+            node: Seen(each["output"], _mapping(f"meta of {node}", each.get("meta", {})))
+            for node, each in outputs.items()
+        }
+    return {node: Seen(output) for node, output in outputs.items()}
+
+
+def template_scope(given: Mapping[str, Any], option: str) -> Scope:
+    """The scope of a template: reserved names mean what they mean in a document, any other is a node."""
+    nodes = {node: Seen(output) for node, output in given.items() if node not in RESERVED}
+    for name in sorted(NODE_MAPS & given.keys()):
+        nodes |= seen_nodes(_mapping(f"{option}: {name}", given[name]))
+    unknown = (RESERVED & given.keys()) - _OWN - NODE_MAPS
+    if unknown:
+        name = min(unknown)
+        message = f"{option}: a template cannot see {name}"
+        known = ", ".join(sorted(_OWN | NODE_MAPS))
+        raise rejected("option_invalid", message, hint=f"known are {known}; any other name is a node's")
+    return Scope(
+        nodes=nodes,
+        inputs=given.get("inputs", {}),
+        run=_mapping(f"{option}: run", given.get("run", {})),
+        iteration=_count(f"{option}: iteration", given.get("iteration", 0)),
+        has_item="item" in given,
+        item=given.get("item"),
+        index=_count(f"{option}: index", given.get("index", 0)),
+    )
+
+
+def _mapping(what: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise rejected("option_invalid", f"{what} is not a JSON object", hint='write {"name": value, …}')
+    return value
+
+
+def _count(what: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise rejected("option_invalid", f"{what} is a whole number from 0", hint="the first is 0")
+    return value
+
+
+REASON_COLUMNS = 100
+_REFERENCES = {"code_ref": "code", "schema_ref": "schema"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    """What was given, as text."""
+
+    condition: str
+    output: str | None
+    context: str | None
+    inputs: str | None
+    iteration: int
+    store: str
+    as_json: bool
+
+
+class _Part(NamedTuple):
+    path: str
+    condition: Condition
+    verdict: Verdict
+
+
+def evaluate(options: EvalOptions) -> int:
+    """Decide a condition and tell how; exit code 0 for true and for false."""
+    try:
+        condition, scope = _read_condition(options)
+    except Rejected as refusal:
+        tell_problems(refusal.problems, as_json=options.as_json)
+        return main.REFUSED
+    try:
+        verdict, ms = asyncio.run(_decided(condition, scope))
+    except ExpressionError as failure:
+        tell_problems([_problem(failure)], as_json=options.as_json)
+        return main.FAILED
+    _tell(_Part("", condition, verdict), ms, options.as_json)
+    return main.OK
+
+
+def _problem(failure: ExpressionError) -> Problem:
+    """The same facts; what a run cannot have here can be given."""
+    problem = failure.problem()
+    return replace(problem, hint="give it one: --output JSON") if failure.hint == NO_OUTPUT else problem
+
+
+async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
+    """Decide it, and tell in how many milliseconds."""
+    from tidemill.expressions.sandbox.pool import SandboxPool
+
+    processes = SandboxPool()
+    began = perf_counter()
+    try:
+        found = settled(decide(condition, scope), processes)
+        verdict: Verdict = await found if isawaitable(found) else found
+        return verdict, (perf_counter() - began) * 1000
+    finally:
+        await processes.close()
+
+
+def _read_condition(options: EvalOptions) -> tuple[Condition, Scope]:
+    """Read all options; raises Rejected with the problems of all of them."""
+    readings = Readings()
+    raw = readings.take(lambda: _with_blobs(_raw_condition(options.condition), options.store))
+    condition = None
+    if not readings.problems:
+        condition, problems = parse_condition(raw)
+        readings.problems += problems
+    has_output = options.output is not None
+    output = readings.take(lambda: read_exact("--output", options.output or "")) if has_output else None
+    context = readings.take(lambda: seen_nodes(read_mapping("--context", options.context or "{}")))
+    inputs = readings.take(lambda: read_mapping("--inputs", options.inputs or "{}"))
+    readings.refuse()
+    assert condition is not None, "without problems there is a condition"
+    scope = Scope(
+        nodes=context or {},
+        inputs=inputs,
+        run={},
+        iteration=options.iteration,
+        has_output=has_output,
+        output=output,
+    )
+    return condition, scope
+
+
+def _raw_condition(text: str) -> Any:
+    """A file if there is one of that name, JSON if it begins with a brace, else CEL."""
+    if text.startswith("@"):
+        return read_data(text[1:])
+    if "\n" not in text and (text.endswith(FILE_ENDINGS) or _is_file(text)):
+        return read_data(text)
+    return read_exact("--condition", text) if text.lstrip().startswith("{") else text
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _with_blobs(raw: Any, store: str) -> Any:
+    """The condition with the code and schemas it refers to; the store is opened only if there are any."""
+    if not isinstance(raw, dict):
+        return raw
+    filled = dict(raw)
+    if isinstance(raw.get("conditions"), list):
+        filled["conditions"] = [_with_blobs(each, store) for each in raw["conditions"]]
+    for reference, key in _REFERENCES.items():
+        if isinstance(raw.get(reference), str) and key not in raw:
+            text = _blob(store, filled.pop(reference))
+            filled[key] = text if key == "code" else read_exact(reference, text)
+    return filled
+
+
+def _blob(store: str, digest: str) -> str:
+    import io
+
+    from tidemill import client
+    from tidemill.bootstrap import check_there
+    from tidemill.cli.session import CLOSE_SECONDS_MAX
+
+    check_there(store)
+    mill = client.open(store, work=False)
+    found = io.BytesIO()
+    try:
+        mill.save_blob(digest, found)
+        return found.getvalue().decode()
+    except UnicodeDecodeError:
+        raise rejected("not_utf8", f"{digest} is not text in UTF-8") from None
+    finally:
+        mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+
+def _parts(whole: _Part) -> Iterator[_Part]:
+    """The parts of a composite condition that were asked, in order, with those inside of them."""
+    if isinstance(whole.condition, Composite):
+        for number, (condition, verdict) in enumerate(zip(whole.condition.parts, whole.verdict.parts, strict=False)):
+            part = _Part(f"{whole.path}/conditions/{number}", condition, verdict)
+            yield part
+            yield from _parts(part)
+
+
+def _tell(whole: _Part, ms: float, as_json: bool) -> None:
+    if as_json:
+        parts = [{"path": part.path, "type": _kind(part), **_answer(part)} for part in _parts(whole)]
+        print_json({**_answer(whole), "parts": parts, "ms": round(ms, 3)})
+        return
+    paint = Paint()
+    print(f"{_coloured(whole, paint)}  {_words(whole)}")
+    for part in _parts(whole):
+        aligned = " " if part.verdict.value else ""
+        print(f"  {_coloured(part, paint)}{aligned}  {paint(part.path, DIM)}  {_words(part)}")
+
+
+def _answer(part: _Part) -> dict[str, Any]:
+    return {"result": part.verdict.value, "reason": part.verdict.reason}
+
+
+def _kind(part: _Part) -> str:
+    return str(normal(part.condition)["type"])
+
+
+def _coloured(part: _Part, paint: Paint) -> str:
+    return paint("true", GREEN) if part.verdict.value else paint("false", YELLOW)
+
+
+def _words(part: _Part) -> str:
+    condition = part.condition
+    told = part.verdict.reason if isinstance(condition, Composite) else condition.told()
+    return one_line(told, REASON_COLUMNS)
+
+
+_VALUES = (".json", ".yaml", ".yml")
+
+
+def render(template: str, scope: str, *, as_json: bool) -> int:
+    """Render a template and print what comes of it."""
+    try:
+        value, seen = _read_template(template, scope)
+    except Rejected as refusal:
+        tell_problems(refusal.problems, as_json=as_json)
+        return main.REFUSED
+    try:
+        rendered = compile_template(value).render(seen)
+    except ExpressionError as failure:
+        tell_problems([failure.problem()], as_json=as_json)
+        return main.FAILED
+    if as_json or not isinstance(rendered, str):
+        print_json(rendered)
+    else:
+        print(clean(rendered) if sys.stdout.isatty() else rendered)
+    return main.OK
+
+
+def _read_template(template: str, scope: str) -> tuple[Any, Scope]:
+    """Read both; raises Rejected with the problems of both."""
+    readings = Readings()
+    value = readings.take(lambda: _template(template))
+    if not readings.problems:
+        readings.problems += check_template(value)[0]
+    seen = readings.take(lambda: template_scope(read_mapping("--scope", scope), "--scope"))
+    readings.refuse()
+    assert seen is not None, "without problems there is a scope"
+    return value, seen
+
+
+def _template(text: str) -> Any:
+    """A text, or what a file holds: a value if it is JSON or YAML by its name, else one text."""
+    if not text.startswith("@"):
+        return text
+    name = text[1:]
+    if name.endswith(_VALUES):
+        return read_data(name)
+    try:
+        return read_bytes(name).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None

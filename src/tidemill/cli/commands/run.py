@@ -1,0 +1,415 @@
+"""Run: start, watch, prompt for approvals and signals.
+
+`tidemill run`: publish a document, start it, watch it to its end, in this process.
+
+Asking the person at the terminal, while the run that waits for them goes on in this process.
+
+A question is given up when it is answered elsewhere or its time has passed. What is typed is read by lines, without
+blocking, so that an interrupt and such news are noticed at once.
+
+What a run that is watched waits for from outside: told once, and asked for where somebody can answer.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TextIO
+
+from tidemill import client
+from tidemill.ambient import RealAmbient
+from tidemill.cli import main
+from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
+from tidemill.cli.render.board import Board
+from tidemill.cli.render.events import where
+from tidemill.cli.render.lists import asked_of, tell_decision
+from tidemill.cli.render.progress import Lines, Silence
+from tidemill.cli.render.runs import tell_end, tell_quietly, tell_trouble
+from tidemill.cli.render.tables import names, print_facts
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    MAGENTA,
+    Paint,
+    as_plain,
+    clean,
+    console,
+    counted,
+    draws,
+    one_line,
+    print_json,
+    print_problems,
+    print_refusal,
+    stdout_kept_clean,
+)
+from tidemill.cli.session import CLOSE_SECONDS_MAX, Asking
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.client import Tidemill
+from tidemill.engine.views import ApprovalView, RunView
+from tidemill.errors import Rejected, Unfit, rejected
+from tidemill.kernel.commands import Verb
+from tidemill.kernel.decide.approvals import as_role, as_user
+from tidemill.kernel.events import NOT_AN_ITEM
+
+POLL_SECONDS = 0.5
+LINE_BYTES_MAX = 65_536
+ABOUT_LINES_MAX = 20
+
+VERBS: dict[str, Verb] = {"a": "approve", "r": "reject", "c": "changes"}
+LATER = ("l", "later")
+
+
+class Over(Exception):
+    """Nobody needs this answer any more, or nobody will give one."""
+
+
+class Typed:
+    """Lines from the terminal. Between them it is asked whether they are still of interest."""
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        self._wanted = wanted
+        self._kept = b""
+
+    def line(self, question: str) -> str:
+        """Ask, and wait for a line. Raises Over when it is not wanted any more, or will not come."""
+        sys.stdout.write(question)
+        sys.stdout.flush()
+        while b"\n" not in self._kept:
+            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+                self._read()
+            elif not self._wanted():
+                print()
+                raise Over
+        first, _, self._kept = self._kept.partition(b"\n")
+        return first.decode(errors="replace").strip()
+
+    def _read(self) -> None:
+        some = os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
+        if not some or len(self._kept) > LINE_BYTES_MAX:
+            print()
+            raise Over
+        self._kept += some
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at this terminal who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
+    """Whether it makes sense to ask this person; whether their answer counts is decided by the engine."""
+    person, approval = as_user(actor), view.approval
+    if approval.four_eyes and approval.requester and as_user(approval.requester) == person:
+        return False
+    asked = {*approval.approvers, *(to for _, to in approval.delegated)}
+    return not approval.approvers or person in asked or any(as_role(role) in asked for role in roles)
+
+
+def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str, ...]) -> None:
+    """Ask until there is an answer that is accepted, or the question has settled itself."""
+    place: dict[str, Any] = {"visit": view.visit, "index": None if view.index < 0 else view.index}
+
+    def pending() -> bool:
+        return mill.approval(view.run_id, view.node, **place).status == "pending"
+
+    typed, shown = Typed(lambda: _still(pending)), view.to_dict()
+    _tell_question(shown)
+    try:
+        while True:
+            verb = _verb(typed)
+            form = _form(typed, shown["form"]) if shown["form"] is not None and verb == "approve" else None
+            comments = typed.line("  comment (may be empty): ")
+            try:
+                answer = mill.decide(
+                    view.run_id, view.node, verb, actor=actor, roles=roles, comments=comments, form=form, **place
+                )
+            except Rejected as refusal:
+                print_refusal(refusal.problems)
+                if not _still(pending):
+                    return
+            else:
+                tell_decision(answer.to_dict())
+                return
+    except Over:
+        still = _still(pending)
+        print("  left for later; the run goes on waiting" if still else "  this is settled by now")
+
+
+def _still(pending: Callable[[], bool]) -> bool:
+    """Whether a question stands; of one that nobody knows any more it does not."""
+    try:
+        return pending()
+    except Rejected:
+        return False
+
+
+def _tell_question(shown: Mapping[str, Any]) -> None:
+    paint = Paint()
+    print(f"\n{paint('◷', MAGENTA)} {paint(clean(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
+    lines = str(shown["description"]).split("\n")
+    about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
+    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
+
+
+def _verb(typed: Typed) -> Verb:
+    while True:
+        said = typed.line("  [a]pprove, [r]eject, request [c]hanges, or [l]ater? ").lower()
+        if said in LATER:
+            raise Over
+        for letter, verb in VERBS.items():
+            if said in (letter, verb):
+                return verb
+        print("  please answer a, r, c or l")
+
+
+def _form(typed: Typed, schema: Any) -> Any:
+    """What is filled in, field by field; nothing is checked here."""
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(fields, dict) or not fields:
+        return _typed_value(typed, "  form (JSON): ")
+    required = schema.get("required") or ()
+    filled: dict[str, Any] = {}
+    for name, field in fields.items():
+        value = _typed_value(typed, f"  {_field_words(name, field, name in required)}: ")
+        if value is not None:
+            filled[name] = value
+    return filled
+
+
+def _field_words(name: str, field: Any, required: bool) -> str:
+    kind = field.get("type") if isinstance(field, dict) else None
+    about = field.get("title") or field.get("description") if isinstance(field, dict) else None
+    said = [str(kind)] if isinstance(kind, str) else []
+    if isinstance(field, dict) and isinstance(field.get("enum"), list):
+        said = [" | ".join(map(str, field["enum"]))]
+    said += [str(about)] if about else []
+    said += [] if required else ["may be empty"]
+    return one_line(f"{name} ({', '.join(said)})" if said else name, 100)
+
+
+def _typed_value(typed: Typed, question: str) -> Any:
+    """A value as it is given to options; None when nothing is typed."""
+    while True:
+        text = typed.line(question)
+        if not text:
+            return None
+        try:
+            return parse_value("this", text)
+        except Rejected as refusal:
+            print_refusal(refusal.problems)
+
+
+PRIVATE = "nobody else can reach a memory:// store: run it on a terminal as somebody who may decide, or with --store"
+DEAF = "nobody else can reach a memory:// store: run it with --store"
+_ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
+
+
+class Stage(Protocol):
+    """Where a run is watched: lines can be said there, and it can be left for a conversation."""
+
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
+
+
+class Helper:
+    """Sees every event of a run, and helps where it waits for somebody outside."""
+
+    def __init__(
+        self, mill: Tidemill, asking: Asking, stage: Stage, *, actor: str, roles: tuple[str, ...], talks: bool
+    ) -> None:
+        self._mill, self._asking, self._stage = mill, asking, stage
+        self._actor, self._roles = actor, roles
+        self._talks = talks and can_ask()
+
+    def see(self, run_id: str, event: Mapping[str, Any]) -> None:
+        """Look at one event."""
+        kind = event["type"]
+        if kind in _ASKING:
+            self._decision(run_id, event)
+        elif kind == "NodeWaiting" and event["on"] == "signal" and not event.get("signal"):
+            command = self._asking.command("runs", "signal", run_id, event["name"])
+            how = DEAF if self._asking.alone else command
+            self._stage.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
+
+    def _decision(self, run_id: str, event: Mapping[str, Any]) -> None:
+        index = event.get("index", NOT_AN_ITEM)
+        try:
+            view = self._mill.approval(
+                run_id, event["node"], visit=event["visit"], index=None if index == NOT_AN_ITEM else index
+            )
+        except Rejected:
+            # It has gone on since.
+            return
+        if view.status != "pending":
+            return
+        if self._talks and may_decide(view, self._actor, self._roles):
+            self._stage.leave()
+            try:
+                ask_person(self._mill, view, self._actor, self._roles)
+            finally:
+                self._stage.enter()
+            return
+        item = () if index == NOT_AN_ITEM else ("--item", str(index))
+        command = self._asking.command("approvals", "decide", run_id, view.node, "approve", *item)
+        asked = names(view.approval.approvers or ("anyone",))
+        how = PRIVATE if self._asking.alone else command
+        self._stage.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asked for."""
+
+    file: str
+    given: tuple[str, ...]
+    apps: tuple[str, ...]
+    store: str
+    actor: str
+    roles: tuple[str, ...]
+    as_json: bool
+    quiet: bool
+    resume: str | None = None
+    """A run that was begun earlier and is now carried on."""
+    stream: str | None = None
+    """A node whose results are printed part by part, and nothing else."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is shown before the end."""
+        return self.as_json or self.quiet or self.stream is not None
+
+
+class Watcher(Protocol):
+    """Somebody who is shown every event of a run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def see(self, event: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def enter(self) -> None: ...
+
+
+def run(options: RunOptions) -> int:
+    """Run a document to its end and tell how it went."""
+    try:
+        if options.stream is not None and (options.as_json or options.quiet):
+            message = "--stream prints parts as they come, --json and --quiet nothing but the end"
+            raise rejected("option_invalid", message, hint="drop one of them")
+        source, inputs = read_source(options.file), read_inputs(options.given)
+        with stdout_kept_clean() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
+            view, board = _run(options, source, inputs, out)
+    except (Rejected, Unfit) as refusal:
+        return _refused(options, refusal if isinstance(refusal, Rejected) else Rejected(refusal.problem))
+    if options.as_json:
+        print_json(view.to_dict())
+    elif options.stream is not None:
+        tell_trouble(view, board)
+    elif options.quiet:
+        tell_quietly(view, board)
+    else:
+        tell_end(view, board)
+    return _exit_code(view, board)
+
+
+def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, Board]:
+    """Work on one run and nothing else: what other runs of the store need, this process may not have."""
+    run_id = options.resume or RealAmbient().new_id()
+    app = load_apps(options.apps)
+    mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers)
+    try:
+        reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
+        board = Board(mill.workflow(reference))
+        watcher = _watcher(options, board, out)
+        # From here on an interrupt finds somebody who cancels the run.
+        board.run_id = run_id
+        if not options.resume:
+            mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
+        helper = Helper(
+            mill,
+            Asking(options.store),
+            watcher,
+            actor=options.actor,
+            roles=options.roles,
+            talks=not options.silent and options.file != STDIN,
+        )
+        # Parts and progress are of no interest to whoever only waits for the end.
+        _watch(mill, board, watcher, helper, live=not (options.as_json or options.quiet))
+        return mill.show(board.run_id), board
+    finally:
+        mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+
+def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
+    """Publish the document; the version to run."""
+    published = mill.publish(source.document, author=options.actor)
+    if published.warnings and not options.silent:
+        title = f"! {counted(len(published.warnings), 'warning')}"
+        print_problems(title, published.warnings, sys.stderr, warning=True)
+    return f"{published.name}@{published.version}"
+
+
+def _begun(mill: Tidemill, options: RunOptions, source: Source) -> str:
+    """The version that a run was begun with, if it is a run of this document's workflow."""
+    view = mill.show(options.resume or "")
+    name = source.document.get("name") if isinstance(source.document, dict) else None
+    if view.workflow != name:
+        message = f"run {view.run_id} is one of {view.workflow}, and {options.file} describes {name}"
+        raise rejected("run_of_another_workflow", message, hint="name the file that the run was begun with")
+    return f"{view.workflow}@{view.version}"
+
+
+def _watcher(options: RunOptions, board: Board, out: TextIO) -> Watcher:
+    if options.stream is not None:
+        from tidemill.cli.render.events import Parts
+
+        return Parts(board, options.stream, out)
+    if options.silent:
+        return Silence(board)
+    if not draws():
+        return Lines(board)
+    from tidemill.cli.render.progress import Display
+
+    return Display(board, console())
+
+
+def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper, *, live: bool) -> None:
+    """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
+    with watcher:
+        try:
+            for event in mill.follow(board.run_id, live=live):
+                watcher.see(event)
+                helper.see(board.run_id, event)
+        except KeyboardInterrupt:
+            board.interrupted = True
+            # A refusal means that it ended by itself a moment ago; its end is still to be seen.
+            with suppress(Rejected):
+                mill.cancel(board.run_id, reason="interrupted")
+            for event in mill.follow(board.run_id, after=board.seq):
+                watcher.see(event)
+
+
+def _refused(options: RunOptions, refusal: Rejected) -> int:
+    if options.as_json:
+        print_json({"problems": as_plain(refusal.problems)})
+    else:
+        print_refusal(refusal.problems)
+    return main.REFUSED
+
+
+def _exit_code(view: RunView, board: Board) -> int:
+    if view.status == "COMPLETED":
+        return main.OK
+    return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED

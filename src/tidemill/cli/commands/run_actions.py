@@ -1,0 +1,238 @@
+"""Runs retry/rewind/cancel/pause/resume/rollback/label/signal/override/fork/patch.
+
+`tidemill runs …`: what can be done to a run. Every act is kept in its log, with who did it and why.
+
+How acts on runs are carried out and told: what was done, and how the run stands afterwards.
+
+`tidemill runs patch`: change the graph of a run, see what that means, and let it go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidemill.cli import options
+from tidemill.cli.render.runs import say
+from tidemill.cli.session import Asking
+from tidemill.client import Tidemill
+
+if TYPE_CHECKING:
+    from tidemill.engine.services.patches import PatchOutcome
+
+
+def act(asking: Asking, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
+    """Carry out an act on a run, and tell how it stands now."""
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        do(mill)
+        view = mill.show(run_id)
+        return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
+
+    return asking.answer(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+
+
+@click.command("patch")
+@options.run
+@options.patch_file
+@options.sets
+@options.dry_run
+@options.flag("--retry", about="Let a failed or cancelled run go on with it.")
+@options.option("--base", metavar="DIGEST", about="Refuse if the run follows another document.")
+@options.option(
+    "--expect", "expected_seq", metavar="SEQ", type=options.integers(1), about="Refuse if the run is at another event."
+)
+@options.flag("--publish", about="Publish the result as a version, too.")
+@options.did_not_happen
+@options.option(
+    "--message", "--reason", "-m", "message", metavar="TEXT", default="", about="What it is about; it is kept."
+)
+@options.actor
+@options.command_id
+@options.apps
+@options.on_store()
+def patch_command(
+    asking: Asking, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
+) -> int:
+    """Change the graph or the configuration of a run.
+
+    And say what is added, removed, run again and kept; --dry-run says it and does nothing.
+    """
+    from tidemill.cli.inputs import edits_for
+    from tidemill.cli.render.runs import tell_patch
+
+    def ask(mill: Tidemill) -> PatchOutcome:
+        edits = edits_for(mill, run, file, sets, base)
+        return mill.patch(run, edits.operations, base_digest=edits.base, **given)
+
+    return asking.answer(ask, lambda outcome: tell_patch(run, outcome))
+
+
+def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
+    """A command that calls the engine's method of the same name with the options of the command."""
+
+    @click.command(name, help=about)
+    @options.run
+    @options.together(*more, options.who)
+    @options.on_store()
+    def command(asking: Asking, run: str, **given: Any) -> int:
+
+        return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
+
+    return command
+
+
+PLAIN = (
+    plain_act("retry", "retried", "Let a failed or cancelled run go on where it stopped.", options.did_not_happen),
+    plain_act(
+        "rewind",
+        "rewound to {node}",
+        "Let a node and everything behind it happen anew.\n\nThe run must not have ended; of one that has, fork it.",
+        options.node,
+    ),
+    plain_act(
+        "cancel",
+        "cancelled",
+        "End a run.",
+        options.option(
+            "--compensate/--no-compensate",
+            is_flag=True,
+            default=None,
+            about="Undo what was done. Default: what the document says.",
+        ),
+        options.flag("--force", about="Even while a rollback is under way."),
+    ),
+    plain_act(
+        "pause",
+        "paused",
+        "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish.",
+    ),
+    plain_act("resume", "resumed", "Let a paused run go on."),
+    plain_act("rollback", "rollback asked for", "Undo what a run did, as far as its nodes say how."),
+)
+
+
+@click.command("relabel")
+@options.run
+@options.labels
+@options.many("--remove", metavar="KEY", about="A label to take away.")
+@options.actor
+@options.command_id
+@options.on_store()
+def relabel_command(asking: Asking, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any) -> int:
+    """Change the labels that a run can be found by."""
+    from tidemill.cli.inputs import read_pairs
+    from tidemill.errors import rejected
+
+    def do(mill: Tidemill) -> None:
+        if not labels and not remove:
+            hint = "use --label key=value or --remove key"
+            raise rejected("option_invalid", "no label to set or to remove is given", hint=hint)
+        mill.relabel(run, read_pairs("--label", labels), remove, **who)
+
+    return act(asking, run, "relabelled", do)
+
+
+@click.command("signal")
+@options.run
+@options.argument("name", "NAME", "The name that a node waits for.")
+@options.argument(
+    "payload", "[VALUE]", "What it says: JSON, a string, or @file. Default: null.", type=str, required=False
+)
+@options.actor
+@options.command_id
+@options.on_store()
+def signal_command(asking: Asking, run: str, name: str, payload: str | None, actor: str, command_id: str | None) -> int:
+    """Tell a run something that a node of it waits for."""
+    from tidemill.cli.inputs import read_value
+    from tidemill.cli.render.runs import say
+
+    def ask(mill: Tidemill) -> dict[str, str]:
+        value = None if payload is None else read_value("VALUE", payload)
+        sent = mill.signal(run, name, value, signal_id=command_id, actor=actor)
+        return {"run_id": run, "signal": name, "signal_id": str(sent)}
+
+    return asking.answer(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
+
+
+@click.command("override")
+@options.run
+@options.node
+@options.option("--value", metavar="VALUE", about="Its output: JSON, a string, or @file.", type=str)
+@options.flag("--skip", about="Skip it.")
+@options.flag("--did-not-happen", about="Its outcome is unknown and it did not happen: run it again.")
+@options.many("--next", "next_nodes", metavar="NODE", about="Where its branch goes on.")
+@options.visit
+@options.item
+@options.who
+@options.on_store()
+def override_command(
+    asking: Asking,
+    run: str,
+    node: str,
+    value: str | None,
+    skip: bool,
+    did_not_happen: bool,
+    next_nodes: tuple[str, ...],
+    visit: int | None,
+    item: int | None,
+    **who: Any,
+) -> int:
+    """Settle a node by hand: give it a value, or skip it.
+
+    Or say of one whose outcome is unknown that it did not happen, and let it run again.
+    """
+    from tidemill.cli.inputs import read_value
+    from tidemill.errors import rejected
+
+    def do(mill: Tidemill) -> None:
+        if (value is not None) + skip + did_not_happen != 1:
+            hint = "use one of --value JSON, --skip, --did-not-happen"
+            raise rejected("option_invalid", "it is not clear how the node shall be settled", hint=hint)
+        if did_not_happen:
+            mill.retry(run, did_not_happen=(node,), **who)
+            return
+        settled: dict[str, Any] = {"skip": True} if value is None else {"value": read_value("--value", value)}
+        mill.override(run, node, **settled, visit=visit, index=item, next_nodes=next_nodes or None, **who)
+
+    done = "is retried" if did_not_happen else "is skipped" if skip else "has its value"
+    return act(asking, run, f"{node} {done}", do)
+
+
+@click.command("fork")
+@options.run
+@options.option("--at", metavar="SEQ", type=options.integers(1), about="Share what happened up to this event.")
+@options.option("--node", metavar="NODE", about="Begin anew at this node.")
+@options.given
+@options.option("--patch", metavar="FILE", about="A JSON Patch of its document.", type=str)
+@options.labels
+@options.reason
+@options.actor
+@options.option("--key", metavar="ID", about="The id of the new run.")
+@options.on_store()
+def fork_command(
+    asking: Asking, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+) -> int:
+    """Branch a new run off another one, and print its id.
+
+    It takes over what the other has done, up to an event, or up to the node where it begins anew.
+    """
+    from tidemill.cli.inputs import read_data, read_inputs, read_pairs
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        new = mill.fork(
+            run,
+            inputs=read_inputs(given) if given else None,
+            patch=None if patch is None else read_data(patch),
+            labels=read_pairs("--label", labels) if labels else None,
+            **more,
+        )
+        return {"run_id": new, "forked_from": run}
+
+    return asking.answer(ask, lambda found: print(found["run_id"]))
+
+
+ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)
+"""All of them, in the order in which the help lists them."""

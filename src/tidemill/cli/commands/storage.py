@@ -1,0 +1,292 @@
+"""Blobs, archive, migrate, verify-log, reindex.
+
+`tidemill blobs`: large values and files by their content.
+
+`tidemill archive`: runs that were kept long enough, where they are now, and the way back.
+
+`tidemill migrate`: the schema of a store, and bringing it to the one that this version knows.
+
+Every command does so by itself when it opens a store. This one is for whoever wants to see it first, or to do it at a
+moment of their own choice.
+
+`tidemill verify-log` and `tidemill reindex`: is what the store holds sound, and do its lists say what it holds?
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tidemill.bootstrap import migrated
+from tidemill.cli import main, options
+from tidemill.cli.options import new_group
+from tidemill.cli.render.tables import Column, Line, moment, print_table
+from tidemill.cli.render.terminal import counted, print_json
+from tidemill.cli.session import Asking
+from tidemill.errors import Rejected
+from tidemill.stores.sql_files import Step
+
+if TYPE_CHECKING:
+    from tidemill.client import Tidemill
+    from tidemill.engine.maintenance.archive import Listed
+    from tidemill.engine.maintenance.reindex import Reindexed
+    from tidemill.engine.maintenance.verify import Verdict
+
+
+archive = new_group("archive")
+
+archived_run = options.argument("run", "RUN", "The id of a run, whose newest entry is meant, or the name of an entry.")
+
+
+@archive.command("list")
+@options.of_workflow
+@options.limit
+@options.archive
+@options.on_store()
+def archive_list_command(asking: Asking, workflow: str | None, limit: int) -> int:
+    """List archived runs, the latest months first."""
+    from tidemill.cli.render.maintenance import tell_archive
+
+    return asking.answer(
+        lambda mill: mill.archive_list(workflow=workflow, limit=limit),
+        lambda page: tell_archive(asking, page, workflow),
+        ends=lambda page: main.FAILED if page.damaged else main.OK,
+    )
+
+
+@archive.command("show")
+@archived_run
+@options.flag("--events", about="With everything that happened.")
+@options.archive
+@options.on_store()
+def archive_show_command(asking: Asking, run: str, events: bool) -> int:
+    """Show an archived run."""
+    from tidemill.cli.render.maintenance import tell_archived
+    from tidemill.cli.session import plain
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        header, happened = mill.archive_show(run)
+        return {**plain(header), **({"events": happened} if events else {})}
+
+    return asking.answer(ask, lambda found: tell_archived(asking, found, with_events=events))
+
+
+@archive.command("restore")
+@archived_run
+@options.archive
+@options.on_store()
+def restore_command(asking: Asking, run: str) -> int:
+    """Put an archived run back into the store, as it was.
+
+    It is kept from now on as long as after its end. The archive keeps its copy.
+    """
+    from tidemill.cli.render.maintenance import tell_others
+    from tidemill.cli.render.runs import say
+
+    def tell(listed: Listed) -> None:
+        say(f"run {listed.run_id} is back, with {listed.seq} events")
+        tell_others(listed.others)
+
+    return asking.answer(lambda mill: mill.archive_restore(run), tell)
+
+
+@archive.command("sweep")
+@options.dry_run
+@options.retention_days
+@options.keep_runs
+@options.archive
+@options.on_store()
+def sweep_command(asking: Asking, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
+    """Archive every run that was kept long enough, now.
+
+    Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
+    cannot be archived stay and are told, with exit code 1.
+    """
+    from tidemill.cli.render.maintenance import tell_swept
+
+    return replace(asking, retention_days=None if keep_runs else retention_days).answer(
+        lambda mill: mill.archive_sweep(dry_run=dry_run),
+        tell_swept,
+        ends=lambda swept: main.FAILED if swept.failed else main.OK,
+    )
+
+
+blobs = new_group("blobs")
+
+GRACE_HOURS = 24.0
+digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
+
+
+@blobs.command("put")
+@options.argument("file", "FILE", "A file of any kind; - reads standard input.", type=str)
+@options.flag("--keep", about="Never collect it, even when nothing refers to it.")
+@options.option("--media-type", metavar="TYPE", about="What it is. Default: by the file's name.")
+@options.on_store(creates=True)
+def put_command(asking: Asking, file: str, keep: bool, media_type: str | None) -> int:
+    """Store a file and print its digest.
+
+    With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
+    """
+    from tidemill.cli.inputs import guessed_type, read_blob_source
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        data, name = read_blob_source(file)
+        return mill.put_blob(data, media_type=media_type or guessed_type(name), name=name, keep=keep)
+
+    return asking.answer(ask, lambda described: print(described["$blob"]))
+
+
+@blobs.command("get")
+@digest_argument
+@options.option("--output", "-o", metavar="FILE", about="Where to write it; - is standard output.", type=str)
+@options.on_store()
+def get_command(asking: Asking, digest: str, output: str | None) -> int:
+    """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
+    from tidemill.cli.inputs import writing
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        mill.blob(digest)
+        with writing(output, as_json=asking.as_json) as (file, name):
+            return {"digest": digest, "size": mill.save_blob(digest, file), "file": name}
+
+    def tell(written: dict[str, Any]) -> None:
+        if written["file"]:
+            print(f"{written['size']} bytes written to {written['file']}")
+
+    return asking.answer(ask, tell)
+
+
+@blobs.command("show")
+@digest_argument
+@options.on_store()
+def blob_show_command(asking: Asking, digest: str) -> int:
+    """Show what is known of a blob."""
+    from tidemill.cli.render.lists import tell_blob
+
+    return asking.answer(lambda mill: mill.blob(digest), lambda info: tell_blob(asking, info))
+
+
+@blobs.command("list")
+@options.option(
+    "--state", type=click.Choice(["active", "grace"]), about="Only those in use, or those on their way out."
+)
+@options.limit
+@options.after
+@options.on_store()
+def blob_list_command(asking: Asking, state: Literal["active", "grace"] | None, limit: int, after: str | None) -> int:
+    """List blobs in the order of their digests."""
+    from tidemill.cli.render.lists import Page, tell_blobs
+
+    def ask(mill: Tidemill) -> Page:
+        return Page("blobs", *mill.blobs(state=state, after=after, limit=limit))
+
+    return asking.answer(ask, lambda page: tell_blobs(asking, page))
+
+
+@blobs.command("gc")
+@options.option(
+    "--grace",
+    metavar="HOURS",
+    type=options.numbers(0),
+    default=GRACE_HOURS,
+    about="How long what is not needed stays for safety.",
+)
+@options.dry_run
+@options.on_store()
+def gc_command(asking: Asking, grace: float, dry_run: bool) -> int:
+    """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
+    from tidemill.cli.render.lists import tell_collected
+
+    return asking.answer(lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), tell_collected)
+
+
+def migrate(asking: Asking, *, dry_run: bool) -> int:
+    """Show the migrations of a store, and apply those that are pending."""
+    try:
+        before = migrated(asking.store, dry_run=True)
+        after = before if dry_run else migrated(asking.store)
+    except Rejected as refusal:
+        return asking.refused(refusal)
+    pending = [step for step in before if step.applied_ms is None]
+    if asking.as_json:
+        print_json(_plain(after, pending, dry_run))
+    else:
+        _tell(after, pending, dry_run)
+    return main.OK
+
+
+def _plain(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> object:
+    return {
+        "migrations": [{"number": step.number, "name": step.name, "applied_ms": step.applied_ms} for step in steps],
+        "pending": [step.number for step in pending],
+        "dry_run": dry_run,
+    }
+
+
+def _tell(steps: tuple[Step, ...], pending: list[Step], dry_run: bool) -> None:
+    if not steps:
+        print("a store in memory has no schema to migrate")
+        return
+    heads = (Column("SCHEMA", number=True), Column("NAME"), Column("APPLIED"))
+    print_table(heads, [Line((str(step.number), step.name, _when(step))) for step in steps])
+    number = counted(len(pending), "migration")
+    if not pending:
+        print("✓ nothing is pending")
+    elif dry_run:
+        print(f"! {number} would be applied")
+    else:
+        print(f"✓ {number} applied")
+
+
+def _when(step: Step) -> str:
+    return "pending" if step.applied_ms is None else moment(step.applied_ms)
+
+
+@click.command("verify-log")
+@options.argument("runs", "[RUN]...", "Only these runs. Default: everything.", nargs=-1)
+@options.option(
+    "--sample",
+    metavar="PERCENT",
+    type=float,
+    default=100.0,
+    about="Only so many of a hundred runs, always the same ones.",
+)
+@options.on_store()
+def verify_log_command(asking: Asking, runs: tuple[str, ...], sample: float) -> int:
+    """Read all logs again and tell what is not as it must be.
+
+    Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
+    """
+    from tidemill.cli.render.maintenance import Progress, tell_finding, tell_verdict
+
+    progress = Progress(as_json=asking.as_json)
+
+    def ask(mill: Tidemill) -> Verdict:
+        with progress:
+            return mill.verify_log(
+                runs,
+                sample=sample,
+                on_finding=None if asking.as_json else lambda finding: progress.above(lambda: tell_finding(finding)),
+                on_progress=lambda runs, events: progress.show(f"{runs:,} runs, {events:,} events"),
+            )
+
+    return asking.answer(ask, tell_verdict, ends=lambda verdict: main.OK if verdict.clean else main.FAILED)
+
+
+@click.command("reindex")
+@options.dry_run
+@options.on_store()
+def reindex_command(asking: Asking, dry_run: bool) -> int:
+    """Rebuild everything that lists show from the logs.
+
+    Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
+    """
+    from tidemill.cli.render.maintenance import Progress, tell_reindexed
+
+    def ask(mill: Tidemill) -> Reindexed:
+        with Progress(as_json=asking.as_json) as progress:
+            return mill.reindex(dry_run=dry_run, on_progress=lambda done: progress.show(f"{done:,} logs"))
+
+    return asking.answer(ask, tell_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)

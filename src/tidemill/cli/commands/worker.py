@@ -1,0 +1,291 @@
+"""Worker, workers …, worker status lines.
+
+`tidemill worker`: a process that runs nodes until it is told to stop.
+
+The first SIGTERM or SIGINT begins the drain: nothing more is taken, and what runs may finish within the grace
+period. The second one does not wait any longer. Either way what is left is given back and the process ends well.
+
+What a worker process says of itself: a line when it is ready, when it drains, when it is done, and of trouble.
+
+`tidemill workers`: who works on a store, on what, and what they can run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from tidemill.bootstrap import engine_at
+from tidemill.cli import main, options
+from tidemill.cli.options import GROUPS, CommandGroup
+from tidemill.cli.render.tables import names
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Paint, clean, counted, stdout_kept_clean
+from tidemill.cli.session import Asking
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.client import EngineBroken, run_until
+from tidemill.engine.engine import Engine
+from tidemill.engine.worker.registry import Registry, WorkerRow
+from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+
+_TRIED = "it is tried until it does"
+
+
+class Bulletins:
+    """Lines for people, or one JSON object per line for programs; each is written out at once."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        # With --json standard output is kept clean of what functions print, so this is a way of its own to it.
+        self._json = open(os.dup(1), "w", encoding="utf-8", buffering=1) if as_json else None  # noqa: SIM115
+        self._paint = Paint()
+        self._trouble = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._json is not None:
+            self._json.close()
+
+    def ready(self, row: WorkerRow, store: str) -> None:
+        """It is at work."""
+        known = names((type_.removesuffix("@1") for type_ in row.types), 200)
+        words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
+        self._say(
+            f"{self._paint('✓', GREEN)} {clean(words)} {self._paint(f'· types {clean(known)}', DIM)}",
+            event="ready",
+            worker=row.name,
+            pid=row.pid,
+            store=store,
+            queues=list(row.queues),
+            types=list(row.types),
+            concurrency=row.concurrency,
+        )
+
+    def draining(self, holding: int, grace_s: float) -> None:
+        """It was told to stop."""
+        wait = f"up to {grace_s:g} s for {counted(holding, 'job')} in hand; a second signal stops at once"
+        words = f"draining: {wait if holding else 'nothing in hand'}"
+        self._say(words, event="draining", holding=holding, grace_ms=round(grace_s * 1000))
+
+    def hurrying(self, holding: int) -> None:
+        """It was told again."""
+        self._say("stopping at once", event="hurrying", holding=holding)
+
+    def drained(self, returned: int, finished: int) -> None:
+        """It is over."""
+        words = f"{counted(returned, 'job')} given back" if returned else "nothing was given back"
+        self._say(f"{self._paint('✓', GREEN)} drained: {words}", event="drained", returned=returned, finished=finished)
+
+    def reach(self, trouble: TidemillError | None) -> None:
+        """The store no longer answers, and why, or it answers again; said when it changes."""
+        cause = "" if trouble is None else str(trouble)
+        if cause == self._trouble:
+            return
+        self._trouble, mark = cause, self._paint("!", YELLOW)
+        if trouble is None:
+            self._say(f"{mark} the store answers again", event="store_back")
+        else:
+            full = isinstance(trouble, DiskFull)
+            words = f"{cause}; work goes on by itself then" if full else f"the store does not answer: {cause}; {_TRIED}"
+            self._say(f"{mark} {clean(words)}", event="store_lost", message=cause)
+
+    def refused(self, refusal: Rejected) -> None:
+        """The store gives out no work, for a reason that somebody has to see to."""
+        problem = refusal.problems[0]
+        words = f"{self._paint('!', YELLOW)} {clean(f'{problem.message} [{problem.code}]; {problem.hint}')}"
+        self._say(words, event="store_refuses", code=problem.code, message=problem.message)
+
+    def _say(self, words: str, **told: Any) -> None:
+        if self._json is not None:
+            print(json.dumps({**told, "at_ms": time.time_ns() // 1_000_000}), file=self._json, flush=True)
+        else:
+            print(words, file=sys.stdout, flush=True)
+
+
+PRIVATE = "memory://"
+FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
+"""Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
+REOPEN_SECONDS = 1.0
+LEFTOVER_SECONDS_MAX = 1.0
+"""How long functions that were cancelled may take to notice, before the process ends without them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    """What the command line asked for."""
+
+    store: str
+    queues: str
+    concurrency: int
+    grace_s: float
+    heartbeat_s: float
+    dead_after_s: float
+    apps: tuple[str, ...]
+    name: str
+    archive: str | None
+    retention_days: float | None
+    as_json: bool
+
+
+def work(options: WorkOptions) -> int:
+    """Work until a signal comes."""
+    asking = Asking(options.store, options.as_json)
+    try:
+        with (
+            importable(),
+            Bulletins(as_json=options.as_json) as bulletins,
+            stdout_kept_clean() if options.as_json else nullcontext(),
+        ):
+            _in_loop(_work(_engine(options), options, bulletins))
+    except Rejected as refusal:
+        return asking.refused(refusal)
+    return main.OK
+
+
+def _engine(options: WorkOptions) -> Engine:
+    if options.store == PRIVATE:
+        hint = "name a store that lasts: --store URL, or TIDEMILL_STORE"
+        raise rejected("store_private", "nobody else can reach memory://, so nothing would ever be to do", hint=hint)
+    if not options.heartbeat_s < options.dead_after_s < math.inf:
+        message = f"--dead-after {options.dead_after_s:g} is not more than --heartbeat {options.heartbeat_s:g}"
+        raise rejected("option_invalid", message, hint="three heartbeats are a good measure")
+    queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
+    if not all(queues):
+        raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
+    app = load_apps(options.apps)
+    return engine_at(
+        options.store,
+        functions=app.functions,
+        handlers=app.handlers,
+        concurrency=options.concurrency,
+        queues=tuple(dict.fromkeys(queues)),
+        standing=True,
+        name=options.name,
+        archive=options.archive,
+        retention_days=options.retention_days,
+        grace_ms=round(options.grace_s * 1000),
+        beat_ms=round(options.heartbeat_s * 1000),
+        dead_after_ms=round(options.dead_after_s * 1000),
+    )
+
+
+async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> None:
+    stop, worker, registry = asyncio.Event(), engine.worker, engine.registry
+    assert worker is not None and registry is not None, "it was asked for"
+    registry.on_reach = bulletins.reach
+    refusals: list[Rejected] = []
+
+    def on_refusal(refusal: Rejected) -> None:
+        if refusal.problems[0].code in FATAL:
+            refusals.append(refusal)
+            stop.set()
+        else:
+            bulletins.refused(refusal)
+
+    def on_signal() -> None:
+        if stop.is_set():
+            worker.hurry()
+            bulletins.hurrying(len(worker.hands))
+        else:
+            stop.set()
+            engine.drain()
+            bulletins.draining(len(worker.hands), options.grace_s)
+
+    worker.refusals.listener = on_refusal
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    if await _opened(engine, stop, bulletins):
+        try:
+            await _welcome(registry)
+            bulletins.ready(registry.row(), without_password(options.store))
+            await stop.wait()
+        finally:
+            await engine.close()
+    if refusals:
+        raise refusals[0]
+    bulletins.drained(worker.returned, worker.finished)
+
+
+async def _opened(engine: Engine, stop: asyncio.Event, bulletins: Bulletins) -> bool:
+    """Open the store, however long it takes to answer; answers whether that was before a signal came."""
+    while not stop.is_set():
+        try:
+            await engine.open()
+        except Unavailable as error:
+            bulletins.reach(error)
+            await asyncio.sleep(REOPEN_SECONDS)
+        else:
+            bulletins.reach(None)
+            return True
+    return False
+
+
+async def _welcome(registry: Registry) -> None:
+    """Raise what the store has against this worker before it says that it is ready."""
+    with suppress(Unavailable):
+        await registry.check()
+
+
+def _in_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, and leave then: a function that swallows its cancellation does not keep the process alive."""
+    loop = asyncio.new_event_loop()
+    try:
+        working = loop.create_task(main)
+        working.add_done_callback(lambda _: loop.stop())
+        run_until(loop, working.done)
+        if working.cancelled():
+            raise EngineBroken
+        working.result()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS_MAX))
+    finally:
+        # Nobody wants to hear that what was given back was not finished here.
+        loop.set_exception_handler(lambda *_: None)
+        loop.close()
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:…@{host}"))
+
+
+@click.group(cls=CommandGroup, help=GROUPS["workers"], invoke_without_command=True)
+@options.flag("--all", "every", about="Also those that died within the last hour.")
+@options.on_store()
+@click.pass_context
+def workers(context: click.Context, asking: Asking, every: bool) -> int:
+    if context.invoked_subcommand is not None:
+        return main.OK
+    from tidemill.cli.render.lists import Crew, tell_crew
+
+    return asking.answer(lambda mill: Crew(mill.workers(), every=every), lambda crew: tell_crew(asking, crew))
+
+
+@workers.command("show")
+@options.argument("name", "NAME", "The worker's name, the last part of it, or its pid.")
+@options.on_store()
+def show_command(asking: Asking, name: str) -> int:
+    """Show a worker: what it holds, and which node types it can run."""
+    from tidemill.cli.render.lists import member, tell_member
+
+    return asking.answer(lambda mill: member(mill.workers(), name), tell_member)

@@ -1,0 +1,213 @@
+"""Publish, start, workflows ….
+
+`tidemill workflows`: what is published, its versions and tags.
+
+`tidemill publish` and `tidemill start`, and how publications and tags are told.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tidemill.cli import options
+from tidemill.cli.inputs import read_inputs, read_pairs, read_source
+from tidemill.cli.options import new_group
+from tidemill.cli.render.documents import tell_document
+from tidemill.cli.render.runs import say
+from tidemill.cli.render.tables import print_facts
+from tidemill.cli.render.terminal import counted, print_problems
+from tidemill.cli.session import Asking, plain
+from tidemill.client import Tidemill
+from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.versions import LATEST, split_reference
+
+workflows = new_group("workflows")
+
+name_argument = options.argument("name", "NAME", "The name of a published workflow.")
+tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
+
+
+@workflows.command("list")
+@options.limit
+@options.after
+@options.on_store()
+def list_command(asking: Asking, limit: int, after: str | None) -> int:
+    """List what is published, the last change first."""
+    from tidemill.cli.render.lists import Page, tell_workflows
+
+    def ask(mill: Tidemill) -> Page:
+        return Page("workflows", *mill.workflows(after=after, limit=limit))
+
+    return asking.answer(ask, lambda page: tell_workflows(asking, page))
+
+
+@workflows.command("show")
+@options.reference
+@options.on_store()
+def show_command(asking: Asking, reference: str) -> int:
+    """Print the document of a version, in its normal form."""
+    return asking.answer(lambda mill: show_version(mill, reference), tell_version)
+
+
+@workflows.command("versions")
+@name_argument
+@options.on_store()
+def versions_command(asking: Asking, name: str) -> int:
+    """List the versions of a workflow, and their tags."""
+    from tidemill.cli.render.lists import tell_versions
+    from tidemill.cli.session import plain
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        return {"versions": mill.versions(name), "tags": mill.tags(name)}
+
+    return asking.answer(ask, lambda found: tell_versions(found["versions"], plain(found["tags"])))
+
+
+@workflows.command("tags")
+@name_argument
+@options.on_store()
+def tags_command(asking: Asking, name: str) -> int:
+    """Show where tags point, and who moved them."""
+    from tidemill.cli.render.lists import tell_tags
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        return {"tags": mill.tags(name), "history": mill.tag_history(name)}
+
+    return asking.answer(ask, lambda found: tell_tags(found["tags"], found["history"]))
+
+
+@workflows.command("diff")
+@options.argument("left", "LEFT", "A version: name, name@3 or name:stable.")
+@options.argument("right", "RIGHT", "Another version.")
+@options.on_store()
+def diff_command(asking: Asking, left: str, right: str) -> int:
+    """Show what lies between two versions.
+
+    With --json also as a JSON Patch that makes the right one of the left one.
+    """
+    from tidemill.cli.render.runs import tell_diff
+
+    return asking.answer(lambda mill: mill.diff(left, right), tell_diff)
+
+
+@workflows.command("tag")
+@name_argument
+@tag_argument
+@options.argument("version", "VERSION", "The number of a version.", type=options.integers(1))
+@options.message
+@options.actor
+@options.on_store()
+def tag_command(asking: Asking, name: str, tag: str, version: int, message: str, actor: str) -> int:
+    """Make a tag point to a version."""
+    return asking.answer(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), tell_tagged)
+
+
+@workflows.command("untag")
+@name_argument
+@tag_argument
+@options.message
+@options.actor
+@options.on_store()
+def untag_command(asking: Asking, name: str, tag: str, message: str, actor: str) -> int:
+    """Take a tag away."""
+    return asking.answer(lambda mill: mill.untag(name, tag, actor=actor, message=message), tell_tagged)
+
+
+@workflows.command("patch")
+@options.reference
+@options.patch_file
+@options.sets
+@options.option("--base", metavar="DIGEST", about="Refuse if the version has other content.")
+@options.author
+@options.message
+@options.apps
+@options.on_store()
+def patch_command(
+    asking: Asking,
+    reference: str,
+    file: str | None,
+    sets: tuple[str, ...],
+    base: str | None,
+    author: str,
+    message: str,
+) -> int:
+    """Make a new version by changing places of another."""
+    from tidemill.cli.inputs import read_edits
+
+    def ask(mill: Tidemill) -> Any:
+        operations = read_edits(file, sets, lambda: mill.workflow_document(reference))
+        return mill.patch_workflow(reference, operations, base_digest=base, author=author, message=message)
+
+    return asking.answer(ask, tell_published)
+
+
+def publish(asking: Asking, file: str, *, author: str, message: str) -> int:
+    """Publish a document."""
+
+    def ask(mill: Tidemill) -> Published:
+        return mill.publish(read_source(file).document, author=author, message=message)
+
+    return asking.answer(ask, tell_published)
+
+
+def tell_published(published: Published) -> None:
+    """Print which version something has become, or was already."""
+    reference = f"{published.name}@{published.version}"
+    say(f"{reference} is published" if published.created else f"{reference} has this content already")
+    print_facts([("digest", published.digest)], indent=2)
+    if published.warnings:
+        title = f"! {counted(len(published.warnings), 'warning')}"
+        print_problems(title, published.warnings, sys.stderr, warning=True)
+
+
+def show_version(mill: Tidemill, reference: str) -> dict[str, Any]:
+    """A version with its document."""
+    document = mill.workflow_document(reference)
+    name, _, rest = split_reference(reference)
+    tags = mill.tags(name)
+    number = tags[rest or LATEST] if rest in tags or not rest else int(rest)
+    return {**plain(mill.versions(name)[number - 1]), "document": document}
+
+
+def tell_version(found: dict[str, Any]) -> None:
+    """Print the document of a version."""
+    tell_document(f"{found['name']}@{found['version']}, {found['digest']}", found["document"])
+
+
+def tell_tagged(moved: Tagged) -> None:
+    """Print where a tag points now."""
+    was = f", it was @{moved.was}" if moved.was else ""
+    if not moved.version:
+        say(f"{moved.name}:{moved.tag} is taken away{was}" if moved.moved else f"{moved.name}:{moved.tag} is not there")
+    elif moved.moved:
+        say(f"{moved.name}:{moved.tag} is {moved.name}@{moved.version} now{was}")
+    else:
+        say(f"{moved.name}:{moved.tag} is {moved.name}@{moved.version} already")
+
+
+def start(
+    asking: Asking,
+    workflow: str,
+    given: Sequence[str],
+    *,
+    labels: Sequence[str],
+    key: str | None,
+    actor: str,
+    correlation_id: str,
+) -> int:
+    """Start a run of a published workflow and print its id."""
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        run_id = mill.start(
+            workflow,
+            read_inputs(given),
+            key=key,
+            labels=read_pairs("--label", labels),
+            submitted_by=actor,
+            correlation_id=correlation_id,
+        )
+        return {"run_id": run_id}
+
+    return asking.answer(ask, lambda found: print(found["run_id"]))

@@ -1,0 +1,354 @@
+"""Files, stdin, values, --set patches, byte streams.
+
+What a command reads: documents from files or standard input, the inputs of a run, values of options.
+
+Everything that can be wrong with a file is a refusal with a code and a hint. At most as much is read as a
+document may have, whatever the file says its size is.
+
+Bytes that come from files or standard input and go there, never to a terminal by accident.
+
+JSON Patches as people give them: a file, single places with `--set`, or both.
+
+`--set /nodes/fetch/config/url=VALUE` means "this place shall have this value". Whether that is an `add` or a
+`replace` depends on what is there, so it is looked up in the document that the patch is for. Whether the patch
+makes sense is left to those who apply it.
+"""
+
+from __future__ import annotations
+
+import errno
+import mimetypes
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from tidemill.client import Tidemill
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document
+from tidemill.kernel.document.text import read_json
+
+STANDARD = "-"
+
+
+def read_blob_source(file: str) -> tuple[bytes | Path, str]:
+    """What to store, and what it is called."""
+    return (sys.stdin.buffer.read(), "") if file == STANDARD else (Path(file), Path(file).name)
+
+
+def guessed_type(name: str) -> str:
+    """The media type that a file's name promises."""
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+@contextmanager
+def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], str]]:
+    """Where bytes are to be written, and its name unless it is standard output.
+
+    A file appears under its name when all of it is there; what broke off leaves nothing, and what was there stays.
+    """
+    if output is None or output == STANDARD:
+        _check_standard(output, as_json)
+        yield sys.stdout.buffer, ""
+        sys.stdout.buffer.flush()
+        return
+    target = Path(output)
+    draft = _draft(target)
+    try:
+        with draft:
+            yield draft, output
+        os.chmod(draft.name, 0o666 & ~_umask())
+        os.replace(draft.name, target)
+    except OSError as error:
+        raise _unwritable(output, error) from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft.name)
+
+
+def _draft(target: Path) -> IO[bytes]:
+    """A file beside the one that is meant."""
+    try:
+        return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)
+    except OSError as error:
+        raise _unwritable(str(target), error) from None
+
+
+def _check_standard(output: str | None, as_json: bool) -> None:
+    if as_json:
+        message = "standard output cannot hold both the bytes and JSON"
+        raise rejected("usage", message, path="/output", hint="name a file with -o")
+    if output is None and sys.stdout.isatty():
+        message = "bytes are not written to a terminal"
+        raise rejected("usage", message, path="/output", hint="name a file with -o, or say -o - if you mean it")
+
+
+def _unwritable(output: str, error: OSError) -> Exception:
+    message = f"{output} cannot be written: {error.strerror or error}"
+    return rejected("output_unwritable", message, path="/output")
+
+
+def _umask() -> int:
+    """The bits that new files do not get; the only way to see them is to set them."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+STDIN = "-"
+FILE_ENDINGS = (".json", ".yaml", ".yml")
+"""By which a value is taken for the name of a file."""
+
+
+class Source(NamedTuple):
+    """A document as it was read, and where it lies."""
+
+    name: str
+    document: Any
+    folder: Path | None
+
+
+def read_source(name: str) -> Source:
+    """Read and parse a document; `-` is standard input. Raises Rejected."""
+    text = read_bytes(name)
+    path = Path(name)
+    document = read_document(text, format=None if name == STDIN else format_of(path.suffix))
+    return Source(name, document, None if name == STDIN else path.absolute().parent)
+
+
+def read_bytes(name: str) -> bytes:
+    """Read a file or standard input, one byte more than is allowed at most."""
+    try:
+        if name == STDIN:
+            if sys.stdin is None:
+                raise OSError("it is closed")
+            return sys.stdin.buffer.read(BYTES_MAX + 1)
+        with open(name, "rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
+    if name == STDIN:
+        name = "standard input"
+    match getattr(error, "errno", None):
+        case errno.ENOENT | errno.ENOTDIR:
+            return rejected("file_missing", f"there is no file {name}", hint=_nearby(name))
+        case errno.EISDIR:
+            return rejected("file_is_folder", f"{name} is a folder", hint="name a file in it")
+        case errno.EACCES | errno.EPERM:
+            return rejected("file_unreadable", f"{name} may not be read", hint="look at its permissions")
+        case _:
+            reason = getattr(error, "strerror", None) or str(error)
+            return rejected("file_unreadable", f"{name} cannot be read: {reason.lower()}")
+
+
+def _nearby(name: str) -> str:
+    """The file that was probably meant."""
+    from difflib import get_close_matches
+    from itertools import islice
+
+    path = Path(name)
+    try:
+        there = [entry.name for entry in islice(path.parent.iterdir(), 1000) if entry.is_file()]
+    except (OSError, ValueError):
+        return ""
+    close = get_close_matches(path.name, there, n=1)
+    return f"did you mean {path.with_name(close[0])}?" if close else ""
+
+
+def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]:
+    """Read options in their order: `name=value`, or `@file.json` for many. Raises Rejected."""
+    found: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for text in given:
+        try:
+            found |= _from_file(text[1:]) if text.startswith("@") else _from_pair(option, text)
+        except Rejected as refusal:
+            problems.extend(refusal.problems)
+    if problems:
+        raise Rejected(problems)
+    return found
+
+
+def _from_file(name: str) -> dict[str, Any]:
+    text = read_bytes(name)
+    try:
+        value: dict[str, Any] = read_document(text, format=format_of(Path(name).suffix))
+    except Rejected as refusal:
+        places = [f"@{name}{problem.path}" for problem in refusal.problems]
+        raise Rejected(
+            [
+                Problem(code=_input_code(problem.code), message=_input_words(problem), path=place, hint=problem.hint)
+                for place, problem in zip(places, refusal.problems, strict=True)
+            ]
+        ) from None
+    return value
+
+
+def read_value(option: str, text: str) -> Any:
+    """The value of an option: `@file` is what the file holds, else JSON where it is JSON, else a string."""
+    return read_data(text[1:]) if text.startswith("@") else parse_value(option, text)
+
+
+def read_exact(option: str, text: str) -> Any:
+    """The value of an option that is nothing but JSON; `@file` and `-` are what a file or standard input holds."""
+    try:
+        return read_data(text.removeprefix("@")) if text.startswith("@") or text == STDIN else read_json(text)
+    except Rejected as refusal:
+        is_name = text.endswith(FILE_ENDINGS) and not text.startswith("@")
+        hint = f"a file is written @{text}" if is_name else ""
+        raise Rejected(
+            [
+                msgspec.structs.replace(each, message=f"{option}: {each.message}", hint=hint or each.hint)
+                for each in refusal.problems
+            ]
+        ) from None
+
+
+def read_data(name: str) -> Any:
+    """Read any JSON or YAML value from a file; `-` is standard input. Raises Rejected."""
+    data = read_bytes(name)
+    if len(data) > BYTES_MAX:
+        raise rejected("document_too_large", f"{name} has more than {BYTES_MAX} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
+    like_json = text.lstrip().startswith(("{", "[", '"'))
+    if format_of(Path(name).suffix) == "json" or like_json:
+        return read_json(text)
+    from tidemill.kernel.document.text import read_yaml
+
+    return read_yaml(text)
+
+
+def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Read options that are `key=value` with plain text on both sides. Raises Rejected."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise rejected("option_invalid", f"{option} {text!r} is not key=value", hint="write key=value")
+        found[key] = value
+    return found
+
+
+def _input_code(code: str) -> str:
+    return "input_invalid" if code == "not_a_mapping" else code
+
+
+def _input_words(problem: Problem) -> str:
+    return "the file does not hold a mapping" if problem.code == "not_a_mapping" else problem.message
+
+
+def _from_pair(option: str, text: str) -> dict[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        hint = "write name=value, or @file.json"
+        raise rejected("input_invalid", f"{option} {text!r} is not name=value", hint=hint)
+    if not _is_unicode(text):
+        raise rejected("input_invalid", f"{option} {name!a} is not valid UTF-8")
+    return {name: parse_value(f"{option} {name}", value)}
+
+
+def parse_value(option: str, text: str) -> Any:
+    """JSON where it is JSON, otherwise the text itself; JSON that cannot be kept exactly is refused."""
+    try:
+        return read_json(text)
+    except Rejected as refusal:
+        if refusal.code == "json_syntax" or text in ("NaN", "Infinity", "-Infinity"):
+            return text
+        first = refusal.problems[0]
+        hint = first.hint or "quote it to pass it as a string"
+        raise rejected(first.code, f"{option}: {first.message}", hint=hint) from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_NODES = "nodes"
+
+
+def read_edits(file: str | None, sets: Sequence[str], document: Callable[[], Any]) -> list[Any]:
+    """The operations of a file, then those of the `--set` options. Raises Rejected."""
+    if file is None and not sets:
+        hint = "name a FILE with a JSON Patch, or use --set /nodes/fetch/config/url=VALUE"
+        raise rejected("option_invalid", "nothing to change is given", hint=hint)
+    operations = [] if file is None else _operations_from_file(file)
+    pairs = [_pair(text) for text in sets]
+    if pairs:
+        base = document()
+        operations += [_set(base, pointer, value) for pointer, value in pairs]
+    return operations
+
+
+class Edits(NamedTuple):
+    """A patch for a run, and the digest of the document that it is for, where that matters."""
+
+    operations: list[Any]
+    base: str | None
+
+
+def edits_for(mill: Tidemill, run_id: str, file: str | None, sets: Sequence[str], base: str | None) -> Edits:
+    """The patch for a run. What `--set` means depends on its document, so it is made for that and no other."""
+    if not sets:
+        return Edits(read_edits(file, (), lambda: None), base)
+    found = mill.document(run_id)
+    return Edits(read_edits(file, sets, lambda: found.document), base or found.digest)
+
+
+def _operations_from_file(name: str) -> list[Any]:
+    found = read_data(name)
+    if not isinstance(found, list):
+        shown = "standard input" if name == "-" else name
+        hint = "a JSON Patch is a list of {op, path, value}"
+        raise rejected("patch_invalid", f"{shown} does not hold a list of operations", hint=hint)
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    pointer, equals, value = text.partition("=")
+    if not equals or not pointer.startswith("/"):
+        hint = "write /place/in/the/document=VALUE"
+        raise rejected("option_invalid", f"--set {text!r} is not /pointer=VALUE", hint=hint)
+    return pointer, parse_value(f"--set {pointer}", value)
+
+
+def _set(document: Any, pointer: str, value: Any) -> dict[str, Any]:
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    return {"op": "replace" if _exists(document, steps) else "add", "path": pointer, "value": value}
+
+
+def _exists(document: Any, steps: Sequence[str]) -> bool:
+    place = document
+    for number, step in enumerate(steps):
+        if isinstance(place, dict) and step in place:
+            place = place[step]
+        elif isinstance(place, list) and (entry := _entry(place, step, by_id=steps[:number] == [_NODES])) is not None:
+            place = entry
+        else:
+            return False
+    return True
+
+
+def _entry(entries: list[Any], step: str, *, by_id: bool) -> Any:
+    """An entry of a list by its number, of the list of nodes by its id too."""
+    if step.isdecimal() and step.isascii():
+        return entries[int(step)] if len(step) < 9 and int(step) < len(entries) else None
+    return (
+        next((entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step), None)
+        if by_id
+        else None
+    )

@@ -1,0 +1,114 @@
+"""Entry point, exit codes, last-resort error report.
+
+The last line of defence: whatever a command raises becomes words on stderr and an exit code.
+
+The command line: documents (`validate`, `graph`, `run`), and what is kept in a store (`runs`, `approvals`, …).
+
+What a command does is imported when it is called, so that `tidemill --help` stays quick. `app` and the files of
+the groups say which commands and options there are; `main` is what the installed script calls. A user never sees
+a traceback: refusals are lists of problems, and what nobody foresaw is one line that asks to be reported.
+
+Exit codes: a promise to scripts, listed in `docs/reference/cli.md`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    # A short command allocates little that is garbage; collecting while modules are imported takes 7 % of its time.
+    gc.set_threshold(50_000, 20, 20)
+    code = call(sys.argv[1:])
+    from tidemill.cli.render.terminal import leave
+
+    leave(code)
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run one command in this process and return its exit code; nothing is raised."""
+    from tidemill.cli.render.terminal import settle_streams
+
+    settle_streams()
+
+    def command() -> int:
+        from tidemill.cli.app import run_app
+
+        return run_app(arguments)
+
+    return guarded(command, as_json="--json" in arguments)
+
+
+OK = 0
+FAILED = 1
+"""The run failed or was cancelled, an expression has no result, something that is stored is damaged, or the store does
+not answer."""
+REFUSED = 2
+"""Bad input, or no room on the disk: nothing was done."""
+BUG = 70
+INTERRUPTED = 130
+
+
+TRACEBACK = "TIDEMILL_TRACEBACK"
+
+
+def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
+    """Run a command; never raise. With `as_json` a program is told in JSON what it can do something about."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`head`, a pager that was closed) has seen enough.
+        return FAILED
+    except Exception as error:
+        return _explain(error, as_json)
+
+
+def _explain(error: Exception, as_json: bool) -> int:
+    from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, Unfit
+
+    if isinstance(error, (Rejected, Unfit)):
+        from tidemill.cli.render.terminal import tell_problems
+
+        tell_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
+        return REFUSED
+    if isinstance(error, DiskFull):
+        # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
+        _tell("disk_full", str(error), "then give the command again: it was not carried out", as_json)
+        return REFUSED
+    if isinstance(error, Unavailable):
+        _tell("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
+        return FAILED
+    if isinstance(error, TidemillError):
+        # Foreign code has broken the process; the text says how.
+        print(f"tidemill: {error}", file=sys.stderr)
+        return BUG
+    return _bug(error)
+
+
+def _tell(code: str, message: str, hint: str, as_json: bool) -> None:
+    """Say one line to a person; a program is told the same as a problem."""
+    if not as_json:
+        print(f"tidemill: {message}; {hint}", file=sys.stderr)
+        return
+    from tidemill.cli.render.terminal import tell_problems
+    from tidemill.errors import Problem
+
+    tell_problems([Problem(code=code, message=message, hint=hint)], as_json=True)
+
+
+def _bug(error: Exception) -> int:
+    from tidemill.cli.render.terminal import clean
+
+    if os.environ.get(TRACEBACK):
+        import traceback
+
+        traceback.print_exception(error)
+    text = clean(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    print(f"tidemill: this is a bug: {text} (set {TRACEBACK}=1 to see where, and please report it)", file=sys.stderr)
+    return BUG

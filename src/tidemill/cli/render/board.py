@@ -1,0 +1,377 @@
+"""Run progress folded from events; wording of a node's status.
+
+A run as it is watched: folded from its events, one row per node, ready to be shown at any moment.
+
+Nothing is drawn here. A row says how its node stands; the board keeps counts and the few rows that matter
+now, so that showing a run of 10,000 nodes costs no more than showing one of ten. It is not the kernel's state:
+it knows only what a spectator is interested in, and it may be a moment behind.
+
+The words and signs for a node on the board, the same in the live display and in plain lines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from tidemill.cli.render.terminal import one_line
+from tidemill.kernel.model import Workflow
+
+Phase = Literal["PENDING", "ACTIVE", "RETRYING", "WAITING", "COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"]
+BUSY: frozenset[Phase] = frozenset({"ACTIVE", "RETRYING", "WAITING"})
+ENDED: frozenset[Phase] = frozenset({"COMPLETED", "TOLERATED", "FAILED", "SKIPPED", "CANCELLED"})
+
+RECENT_MAX = 40
+WAITS = {"human": "a decision", "signal": "signal", "child": "a child run"}
+"""What visits wait for, where another word is plainer."""
+NOT_REACHED = "upstream_failed"
+
+
+@dataclass(slots=True)
+class Row:
+    """How a node stands."""
+
+    number: int
+    name: str
+    phase: Phase = "PENDING"
+    attempt: int = 0
+    passes: int = 1
+    passes_max: int | None = None
+    loops: bool = False
+    began_ms: int | None = None
+    spent_ms: int = 0
+    """Time of earlier visits, and of the last one when it has ended."""
+    until_ms: int | None = None
+    reason: str = ""
+    code: str = ""
+    count: int | None = None
+    """Items of a map, when their number is known."""
+    done: int = 0
+    failed: int = 0
+    quorum: int = 1
+    """How many people have to agree, when people are asked."""
+    agreed: int = 0
+    progress: float | None = None
+    """How far it says that it has come, from 0 to 1."""
+    said: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether any visit of it has begun."""
+        return bool(self.attempt or self.spent_ms) or self.began_ms is not None
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """The time its visits have taken so far, queueing and waiting included."""
+        return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
+
+
+class Board:
+    """A run, watched."""
+
+    def __init__(self, workflow: Workflow, run_id: str = "") -> None:
+        self.name, self.run_id = workflow.name, run_id
+        self.rows = {node.id: Row(number, node.id) for number, node in enumerate(workflow.nodes)}
+        self._ordered = list(self.rows.values())
+        for node in workflow.nodes:
+            if node.loop is not None:
+                row = self.rows[node.id]
+                row.loops, row.passes_max = True, node.loop.max_iterations
+        self.counts: Counter[Phase] = Counter({"PENDING": len(self.rows)})
+        self.seq = 0
+        self.began_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.paused = False
+        self.interrupted = False
+        self.failed_node = ""
+        self.error: Mapping[str, Any] | None = None
+        self.tolerated = 0
+        self._busy: dict[str, Row] = {}
+        self._failed: dict[str, Row] = {}
+        """Nodes that failed by themselves, tolerated or not."""
+        self._recent: deque[Row] = deque(maxlen=RECENT_MAX)
+
+    @property
+    def ended(self) -> int:
+        """How many nodes have ended."""
+        return sum(self.counts[phase] for phase in ENDED)
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """The age of the run, or how old it became."""
+        return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
+
+    def see(self, event: Mapping[str, Any]) -> Row | None:
+        """Fold one event; answers the row whose visit it moved, None for everything else."""
+        if event.get("live"):
+            self._hear(event)
+            return None
+        self.seq = event["seq"]
+        kind: str = event["type"]
+        if kind.startswith("Run"):
+            self._see_run(kind, event)
+            return None
+        row = self.rows.get(event.get("node", ""))
+        if row is None:
+            return None
+        if kind == "LoopContinued":
+            self._next_pass(row, event)
+            return row
+        if "index" in event:
+            self._see_item(row, kind, event)
+            return None
+        return row if self._see_visit(row, kind, event) else None
+
+    def window(self, height: int) -> list[Row]:
+        """The rows that matter most, at most `height`, in the order of the document."""
+        if len(self.rows) <= height:
+            return self._ordered
+        failed, busy = self._failed.values(), self._busy.values()
+        groups = (islice(failed, height // 3), islice(busy, 2 * height // 3), reversed(self._recent))
+        chosen = dict.fromkeys(islice((row.number for group in groups for row in group), 2 * height))
+        numbers = sorted(islice(chosen, height))
+        return [self._ordered[number] for number in numbers]
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        """Note how far a node says that it has come; of the items of a map, the last one that spoke."""
+        row = self.rows.get(event["node"])
+        if row is not None and row.phase in BUSY and event["type"] == "NodeProgressed":
+            row.progress, row.said = event["fraction"], event["message"]
+
+    def _see_run(self, kind: str, event: Mapping[str, Any]) -> None:
+        if kind in ("RunCompleted", "RunFailed", "RunCancelled"):
+            self.ended_ms = event["at_ms"]
+        match kind:
+            case "RunCreated":
+                self.began_ms = event["at_ms"]
+            case "RunPaused":
+                self.paused = True
+            case "RunResumed":
+                self.paused = False
+            case "RunRewound" | "RunRetried":
+                self._reopen([reopened.node for reopened in event["nodes"]])
+            case "RunPatched":
+                self._repaint(event.get("added", ()), event.get("removed", ()))
+            case "RunFailed":
+                self.failed_node, self.error = event["node"], event["error"]
+            case "RunCompleted":
+                self.tolerated = event.get("tolerated", 0)
+
+    def _see_item(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+        row.attempt = max(row.attempt, event.get("attempt", 0))
+        if kind == "NodeCompleted":
+            row.done += 1
+        elif kind == "NodeFailed" and "retry_at_ms" not in event:
+            row.failed += 1
+
+    def _see_visit(self, row: Row, kind: str, event: Mapping[str, Any]) -> bool:
+        """Fold an event about the visit itself; answers whether its phase is news."""
+        row.attempt = event.get("attempt", row.attempt)
+        match kind:
+            case "NodeScheduled":
+                self._begin(row, event)
+            case "NodeExpanded":
+                row.count, row.done, row.failed = event["count"], 0, 0
+            case "NodeWaiting":
+                self._wait(row, event)
+            case "ApprovalRequested" | "ApprovalVoted" | "ApprovalEscalated":
+                self._ask(row, kind, event)
+            case "NodeCompleted":
+                self._end(row, "COMPLETED", event)
+            case "NodeOverridden" if event["status"] != "QUEUED":
+                self._end(row, "SKIPPED" if event["status"] == "SKIPPED" else "COMPLETED", event)
+            case "NodeFailed" if "retry_at_ms" in event:
+                self._blame(row, event)
+                row.until_ms = event["retry_at_ms"]
+                self._move(row, "RETRYING")
+            case "NodeFailed":
+                self._blame(row, event)
+                self._end(row, "TOLERATED" if event.get("tolerated") or event.get("taken") else "FAILED", event)
+            case "NodeSkipped" | "NodeCancelled":
+                row.reason, row.code = event.get("reason", ""), ""
+                self._end(row, "SKIPPED" if kind == "NodeSkipped" else "CANCELLED", event)
+            case _:
+                return False
+        return row.phase in ENDED or row.phase == "RETRYING"
+
+    def _begin(self, row: Row, event: Mapping[str, Any]) -> None:
+        if event.get("held"):
+            row.reason = "held by max_parallel"
+            return
+        if row.began_ms is None:
+            row.began_ms = event["at_ms"]
+        row.reason, row.until_ms = "", None
+        self._move(row, "ACTIVE")
+
+    def _wait(self, row: Row, event: Mapping[str, Any]) -> None:
+        row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
+        row.until_ms = event.get("until_ms", event.get("expires_ms"))
+        self._move(row, "WAITING")
+
+    def _ask(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+        """People were asked, or some of them have agreed."""
+        if kind == "ApprovalVoted":
+            row.agreed += 1
+        else:
+            asked = event.get("approvers") or event.get("to") or ("anyone",)
+            row.reason, row.agreed = f"a decision by {', '.join(asked)}", 0
+            row.quorum = event.get("quorum", row.quorum)
+            row.until_ms = event.get("expires_ms")
+
+    def _blame(self, row: Row, event: Mapping[str, Any]) -> None:
+        error = event["error"]
+        row.reason, row.code = error["message"], error["code"]
+
+    def _end(self, row: Row, phase: Phase, event: Mapping[str, Any]) -> None:
+        row.spent_ms, row.began_ms, row.until_ms = row.elapsed_ms(event["at_ms"]), None, None
+        self._move(row, phase)
+        self._recent.append(row)
+
+    def _next_pass(self, row: Row, event: Mapping[str, Any]) -> None:
+        self._reopen(event["body"])
+        row.passes = event["iteration"] + 1
+
+    def _reopen(self, names: Iterable[str]) -> None:
+        """Nodes that are to be visited anew."""
+        for row in [self.rows[name] for name in names if name in self.rows]:
+            row.attempt, row.reason, row.count, row.passes = 0, "", None, 1
+            self._move(row, "PENDING")
+
+    def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
+        """The run goes on under another graph."""
+        for name in removed:
+            if (gone := self.rows.pop(name, None)) is not None:
+                self._move(gone, "PENDING")
+                self.counts["PENDING"] -= 1
+        for name in added:
+            self.rows[name] = Row(0, name)
+            self.counts["PENDING"] += 1
+        self._ordered = list(self.rows.values())
+        for number, row in enumerate(self._ordered):
+            row.number = number
+        self._recent = deque((row for row in self._recent if row.name in self.rows), maxlen=RECENT_MAX)
+
+    def _move(self, row: Row, phase: Phase) -> None:
+        self.counts[row.phase] -= 1
+        self.counts[phase] += 1
+        row.phase, row.progress, row.said = phase, None, ""
+        self._busy.pop(row.name, None)
+        self._failed.pop(row.name, None)
+        if phase in BUSY:
+            self._busy[row.name] = row
+        elif (phase == "FAILED" and row.code != NOT_REACHED) or phase == "TOLERATED":
+            self._failed[row.name] = row
+
+
+REASON_COLUMNS_MAX = 160
+NOT_TAKEN = "no inbound edge was taken"
+"""The kernel's reason for the arms of a branch that were not chosen: it goes without saying."""
+
+SIGNS: dict[Phase, str] = {
+    "PENDING": "○",
+    "ACTIVE": "●",
+    "RETRYING": "↻",
+    "WAITING": "◷",
+    "COMPLETED": "✓",
+    "TOLERATED": "!",
+    "FAILED": "✗",
+    "SKIPPED": "⊘",
+    "CANCELLED": "✗",
+}
+
+
+def duration(ms: float) -> str:
+    """A span of time as short as it can be said."""
+    if ms < 1000:
+        return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
+    seconds = ms / 1000
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02d} m"
+
+
+def detail(row: Row, now_ms: int) -> str:
+    """What there is to say about a row besides its name and time."""
+    said = [_items(row), _passes(row), _attempts(row), _happening(row, now_ms)]
+    return " · ".join(part for part in said if part)
+
+
+def _happening(row: Row, now_ms: int) -> str:
+    left = "" if row.until_ms is None else duration(max(0, row.until_ms - now_ms))
+    match row.phase:
+        case "PENDING":
+            return row.reason
+        case "ACTIVE":
+            return _progress(row)
+        case "COMPLETED":
+            return ""
+        case "RETRYING" if row.until_ms is not None and row.until_ms <= now_ms:
+            return f"attempt {row.attempt + 1}"
+        case "RETRYING":
+            return f"attempt {row.attempt} failed: {_blame(row)} · again in {left}"
+        case "WAITING":
+            return _waiting(row, left)
+        case "TOLERATED":
+            return f"failed, tolerated: {_blame(row)}"
+        case "FAILED" if row.code == NOT_REACHED:
+            return f"not reached: {_blame(row)}"
+        case "FAILED":
+            return _blame(row)
+        case "SKIPPED":
+            return (
+                "skipped" if row.reason in ("", NOT_TAKEN) else f"skipped: {one_line(row.reason, REASON_COLUMNS_MAX)}"
+            )
+        case "CANCELLED":
+            return "cancelled"
+
+
+def _progress(row: Row) -> str:
+    """How far a node says that it has come."""
+    share = "" if row.progress is None else f"{row.progress:.0%}"
+    return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
+
+
+def _waiting(row: Row, left: str) -> str:
+    reason = row.reason
+    if reason == "timer":
+        return f"sleeps, {left} left" if left else "sleeps"
+    if reason == "loop":
+        return "waits for the rest of its loop"
+    agreed = f", {row.agreed} of {row.quorum} agreed" if row.quorum > 1 else ""
+    return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
+
+
+def _blame(row: Row) -> str:
+    reason = one_line(row.reason, REASON_COLUMNS_MAX)
+    return reason if row.code in ("", NOT_REACHED) else f"{reason} [{row.code}]"
+
+
+def _passes(row: Row) -> str:
+    if not row.loops or (row.phase in ("PENDING", "SKIPPED") and row.passes == 1):
+        return ""
+    if row.phase == "COMPLETED":
+        return f"{row.passes} pass{'es' if row.passes != 1 else ''}"
+    return passes(row)
+
+
+def passes(row: Row) -> str:
+    """Which pass of how many a looping node is in."""
+    return f"pass {row.passes}" + (f" of {row.passes_max}" if row.passes_max is not None else "")
+
+
+def _attempts(row: Row) -> str:
+    if row.attempt < 2 or row.phase in ("RETRYING", "PENDING"):
+        return ""
+    return f"attempt {row.attempt}" if row.phase == "ACTIVE" else f"{row.attempt} attempts"
+
+
+def _items(row: Row) -> str:
+    if row.count is None:
+        return ""
+    count = f"{row.done:,}/{row.count:,}" if row.phase != "COMPLETED" else f"{row.count:,} items"
+    return count + (f", {row.failed:,} failed" if row.failed else "")

@@ -1,0 +1,237 @@
+"""Documents as YAML, node types.
+
+Documents in text: as YAML, which is what people read and edit, under a line that says what they are.
+
+Node types in text: a table of all of them, and one with the fields of its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.bootstrap import BUILT_IN, NodeTypes
+from tidemill.cli.render.tables import Column, Line, names, print_facts, print_hint, print_table, print_title, snippet
+from tidemill.cli.render.terminal import DIM, Paint, clean
+from tidemill.errors import offered, rejected
+from tidemill.handlers.discovery import Broken, Offer
+from tidemill.kernel.model import Capabilities, Json, NodeType
+
+WIDTH = 100
+_LIKE_A_NUMBER = tuple("-+.0123456789~")
+
+
+def tell_document(about: str, document: Any) -> None:
+    """Print a document so that it can be edited and published again."""
+    print(Paint()(f"# {clean(about)}", DIM))
+    print(as_yaml(document), end="")
+
+
+def as_yaml(document: Any) -> str:
+    """A JSON value as YAML that reads back as the same value."""
+    import yaml
+
+    return str(yaml.dump(_ordered(document), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=WIDTH))
+
+
+def _ordered(document: Any) -> Any:
+    """The same document with its keys in the order in which people write them."""
+    if not isinstance(document, dict):
+        return document
+    nodes = document.get("nodes")
+    ordered = _sorted(document, first=("name", "description"), last=("nodes", "edges", "outputs"))
+    if isinstance(nodes, list):
+        ordered["nodes"] = [
+            _sorted(node, first=("id", "type"), last=("config",)) if isinstance(node, dict) else node for node in nodes
+        ]
+    return ordered
+
+
+def _sorted(mapping: dict[str, Any], *, first: tuple[str, ...], last: tuple[str, ...]) -> dict[str, Any]:
+    between = [key for key in mapping if key not in first + last]
+    return {key: mapping[key] for key in (*first, *between, *last) if key in mapping}
+
+
+def _dumper() -> Any:
+    """A writer that repeats a value instead of referring back to it, since people edit what they see."""
+    import yaml
+
+    written: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Plain(written):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Plain.add_representer(str, _text)
+    return Plain
+
+
+def _text(dumper: Any, text: str) -> Any:
+    """A string; quoted when another reader than the library's own would take it for a number."""
+    style = "|" if "\n" in text else "'" if text.startswith(_LIKE_A_NUMBER) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+DEPTH_MAX = 3
+"""Fields within fields within fields: what lies deeper is left to --json."""
+TYPE_COLUMNS_MAX = 48
+
+
+class Specimen(NamedTuple):
+    """One node type."""
+
+    offer: Offer
+
+    @property
+    def type(self) -> NodeType:
+        """Its description."""
+        return self.offer.handler.type
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        shown = ("name", "major", "title", "description", "icon", "queue")
+        schemas = ("config_schema", "input_schema", "output_schema")
+        return {
+            "type": self.type.key,
+            **{name: getattr(self.type, name) for name in shown},
+            # What comes with Tidemill has no version but Tidemill's.
+            "version": self.type.version or (version("tidemill") if self.offer.origin == BUILT_IN else ""),
+            "origin": self.offer.origin,
+            "waits": self.type.waits,
+            "capabilities": msgspec.structs.asdict(self.type.capabilities),
+            "secret_fields": list(self.type.secret_fields),
+            **{name: getattr(self.type, name) for name in schemas},
+        }
+
+
+class Collection:
+    """All of them, by name."""
+
+    def __init__(self, types: NodeTypes) -> None:
+        self.shown = [Specimen(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
+        self.broken: Sequence[Broken] = types.broken
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        broken = [{"entry_point": each.name, "origin": each.origin, "reason": each.reason} for each in self.broken]
+        return {"types": [each.to_dict() for each in self.shown], "broken": broken}
+
+
+def tell_collection(collection: Collection) -> None:
+    """Print a table of node types."""
+    heads = (Column("TYPE"), Column("VERSION"), Column("QUEUE"), Column("FROM", gives=True), Column("CAN", gives=True))
+    print_table(heads, map(_line, collection.shown))
+    for broken in collection.broken:
+        print_hint(str(broken))
+
+
+def _line(each: Specimen) -> Line:
+    type_ = each.type
+    can = names(_abilities(type_.capabilities, waits=type_.waits))
+    cells = (type_.name, type_.version or str(type_.major), type_.queue, each.offer.origin, can)
+    return Line(cells, type_.description.partition("\n")[0] or type_.title)
+
+
+def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
+    """What is out of the ordinary about a type, in words."""
+    if waits:
+        yield "wait"
+    if capabilities.streaming:
+        yield "stream"
+    if capabilities.checkpointing:
+        yield "checkpoint"
+    if capabilities.process:
+        yield "own process"
+    if capabilities.at_most_once:
+        yield "at most once"
+    if not capabilities.retryable:
+        yield "no retries"
+    if capabilities.concurrency is not None:
+        yield f"{capabilities.concurrency} at a time"
+
+
+def specimen(types: NodeTypes, name: str) -> Specimen:
+    """The type of a name, in the version asked for or the newest. Raises Rejected."""
+    base, _, major = name.partition("@")
+    found = [offer for offer in types.offers if offer.handler.type.name == base]
+    named = [offer for offer in found if not major or str(offer.handler.type.major) == major]
+    if named:
+        return Specimen(max(named, key=lambda offer: offer.handler.type.major))
+    broken = next((str(each) for each in types.broken if each.name == base), "")
+    known = [offer.handler.type.key for offer in found] or [offer.handler.type.name for offer in types.offers]
+    raise rejected("unknown_node_type", f"there is no node type {name}", hint=broken or offered(name, known))
+
+
+def tell_specimen(each: Specimen) -> None:
+    """Print a node type and the fields of its configuration."""
+    type_ = each.type
+    print_title(type_.key, *filter(None, (type_.title,)))
+    print_facts(_facts(each))
+    fields = list(_fields(type_.config_schema, type_.secret_fields))
+    print()
+    if not fields:
+        print("its configuration is any JSON value")
+        if type_.secret_fields:
+            print(f"secrets may stand in: {', '.join(type_.secret_fields)}")
+        return
+    heads = (Column("FIELD"), Column("TYPE", gives=True), Column("DEFAULT", gives=True), Column(""))
+    print_table(heads, fields)
+
+
+def _facts(each: Specimen) -> Iterator[tuple[str, Any]]:
+    type_ = each.type
+    yield "about", type_.description
+    yield "from", each.offer.origin
+    yield "version", type_.version
+    yield "icon", type_.icon
+    yield "queue", type_.queue
+    yield "can", ", ".join(_abilities(type_.capabilities, waits=type_.waits))
+    yield "expects", "" if type_.input_schema is True else _kind(type_.input_schema)
+    yield "returns", "" if type_.output_schema is True else _returns(type_.output_schema)
+
+
+def _returns(schema: Json) -> str:
+    fields = ", ".join(schema["properties"]) if isinstance(schema, Mapping) and schema.get("properties") else ""
+    return f"{_kind(schema)} with {fields}" if fields else _kind(schema)
+
+
+def _fields(schema: Json, secret: Sequence[str], above: str = "", depth: int = 0) -> Iterator[Line]:
+    """The fields of a schema with those inside them; those of the entries of a list stand behind a star."""
+    if not isinstance(schema, Mapping) or depth >= DEPTH_MAX:
+        return
+    required = schema.get("required") or ()
+    for name, inner in (schema.get("properties") or {}).items():
+        path = f"{above}{name}"
+        marks = ["required"] * (name in required) + ["may hold secrets"] * (path in secret)
+        yield Line((path, _kind(inner), _default(inner), ", ".join(marks)), _about(inner))
+        yield from _fields(inner, secret, f"{path}.", depth + 1)
+        if isinstance(inner, Mapping):
+            yield from _fields(inner.get("items"), secret, f"{path}.*.", depth + 1)
+
+
+def _about(schema: Json) -> str:
+    return str(schema.get("description") or "") if isinstance(schema, Mapping) else ""
+
+
+def _default(schema: Json) -> str:
+    return snippet(schema["default"], TYPE_COLUMNS_MAX) if isinstance(schema, Mapping) and "default" in schema else ""
+
+
+def _kind(schema: Json) -> str:
+    """What a value must be, in a few words."""
+    if not isinstance(schema, Mapping):
+        return "anything" if schema in (True, None) else "nothing"
+    if "enum" in schema:
+        return " | ".join(snippet(each, TYPE_COLUMNS_MAX) for each in schema["enum"])
+    if "const" in schema:
+        return snippet(schema["const"], TYPE_COLUMNS_MAX)
+    for joined in ("anyOf", "oneOf"):
+        if joined in schema and "type" not in schema:
+            return " | ".join(dict.fromkeys(_kind(each) for each in schema[joined]))
+    kinds = schema.get("type", "anything")
+    if kinds == "array" and "items" in schema:
+        return f"array of {_kind(schema['items'])}"
+    return kinds if isinstance(kinds, str) else " | ".join(kinds)

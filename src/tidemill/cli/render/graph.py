@@ -1,0 +1,511 @@
+"""Text drawing and Mermaid.
+
+A workflow drawn in text: one line per node, ways out as an indented tree, joins back at the level above.
+
+    ● receive                  value
+    ├─● stock                  python    → decide
+    ├─◆ fraud                  python
+    │ ├─ if output.score > 80
+    │ │ ● review               human     → decide
+    │ ╰─ otherwise → decide
+    ● decide                   value     ← stock, review, fraud
+
+Loops are brackets in a gutter on the left. Lines are made one after another without recursion, and nesting is
+drawn to a limit, so the cost stays proportional to the graph, however deep it is.
+
+Brackets on the left of a drawing: from the looping node back up to where its loop begins.
+
+The order in which a workflow is told: what every path passes through before a node decides where it is drawn.
+
+A node hangs below its *dominator*, the last node that all paths to it share. A node with one way in is an arm
+of its dominator; one with several is a join, and continues at the dominator's own level after its arms. Costs
+O(edges · log nodes): dominators of a graph without cycles are common ancestors, found by jump pointers.
+
+A workflow as a person reads it: labelled edges, and a few words about each node. Both drawings start here.
+
+A workflow as a Mermaid flowchart: text that Markdown viewers draw.
+
+Ids are kept where Mermaid can read them and replaced where it would stumble; everything else is quoted and
+escaped. Solid arrows are plain or conditional edges, dashed ones error paths, thick ones lead back in a loop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from tidemill.cli.render.terminal import one_line
+from tidemill.kernel.model import Loop, Map, Node, Workflow
+
+LANES_MAX = 6
+"""Loops nested deeper than this have no bracket; the words at their looping node still tell."""
+
+
+class Span(NamedTuple):
+    """The lines on which a loop begins and ends."""
+
+    top: int
+    bottom: int
+
+
+def gutter_of(spans: list[Span], height: int) -> list[str]:
+    """What stands left of each line. Outer loops are further left; loops of one node are a mark of their own."""
+    lanes = _lanes([span for span in spans if span.top < span.bottom])
+    alone = {span.bottom for span in spans if span.top >= span.bottom}
+    if not lanes and not alone:
+        return [""] * height
+    width = max(1, len(lanes))
+    rows = [[" "] * (2 * width) for _ in range(height)]
+    for number, lane in enumerate(lanes):
+        for span in lane:
+            _bracket(rows, 2 * number, span)
+    for line in alone:
+        # A loop of one node inside the innermost bracket, on its first or last line, keeps only its words.
+        if rows[line][-1] == " ":
+            rows[line][-1] = "↺"
+    return ["".join(row) for row in rows]
+
+
+def _lanes(spans: list[Span]) -> list[list[Span]]:
+    """Give each span the leftmost lane in which it meets no other, the longest first."""
+    lanes: list[list[Span]] = []
+    ends: list[int] = []
+    for span in sorted(spans, key=lambda span: (span.top, -span.bottom)):
+        free = next((number for number, end in enumerate(ends) if end < span.top), None)
+        if free is not None:
+            lanes[free].append(span)
+            ends[free] = span.bottom
+        elif len(lanes) < LANES_MAX:
+            lanes.append([span])
+            ends.append(span.bottom)
+    return lanes
+
+
+def _bracket(rows: list[list[str]], column: int, span: Span) -> None:
+    rows[span.top][column : column + 2] = "╭▶"
+    rows[span.bottom][column : column + 2] = "╰─"
+    for line in range(span.top + 1, span.bottom):
+        rows[line][column] = "│"
+
+
+START = -1
+"""The imaginary node before all entries."""
+
+
+class Outline:
+    """Positions in `workflow.nodes`: for each node its arms and joins, and how many nodes hang below it."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        nodes = workflow.nodes
+        self.index = {node.id: number for number, node in enumerate(nodes)}
+        self.order = _topological(workflow, self.index)
+        parents = self._dominators(workflow)
+        self.arms: dict[int, list[int]] = {}
+        self.joins: dict[int, list[int]] = {}
+        for number in self.order:
+            kind = self.joins if len(nodes[number].inbound) > 1 else self.arms
+            kind.setdefault(parents[number], []).append(number)
+        self.sizes = [1] * len(nodes)
+        for number in reversed(self.order):
+            if parents[number] != START:
+                self.sizes[parents[number]] += self.sizes[number]
+
+    def _dominators(self, workflow: Workflow) -> list[int]:
+        tree = _Ancestry(len(workflow.nodes))
+        for number in self.order:
+            above = [self.index[name] for name in workflow.nodes[number].inbound]
+            parent = above[0] if above else START
+            for other in above[1:]:
+                parent = tree.meet(parent, other)
+            tree.hang(number, parent)
+        return tree.parents
+
+
+def _topological(workflow: Workflow, index: dict[str, int]) -> list[int]:
+    """Every node after the nodes before it; among several the one that was written first."""
+    open_edges = [len(node.inbound) for node in workflow.nodes]
+    ready = [number for number, count in enumerate(open_edges) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        number = heappop(ready)
+        order.append(number)
+        for name in workflow.nodes[number].outbound:
+            target = index[name]
+            open_edges[target] -= 1
+            if not open_edges[target]:
+                heappush(ready, target)
+    return order
+
+
+class _Ancestry:
+    """A growing tree that finds the last common ancestor of two nodes in O(log depth).
+
+    Each node remembers its parent and one ancestor further up, placed so that jumps of doubling length exist
+    at every depth (skew-binary jump pointers). The root is START, stored at the end of each list.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.parents = [START] * (size + 1)
+        self._jumps = [START] * (size + 1)
+        self._depths = [0] * (size + 1)
+
+    def hang(self, node: int, parent: int) -> None:
+        jump = self._jumps[parent]
+        even = self._depths[parent] - self._depths[jump] == self._depths[jump] - self._depths[self._jumps[jump]]
+        self.parents[node], self._depths[node] = parent, self._depths[parent] + 1
+        self._jumps[node] = self._jumps[jump] if even else parent
+
+    def meet(self, one: int, other: int) -> int:
+        one, other = self._lifted(one, self._depths[other]), self._lifted(other, self._depths[one])
+        while one != other:
+            if self._jumps[one] != self._jumps[other]:
+                one, other = self._jumps[one], self._jumps[other]
+            else:
+                one, other = self.parents[one], self.parents[other]
+        return one
+
+    def _lifted(self, node: int, depth: int) -> int:
+        while self._depths[node] > depth:
+            node = self._jumps[node] if self._depths[self._jumps[node]] >= depth else self.parents[node]
+        return node
+
+
+CONDITION_COLUMNS_MAX = 56
+
+
+class Edge(NamedTuple):
+    """A way from a node to the next. A plain one has no label; `error` ones are taken only after a failure."""
+
+    target: str
+    label: str = ""
+    error: bool = False
+
+
+def edges_of(node: Node) -> list[Edge]:
+    """Every edge of a node once, in the order of the document, with all labels that rules give it."""
+    labels: dict[str, list[str]] = {}
+    errors, plain = set(node.error_path), set(node.plain)
+    for target, label in _labels(node):
+        labels.setdefault(target, []).append(label)
+    return [
+        Edge(
+            target,
+            "" if target in plain else ", or ".join(dict.fromkeys(labels.get(target, ()))),
+            target in errors and len(labels.get(target, ())) == 1,
+        )
+        for target in node.outbound
+    ]
+
+
+def _labels(node: Node) -> Iterator[tuple[str, str]]:
+    branch, loop = node.branch, node.loop
+    if branch is not None:
+        for rule in branch.rules:
+            for target in rule.next_nodes:
+                yield target, f"if {condition_words(rule.condition)}"
+        for target in branch.available:
+            yield target, "if chosen"
+        for target in branch.default:
+            yield target, "otherwise"
+    if loop is not None:
+        for target in loop.break_path:
+            yield target, "when done"
+        for target in loop.timeout_path:
+            yield target, "when passes are used up"
+    for target in node.error_path:
+        yield target, "on error"
+    for name, targets in node.exits.items():
+        for target in targets:
+            yield target, f"on {name.removesuffix('_path')}"
+
+
+def condition_words(condition: Any, columns_max: int = CONDITION_COLUMNS_MAX) -> str:
+    """A condition on one line."""
+    return one_line(_condition(condition), columns_max)
+
+
+def _condition(condition: Any) -> str:
+    match condition:
+        case str():
+            return condition
+        case {"type": "cel", "expression": str(text)}:
+            return text
+        case {"type": "composite", "operator": "NOT", "conditions": [only]}:
+            return f"not ({_condition(only)})"
+        case {"type": "composite", "operator": str(operator), "conditions": [*parts]}:
+            return f" {operator.lower()} ".join(f"({_condition(part)})" for part in parts)
+        case {"type": str(kind), **rest}:
+            return f"{kind} {_inline(rest)}"
+        case _:
+            return _inline(condition)
+
+
+def _inline(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def notes_of(node: Node) -> list[str]:
+    """What else a reader should know of a node, besides its edges."""
+    found = []
+    if node.when is not None:
+        found.append(f"only if {condition_words(node.when)}")
+    if node.map is not None:
+        found.append(map_words(node.map))
+    if node.loop is not None:
+        found.append(loop_words(node, node.loop))
+    if node.on_error == "continue":
+        found.append("failure tolerated")
+    return found
+
+
+def map_words(over: Map) -> str:
+    """A map in words."""
+    words = f"for each of {one_line(_inline(over.over), CONDITION_COLUMNS_MAX)}"
+    if over.max_parallel is not None:
+        words += f", {over.max_parallel} at a time"
+    if over.tolerate:
+        words += f", {over.tolerate} may fail"
+    return words
+
+
+def loop_words(node: Node, loop: Loop) -> str:
+    """A loop in words, as they stand at its looping node."""
+    where = "again" if loop.back_to == node.id else f"back to {loop.back_to}"
+    limit = "" if loop.max_iterations is None else f", at most {loop.max_iterations} passes"
+    return f"↺ {where} while {condition_words(loop.condition)}{limit}"
+
+
+def join_words(node: Node, names_max: int = 6) -> str:
+    """Where the tokens of a join come from, and how many of them it needs."""
+    inbound = node.inbound
+    names = ", ".join(inbound[:names_max])
+    if len(inbound) > names_max:
+        names += f" and {len(inbound) - names_max} more"
+    match node.join:
+        case "all":
+            return f"← {names}"
+        case "quorum":
+            return f"← {node.quorum} of {names}"
+        case kind:
+            return f"← {kind} of {names}"
+
+
+def type_name(node: Node) -> str:
+    """The node's type without its version."""
+    return node.type.partition("@")[0]
+
+
+NESTING_MAX = 24
+"""Deeper arms are drawn at this level, and say where they come from."""
+MAIN_LINE_MIN = 6
+"""An arm of at least this many nodes, twice as many as its sisters together, goes on at its parent's level."""
+NAME_COLUMNS_MAX = 52
+NAMES_MAX = 4
+
+
+class Line(NamedTuple):
+    """One line of the drawing in its parts, so that a terminal can colour them."""
+
+    gutter: str
+    rails: str
+    marker: str
+    name: str
+    kind: str
+    notes: str
+    node: int = START
+
+    @property
+    def head(self) -> str:
+        """What stands before the column of types."""
+        return f"{self.gutter}{self.rails}{self.marker}{' ' if self.marker else ''}{self.name}"
+
+
+class _Task(NamedTuple):
+    """A node still to be drawn: what stands before it on its own line, and before the lines below."""
+
+    node: int
+    first: str
+    rest: str
+    depth: int
+    note: str = ""
+
+
+class _Way(NamedTuple):
+    """A way out of a node: a label and, where it is drawn below, an arm."""
+
+    edge: Edge
+    arm: int | None
+
+
+def draw(workflow: Workflow) -> list[Line]:
+    """Draw a workflow."""
+    lines = list(_Drawing(workflow).lines())
+    at = {line.node: number for number, line in enumerate(lines) if line.node != START}
+    index = {node.id: number for number, node in enumerate(workflow.nodes)}
+    spans = [Span(at[index[node.loop.back_to]], at[index[node.id]]) for node in workflow.nodes if node.loop is not None]
+    gutters = gutter_of(spans, len(lines))
+    return [line._replace(gutter=gutter) for line, gutter in zip(lines, gutters, strict=True)]
+
+
+def as_text(lines: list[Line]) -> Iterator[str]:
+    """The drawing as plain lines with aligned columns."""
+    head, kind = columns(lines)
+    for line in lines:
+        yield f"{line.head:<{head}}  {line.kind:<{kind}}  {line.notes}".rstrip()
+
+
+def columns(lines: list[Line]) -> tuple[int, int]:
+    """The widths of the first two columns; a few long names do not push everything to the right."""
+    heads = [len(line.head) for line in lines if line.kind]
+    return min(max(heads, default=0), NAME_COLUMNS_MAX), max((len(line.kind) for line in lines), default=0)
+
+
+class _Drawing:
+    def __init__(self, workflow: Workflow) -> None:
+        self._nodes = workflow.nodes
+        self._outline = Outline(workflow)
+        self._tasks: list[_Task | Line] = []
+
+    def lines(self) -> Iterator[Line]:
+        """Draw from the entries on. The stack holds finished lines and nodes to draw, the next one last."""
+        self._begin()
+        while self._tasks:
+            task = self._tasks.pop()
+            if isinstance(task, Line):
+                yield task
+                continue
+            node = self._nodes[task.node]
+            ways = self._ways(task.node, node)
+            below = [way for way in ways if way.arm is not None or way.edge.label]
+            beside = [way.edge.target for way in ways if way.arm is None and not way.edge.label]
+            yield _line(task, node, beside)
+            self._descend(task, below)
+
+    def _begin(self) -> None:
+        entries, joins = self._outline.arms.get(START, []), self._outline.joins.get(START, [])
+        if len(entries) == 1 and not joins:
+            self._tasks.append(_Task(entries[0], "", "", 0))
+            return
+        root = _Task(START, "", "", 0)
+        self._descend(root, [_Way(Edge(self._nodes[entry].id), entry) for entry in entries])
+        self._tasks.append(Line("", "", "○", "start", "", ""))
+
+    def _ways(self, number: int, node: Node) -> list[_Way]:
+        arms = {self._nodes[arm].id: arm for arm in self._outline.arms.get(number, ())}
+        return [_Way(edge, arms.get(edge.target)) for edge in edges_of(node)]
+
+    def _descend(self, task: _Task, ways: list[_Way]) -> None:
+        """Put what hangs below a node on the stack: arms first, then joins, each at its level."""
+        joins = self._outline.joins.get(task.node, [])
+        main = None if joins else self._main_line(ways, task.depth)
+        sides = [way for way in ways if way is not main]
+        plan: list[_Task | Line] = []
+        for number, way in enumerate(sides):
+            last = number == len(sides) - 1 and main is None and not joins
+            plan.extend(self._side(task, way, last))
+        if main is not None and main.arm is not None:
+            plan.append(_Task(main.arm, task.rest, task.rest, task.depth))
+        plan.extend(_Task(join, task.rest, task.rest, task.depth) for join in joins)
+        self._tasks.extend(reversed(plan))
+
+    def _main_line(self, ways: list[_Way], depth: int) -> _Way | None:
+        """The way that goes straight on below its node: the only one, or one that outweighs all others."""
+        sizes = self._outline.sizes
+        weights = [0 if way.arm is None else sizes[way.arm] for way in ways]
+        best = max(range(len(ways)), key=weights.__getitem__, default=None)
+        if best is None or ways[best].arm is None or ways[best].edge.label:
+            return None
+        others = sum(weights) - weights[best]
+        if len(ways) == 1 or (weights[best] >= MAIN_LINE_MIN and weights[best] >= 2 * others):
+            return ways[best]
+        return None
+
+    def _side(self, task: _Task, way: _Way, last: bool) -> Iterator[_Task | Line]:
+        edge, rails = way.edge, task.rest
+        dash = "╌" if edge.error else "─"
+        corner = ("╰" if last else "├") + dash
+        if way.arm is None:
+            yield Line("", f"{rails}{corner} ", "", f"{edge.label} → {edge.target}", "", "")
+            return
+        if task.depth >= NESTING_MAX:
+            source = f"← {self._nodes[task.node].id}" + (f" {edge.label}" if edge.label else "")
+            yield _Task(way.arm, rails, rails, task.depth, source)
+            return
+        inner = rails + ("  " if last else "│ ")
+        if edge.label:
+            yield Line("", f"{rails}{corner} ", "", edge.label, "", "")
+            yield _Task(way.arm, inner, inner, task.depth + 1)
+        else:
+            yield _Task(way.arm, rails + corner, inner, task.depth + 1)
+
+
+def _line(task: _Task, node: Node, beside: list[str]) -> Line:
+    notes = []
+    if len(node.inbound) > 1:
+        notes.append(join_words(node))
+    elif task.note:
+        notes.append(task.note)
+    if beside:
+        more = f" and {len(beside) - NAMES_MAX} more" if len(beside) > NAMES_MAX else ""
+        notes.append(f"→ {', '.join(beside[:NAMES_MAX])}{more}")
+    notes.extend(notes_of(node))
+    marker = "◆" if node.branch is not None else "●"
+    return Line("", task.first, marker, node.id, type_name(node), " · ".join(notes), task.node)
+
+
+_SAFE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_RESERVED = frozenset(
+    {"call", "class", "classdef", "click", "default", "direction", "end", "flowchart", "graph", "href"}
+    | {"interpolate", "linkstyle", "style", "subgraph"}
+)
+_ESCAPED = str.maketrans(
+    {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "&": "#amp;", "`": "#96;", "|": "#124;", "\\": "#92;"}
+)
+
+
+def mermaid_lines(workflow: Workflow, waiting: Collection[str] = ()) -> Iterator[str]:
+    """The flowchart, line by line. `waiting` names the types that wait without working, which look different."""
+    names = {node.id: _name(node.id, number) for number, node in enumerate(workflow.nodes)}
+    yield "---"
+    yield f"title: {workflow.name}"
+    yield "---"
+    yield "flowchart TD"
+    for node in workflow.nodes:
+        yield f"    {names[node.id]}{_shape(node, waiting)}"
+    for node in workflow.nodes:
+        for edge in edges_of(node):
+            label = f'|"{_quoted(edge.label)}"|' if edge.label else ""
+            yield f"    {names[node.id]} {'-.->' if edge.error else '-->'}{label} {names[edge.target]}"
+        if node.loop is not None:
+            label = _quoted(loop_words(node, node.loop))
+            yield f'    {names[node.id]} ==>|"{label}"| {names[node.loop.back_to]}'
+
+
+def _name(node_id: str, number: int) -> str:
+    if _SAFE.fullmatch(node_id) and node_id.lower() not in _RESERVED and not node_id.startswith("node_"):
+        return node_id
+    return f"node_{number}"
+
+
+def _shape(node: Node, waiting: Collection[str]) -> str:
+    """Rhombus: branch. Hexagon: loop. Double edge: map. Rounded: waits. Rectangle: everything else."""
+    text = f"{_quoted(node.id)}<br/><small>{_quoted(type_name(node))}</small>"
+    if node.map is not None:
+        text += f"<br/><small>{_quoted(map_words(node.map))}</small>"
+    if node.branch is not None:
+        return f'{{"{text}"}}'
+    if node.loop is not None:
+        return f'{{{{"{text}"}}}}'
+    if node.map is not None:
+        return f'[["{text}"]]'
+    if type_name(node) in waiting:
+        return f'(["{text}"])'
+    return f'["{text}"]'
+
+
+def _quoted(text: str) -> str:
+    return text.translate(_ESCAPED)

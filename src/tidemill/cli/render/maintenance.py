@@ -1,0 +1,186 @@
+"""Audits, rebuilt lists and the archive in text, and the line that says how far something has come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tidemill.cli.render.events import Logbook
+from tidemill.cli.render.runs import say
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    age,
+    moment,
+    names,
+    print_facts,
+    print_hint,
+    print_table,
+    print_title,
+)
+from tidemill.cli.render.terminal import RED, YELLOW, Paint, clean, counted
+from tidemill.cli.session import ALONE, Asking
+from tidemill.engine.maintenance.archive import ArchivePage, Listed
+from tidemill.engine.maintenance.reindex import Reindexed
+from tidemill.engine.maintenance.retention import Swept
+from tidemill.engine.maintenance.verify import LISTS, Finding, Verdict
+
+SHOWN_EVERY_SECONDS = 0.2
+NAMES_COLUMNS_MAX = 600
+
+
+class Progress:
+    """One line on the terminal that is written over; nothing where errors go into a file, or to a program."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._on, self._next, self._shown = sys.stderr.isatty() and not as_json, 0.0, False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._wipe()
+
+    def show(self, text: str) -> None:
+        """Say how far it has come, a few times a second."""
+        if self._on and time.monotonic() >= self._next:
+            self._next, self._shown = time.monotonic() + SHOWN_EVERY_SECONDS, True
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    def above(self, write: Callable[[], None]) -> None:
+        """Write something that stays."""
+        self._wipe()
+        write()
+        sys.stdout.flush()
+
+    def _wipe(self) -> None:
+        if self._shown:
+            self._shown, self._next = False, 0.0
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def tell_finding(finding: Finding) -> None:
+    """Print what is wrong, in one line."""
+    where = f" event {finding.seq}" if finding.seq else ""
+    print(f"{Paint()('✗', RED)} {clean(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
+
+
+def tell_verdict(verdict: Verdict) -> None:
+    """Print what an audit came to; its findings were printed as they were made."""
+    workflows = f" and {counted(verdict.workflows, 'workflow')}" if verdict.workflows else ""
+    read = f"{counted(verdict.runs, 'run')}{workflows}, {counted(verdict.events, 'record')}"
+    if verdict.clean:
+        say(f"all is as it must be: {read}")
+    else:
+        ill, logs = len({finding.run for finding in verdict.findings} - {LISTS}), verdict.runs + verdict.workflows
+        print(f"{counted(len(verdict.findings), 'finding')} in {ill:,} of {counted(logs, 'log')}: {read}")
+        if any(finding.code.startswith(("row_", "lists_", "places_")) for finding in verdict.findings):
+            print_hint("lists are rebuilt from the logs with `tidemill reindex`")
+
+
+def tell_reindexed(found: Reindexed) -> None:
+    """Print what was wrong with the lists."""
+    rows = found.missing + found.different + found.surplus
+    wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
+    verb = "would be put right" if found.dry_run else "put right"
+    built = "would be built" if found.dry_run else "is built"
+    unread = len(found.unreadable)
+    said = f"{counted(found.rows, 'row')} of {counted(found.streams - unread, 'log')}"
+    if unread:
+        print(f"{Paint()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
+    if found.anew:
+        print(f"{Paint()('!', YELLOW)} what lists are read from was damaged, and {built} anew from the logs")
+    if not wrong:
+        say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
+    elif found.dry_run:
+        print(f"{Paint()('○', YELLOW)} {said}; {wrong} {verb}; nothing was done")
+    else:
+        say(f"{said}; {wrong} {verb}")
+    if wrong:
+        print_facts(
+            [(name, getattr(found, name)) for name in ("missing", "different", "surplus", "misplaced")], indent=2
+        )
+    if found.unreadable:
+        print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
+
+
+def tell_archive(asking: Asking, page: ArchivePage, workflow: str | None) -> None:
+    """Print archived runs, and which entries cannot be read."""
+    if page.runs:
+        _tell_entries(page)
+    elif not page.damaged:
+        print("the archive is empty" if workflow is None else f"the archive has no run of workflow {clean(workflow)}")
+        if asking.alone:
+            print_hint(ALONE)
+    for name in page.damaged:
+        print(f"{Paint()('✗', RED)} {clean(f'{name} cannot be read')}")
+    if page.damaged:
+        print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
+
+
+def _tell_entries(page: ArchivePage) -> None:
+    often = Counter(run.run_id for run in page.runs)
+    heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("ENDED"))
+    lines = (
+        Line(
+            (run.run_id, run.status, f"{run.workflow}@{run.version}", age(run.ended_ms)), _note(run, often[run.run_id])
+        )
+        for run in page.runs
+    )
+    print_table(heads, lines)
+    if page.more:
+        print_hint("there are more: a higher --limit, or --workflow")
+
+
+def tell_archived(asking: Asking, found: Mapping[str, Any], *, with_events: bool) -> None:
+    """Print an archived run, and its events where they are wanted."""
+    print_title(f"{found['workflow']}@{found['version']}", f"run {found['run_id']}", found["status"])
+    facts = [
+        ("started", moment(found["created_ms"])),
+        ("ended", moment(found["ended_ms"])),
+        ("events", found["seq"]),
+        ("labels", names(f"{key}={value}" for key, value in sorted(found["labels"].items())) or None),
+        ("submitted by", found["submitted_by"] or None),
+        ("correlation", found["correlation_id"] or None),
+        ("digest", found["digest"]),
+        ("entry", found["entry"]),
+    ]
+    print_facts([fact for fact in facts if fact[1] is not None])
+    if with_events:
+        print()
+        book = Logbook()
+        for event in found["events"]:
+            book.tell(event)
+    print()
+    tell_others(found["others"])
+    print_hint(asking.command("archive", "restore", found["entry" if found["others"] else "run_id"]))
+
+
+def tell_others(others: Sequence[str]) -> None:
+    """Say which entries of the same run id were not meant."""
+    if others:
+        print_hint(f"the newest of {len(others) + 1} entries of this id; name another one to have it:")
+        for name in others:
+            print(f"    {clean(name)}")
+
+
+def tell_swept(swept: Swept) -> None:
+    """Print what has left the store, or would."""
+    if swept.dry_run:
+        print(f"{Paint()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
+    else:
+        say(f"{counted(len(swept.retired), 'run')} archived")
+    if swept.retired:
+        print_facts([("runs", names(swept.retired, NAMES_COLUMNS_MAX))], indent=2)
+    for run_id, why in swept.left:
+        mark = Paint()("✗", RED) if run_id in swept.failed else Paint()("!", YELLOW)
+        print(f"{mark} {clean(f'{run_id} stays: {why}')}")
+
+
+def _note(run: Listed, often: int) -> str:
+    """The labels of a run; where its id stands in the list more than once, the name of its entry comes first."""
+    labels = names(f"{key}={value}" for key, value in sorted(run.labels.items()))
+    return f"{run.entry}  {labels}".rstrip() if often > 1 else labels

@@ -1,0 +1,491 @@
+"""A run, its end, what an action did.
+
+What an act did or would do, in text: patches, dead letters tried again, comparisons, differences.
+
+How a run's end is told: its outputs, or the first failure with everything that explains it.
+
+A run in text: how it stands, its nodes, and what it returned or why it did not.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
+
+from tidemill.cli.render.board import Board, duration
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    moment,
+    names,
+    print_facts,
+    print_hint,
+    print_table,
+    print_title,
+    snippet,
+)
+from tidemill.cli.render.terminal import (
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Paint,
+    clean,
+    columns,
+    console,
+    counted,
+    draws,
+    print_problems,
+)
+from tidemill.cli.session import Asking
+from tidemill.engine.catalog import Diff
+from tidemill.engine.services.dead_letters import Reprocessed, ReprocessedRun
+from tidemill.engine.services.inspection import Comparison
+from tidemill.engine.services.patches import PatchOutcome
+from tidemill.engine.views import RunView
+from tidemill.kernel.document.diff import Change, GraphDiff
+
+STEP_COLUMNS = 200
+"""Columns for names of steps."""
+OUTPUT_LINES_MAX = 400
+"""Lines of outputs shown on a terminal; a file or pipe gets all of them."""
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+def tell_end(view: RunView, board: Board) -> None:
+    """Print how the run ended and what it returned."""
+    tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
+    elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
+    match view.status:
+        case "COMPLETED":
+            _say(f"✓ completed in {duration(elapsed_ms)}{tolerated}", "bold green")
+            tell_outputs(view.outputs)
+        case "CANCELLED":
+            _say(f"✗ cancelled after {duration(elapsed_ms)}", "bold red")
+        case _:
+            _tell_failure(board)
+            _say(f"✗ failed after {duration(elapsed_ms)}", "bold red")
+    _tell_rollback(view.rollback)
+
+
+def _tell_rollback(rollback: Mapping[str, Any]) -> None:
+    """Say what was undone, and name what was not."""
+    undone, left = ([step_name(key) for key in rollback[kind]] for kind in ("undone", "left"))
+    if undone:
+        print(f"↶ undone: {names(undone, STEP_COLUMNS)}")
+    if left:
+        print(f"! not undone: {names(left, STEP_COLUMNS)}")
+
+
+def step_name(key: str) -> str:
+    """A visit or item that a rollback is about, as `node`, `node#2` or `node[3]`."""
+    node, visit, index = key.rsplit("/", 2)
+    return node + (f"#{visit}" if visit != "1" else "") + (f"[{index}]" if index != "-1" else "")
+
+
+def tell_quietly(view: RunView, board: Board) -> None:
+    """Print the outputs and nothing else; what went wrong goes to stderr."""
+    if view.status == "COMPLETED":
+        print(pretty(view.outputs))
+    else:
+        tell_trouble(view, board)
+
+
+def tell_trouble(view: RunView, board: Board) -> None:
+    """Say on stderr what went wrong, if anything did."""
+    if view.status == "COMPLETED":
+        return
+    if view.status == "FAILED":
+        _print_plainly(f"failed {_where(board)}", explained(board), sys.stderr)
+    else:
+        print("✗ cancelled", file=sys.stderr)
+
+
+def explained(board: Board) -> list[tuple[str, str]]:
+    """The first failure in labelled lines: what, where, what to do, what caused it."""
+    error: Mapping[str, Any] = board.error or {}
+    code = error.get("code", "")
+    found = [("error", f"{clean(error.get('message', ''))} [{code}]")]
+    if error.get("type") not in (None, "", "Fail"):
+        found.append(("type", clean(error["type"])))
+    if error.get("index", -1) >= 0:
+        found.append(("item", str(error["index"])))
+    if place := _place(error.get("traceback") or ""):
+        found.append(("at", clean(place)))
+    if error.get("hint"):
+        found.append(("hint", clean(error["hint"])))
+    found.extend(("cause" if not number else "", clean(cause)) for number, cause in enumerate(error.get("causes", ())))
+    row = board.rows.get(board.failed_node)
+    if row is not None and row.attempt > 1:
+        found.append(("tries", f"{row.attempt} attempts"))
+    return found
+
+
+def pretty(value: Any) -> str:
+    """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
+    shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
+
+
+def _escaped(letter: str) -> str:
+    """A character as JSON may write it, with a surrogate pair where one is needed."""
+    return json.dumps(letter)[1:-1]
+
+
+def _where(board: Board) -> str:
+    return f"at {board.failed_node}" if board.failed_node else "as a whole"
+
+
+def _place(traceback: str) -> str:
+    """The innermost line of the author's own code that a traceback names."""
+    frames = [match for match in _FRAME.finditer(traceback) if "site-packages" not in match["file"]]
+    own = [frame for frame in frames if f"{os.sep}tidemill{os.sep}" not in frame["file"]] or frames
+    if not own:
+        return ""
+    last = own[-1]
+    near = os.path.relpath(last["file"])
+    return f"{near if not near.startswith('..') else last['file']}:{last['line']}, in {last['function']}"
+
+
+def _say(text: str, style: str) -> None:
+    if draws():
+        console().print(f"\n{text}", style=style)
+    else:
+        print(text)
+
+
+def tell_outputs(outputs: Any) -> None:
+    """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
+    text = pretty(outputs)
+    if not draws():
+        print(text)
+        return
+    from rich.highlighter import JSONHighlighter
+    from rich.text import Text
+
+    lines = text.split("\n")
+    shown = Text("\n".join(lines[:OUTPUT_LINES_MAX]))
+    JSONHighlighter().highlight(shown)
+    screen = console()
+    screen.print(shown, soft_wrap=True)
+    if len(lines) > OUTPUT_LINES_MAX:
+        screen.print(f"… {len(lines) - OUTPUT_LINES_MAX:,} more lines; --json prints everything", style="dim")
+
+
+def _tell_failure(board: Board) -> None:
+    title, lines = f"failed {_where(board)}", explained(board)
+    if not draws():
+        _print_plainly(title, lines, sys.stdout)
+        return
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for label, text in lines:
+        table.add_row(Text(label, style="dim"), Text(text, style="bold" if label == "error" else ""))
+    console().print(Panel(table, title=f"✗ {title}", title_align="left", border_style="red", expand=False))
+
+
+def _print_plainly(title: str, lines: list[tuple[str, str]], stream: IO[str]) -> None:
+    print(f"✗ {title}", file=stream)
+    for label, text in lines:
+        first, *rest = text.split("\n")
+        print(f"  {label:<6} {first}".rstrip(), file=stream)
+        for line in rest:
+            print(f"  {'':<6} {line}".rstrip(), file=stream)
+
+
+NODES_SHOWN_MAX = 200
+NAME_COLUMNS = 500
+"""Columns for names in a row; more than one line of them is folded."""
+SIGNS = {
+    "PENDING": "○",
+    "QUEUED": "●",
+    "RUNNING": "●",
+    "WAITING": "◷",
+    "COMPLETED": "✓",
+    "FAILED": "✗",
+    "CANCELLED": "✗",
+    "SKIPPED": "⊘",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """A run as it is shown."""
+
+    view: RunView
+    past: bool = False
+    """It is shown as it was, so there is nothing to do about it."""
+    path: Sequence[Mapping[str, Any]] = ()
+    """The way it went, for why its nodes ended as they did."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: the run's own."""
+        return self.view.to_dict()
+
+
+def tell_run(asking: Asking, sitting: Sitting) -> None:
+    """Print a run, all of it that fits, and what to do next."""
+    view, shown = sitting.view, sitting.to_dict()
+    print_title(reference(shown), f"run {view.run_id}")
+    print_facts([*_times(sitting), *_facts(shown)])
+    print()
+    _tell_nodes(shown["nodes"], {step["node"]: step["why"] for step in sitting.path})
+    if view.status == "COMPLETED":
+        print()
+        if view.outputs_missing:
+            print_hint(f"outputs are missing: {view.outputs_missing}")
+        tell_outputs(view.outputs)
+    elif not sitting.past:
+        print()
+        print_hint(_next(asking, view))
+
+
+def reference(shown: Mapping[str, Any]) -> str:
+    """A workflow with its version and how often the run itself was patched."""
+    revision = shown.get("revision")
+    return f"{shown['workflow']}@{shown['version']}" + (f"+{revision}" if revision else "")
+
+
+def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if shown["rollback"]["status"] != "none":
+        yield "rollback", _rollback(shown["rollback"])
+    yield "stuck", shown.get("stuck")
+    yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
+    yield "by", shown.get("submitted_by")
+    yield "labels", names((f"{key}={value}" for key, value in sorted(shown["labels"].items())), NAME_COLUMNS)
+    yield "parent", shown.get("parent")
+    if shown.get("forked_from"):
+        origin, seq = shown["forked_from"]
+        yield "forked from", f"{origin} after event {seq}"
+    if shown["error"] is not None:
+        yield from _error(shown["error"], shown.get("failed_node", ""))
+    counts = dict.fromkeys(node["status"] for node in shown["nodes"].values())
+    told = (
+        f"{sum(node['status'] == status for node in shown['nodes'].values())} {status.lower()}" for status in counts
+    )
+    yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
+
+
+def _times(sitting: Sitting) -> Iterator[tuple[str, Any]]:
+    began, last = sitting.view.created_ms, sitting.view.last_event_ms
+    yield "status", sitting.view.status
+    yield "started", moment(began)
+    if sitting.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
+        yield "took", duration(last - began)
+    else:
+        yield "last change", moment(last)
+
+
+def _rollback(rollback: Mapping[str, Any]) -> str:
+    left = [step_name(key) for key in rollback["left"]]
+    return str(rollback["status"]) + (f", not undone: {names(left)}" if left else "")
+
+
+def _error(error: Mapping[str, Any], node: str) -> Iterator[tuple[str, Any]]:
+    where = f"{node}: " if node else ""
+    yield "error", f"{where}{error['message']} [{error['code']}]"
+    yield "hint", error.get("hint")
+    yield "cause", "\n".join(error.get("causes", ()))
+
+
+def _tell_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str]) -> None:
+    """Print the nodes; of many, those that are not completed first."""
+    chosen = list(nodes.items())
+    if len(chosen) > NODES_SHOWN_MAX:
+        chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
+    heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
+    lines = [
+        Line((SIGNS.get(node["status"], " "), name, node["status"], _about(node, whys.get(name, ""))))
+        for name, node in chosen
+    ]
+    print_table(heads, lines[:NODES_SHOWN_MAX])
+    if len(lines) > NODES_SHOWN_MAX:
+        print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
+
+
+def _about(node: Mapping[str, Any], why: str) -> str:
+    said = []
+    if why and node["status"] in ("COMPLETED", "SKIPPED"):
+        said.append(why)
+    if items := node.get("items"):
+        failed = f", {items['failed']:,} failed" if items["failed"] else ""
+        said.append(f"{items['done']:,}/{items['count']:,} items{failed}")
+    if node["visits"] > 1:
+        said.append(f"visit {node['visits']}")
+    if node["attempts"] > 1:
+        said.append(f"{node['attempts']} attempts")
+    if node.get("waiting_for"):
+        said.append(f"waits for {node['waiting_for']}")
+    if node["error"] is not None:
+        said.append(f"{node['error']['message']} [{node['error']['code']}]")
+    elif node.get("output_missing"):
+        said.append(f"output missing: {node['output_missing']}")
+    elif node["output"] is not None:
+        said.append(snippet(node["output"], columns()))
+    return " · ".join(said)
+
+
+def _next(asking: Asking, view: RunView) -> str:
+    run_id = view.run_id
+    match view.status:
+        case "CANCELLED" if view.rollback["status"] == "none":
+            return asking.command("runs", "retry", run_id)
+        case "FAILED" | "CANCELLED":
+            # What was rolled back is not retried; the explanation says what can be done.
+            return asking.command("runs", "why", run_id)
+        case "PAUSED":
+            return asking.command("runs", "resume", run_id)
+        case _:
+            return f"what it waits for: {asking.command('why', run_id)}"
+
+
+NAMES_COLUMNS_MAX = 600
+DIFFERENCES_SHOWN_MAX = 50
+
+
+def say(text: str) -> None:
+    """Print one line that something was done."""
+    print(f"{Paint()('✓', GREEN)} {clean(text)}")
+
+
+def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
+    """Print what a patch did to a run, or would do."""
+    if outcome.applied:
+        say(f"patched; run {run_id} is at revision {outcome.revision}")
+    else:
+        print(f"{Paint()('○', YELLOW)} this patch can be applied; nothing was done")
+    found = [(name, getattr(outcome, name)) for name in ("added", "removed", "changed", "rerun", "kept")]
+    facts = [(_VERDICT[name], names(nodes, NAMES_COLUMNS_MAX) or "—") for name, nodes in found]
+    print_facts([*facts, ("digest", outcome.digest)], indent=2)
+    if outcome.warnings:
+        print_problems(f"! {counted(len(outcome.warnings), 'warning')}", outcome.warnings, sys.stderr, warning=True)
+    if outcome.needs_retry:
+        print_hint("the run has ended: add --retry to apply the patch and let the run continue")
+    if outcome.published is not None:
+        print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
+
+
+_VERDICT = {"added": "added", "removed": "removed", "changed": "changed", "rerun": "re-run", "kept": "kept"}
+
+
+def tell_reprocessed(outcome: Reprocessed) -> None:
+    """Print what became of runs with dead letters."""
+    runs = outcome.runs
+    if not runs:
+        print("no open dead letter matches")
+        return
+    retried = sum(run.result != "refused" for run in runs)
+    heads = (Column("RUN"), Column("LETTERS", number=True), Column("RESULT"))
+    print_table(heads, (_reprocessed_line(run) for run in runs))
+    verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
+    print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
+    if outcome.more:
+        print_hint("there are more: the same command again, or a higher --limit")
+
+
+def _reprocessed_line(run: ReprocessedRun) -> Line:
+    note = f"{run.problem} [{run.code}]" if run.problem else ""
+    return Line((run.run_id, str(run.letters), run.result), note)
+
+
+def tell_comparison(run_id: str, other_id: str, found: Comparison) -> None:
+    """Print where two runs differ."""
+    nodes = found.nodes
+    different = [node for node in nodes if not node["same"]]
+    print_facts((("left", run_id), ("right", other_id)))
+    if different:
+        print()
+        heads = (Column("NODE", gives=True), Column("LEFT", gives=True), Column("RIGHT", gives=True))
+        print_table(heads, (line for node in different[:DIFFERENCES_SHOWN_MAX] for line in _differing(node)))
+        print()
+    if len(different) > DIFFERENCES_SHOWN_MAX:
+        print_hint(f"{len(different) - DIFFERENCES_SHOWN_MAX} more differ; --json lists them all")
+    same = counted(len(nodes) - len(different), "node")
+    first = f"first difference at {found.first_divergence} · " if found.first_divergence else ""
+    outputs = "the same outputs" if found.outputs_same else "other outputs"
+    print(clean(f"{first}{len(different)} different, {same} the same · {outputs}"))
+
+
+def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
+    """The fields in which a node differs, one line each."""
+    left, right = node["left"], node["right"]
+    name = str(node["node"])
+    if left is None or right is None:
+        yield Line((name, _presence(left), _presence(right)))
+        return
+    room = columns() // 2
+    for field in ("status", "visits", "attempts", "output"):
+        if left.get(field) != right.get(field):
+            yield Line(
+                (name, f"{field} {snippet(left.get(field), room)}", f"{field} {snippet(right.get(field), room)}")
+            )
+            name = ""
+
+
+def _presence(side: Mapping[str, Any] | None) -> str:
+    return "(not there)" if side is None else str(side.get("status", ""))
+
+
+def tell_diff(found: Diff) -> None:
+    """Print what lies between two versions of a workflow."""
+    sides = (("left", found.left), ("right", found.right))
+    print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)
+    lines = list(_graph_lines(found.graph))
+    print()
+    if not lines:
+        print("they are the same")
+        return
+    paint = Paint()
+    colours = {"+": GREEN, "-": RED, "~": YELLOW}
+    for sign, text in lines:
+        print(f"{paint(sign, colours.get(sign, DIM))} {clean(text)}".rstrip())
+
+
+def _graph_lines(graph: GraphDiff) -> Iterator[tuple[str, str]]:
+    yield from (("+", f"node {name}") for name in graph.nodes_added)
+    yield from (("-", f"node {name}") for name in graph.nodes_removed)
+    for change in graph.nodes_changed:
+        yield "~", f"node {change.id}"
+        yield from (("", f"  {line}") for line in _change_lines(change.fields))
+    yield from (("+", f"edge {source} → {target}") for source, target in graph.edges_added)
+    yield from (("-", f"edge {source} → {target}") for source, target in graph.edges_removed)
+    yield from (("~", line) for line in _change_lines(graph.keys))
+    if graph.reordered:
+        yield "~", "the order of the nodes"
+
+
+def _change_lines(changes: Sequence[Change]) -> Iterator[str]:
+    for change in changes:
+        for place, old, new in _places(change.field, change.old, change.new):
+            room = max(16, (columns() - len(place) - 10) // 2)
+            yield f"{place}: {_shown(old, room)} → {_shown(new, room)}"
+
+
+def _places(place: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The innermost places in which two values differ, as far as both are mappings."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        yield place, old, new
+        return
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        if before != after:
+            yield from _places(f"{place}/{key}", before, after)
+
+
+def _shown(value: Any, room: int) -> str:
+    return "—" if value is _ABSENT else snippet(value, room)
+
+
+_ABSENT = object()

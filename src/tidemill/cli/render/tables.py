@@ -1,0 +1,247 @@
+"""Tables, facts, short values, ages.
+
+Tables and labelled lines that stay readable at 80 columns: lines are cut, never folded, and say how to see all.
+
+Moments in words: how long ago, and when exactly.
+
+Values in few words: one line of JSON, cut where there is no more room.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.cli.render.terminal import BOLD, DIM, STATUS_COLOURS, Paint, clean, clipped, columns, folded, padded, room
+
+GAP = 2
+CELL_COLUMNS_MIN = 8
+VALUE_COLUMNS_MAX = 2_000
+COMMAND = "how"
+"""The label of a command that does something about it."""
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    title: str
+    status: bool = False
+    """Its cells are states, and coloured as such."""
+    number: bool = False
+    gives: bool = False
+    """It is cut when the table is too wide."""
+
+
+class Line(NamedTuple):
+    """A row of a table, and what there is to say about it on a line of its own."""
+
+    cells: Sequence[str]
+    note: str = ""
+
+
+def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int = 0) -> None:
+    """Print rows below their titles, aligned; titles are left out when there are none."""
+    rows = [Line([_cell(cell) for cell in line.cells], line.note) for line in lines]
+    widths = _widths(heads, rows, columns() - indent)
+    paint, margin = Paint(), " " * indent
+    if any(head.title for head in heads):
+        titles = [head.title for head in heads]
+        print(margin + paint(_joined(_placed(titles, heads, widths)), DIM))
+    for row in rows:
+        placed = _placed(row.cells, heads, widths)
+        print(margin + _joined(_painted(paint, cell, head) for cell, head in zip(placed, heads, strict=False)))
+        if row.note:
+            print(margin + "  " + paint(clipped(_cell(row.note), columns() - indent - 2), DIM))
+
+
+def _cell(text: str) -> str:
+    return clean(" ".join(text[:VALUE_COLUMNS_MAX].split()))
+
+
+def _joined(cells: Iterable[str]) -> str:
+    return (" " * GAP).join(cells)
+
+
+def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    """The cells of a row, each as wide as its column; nothing stands behind the last one that is not empty."""
+    texts = [clipped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    while texts and not texts[-1]:
+        texts.pop()
+    last = len(texts) - 1
+    return [
+        " " * (widths[number] - room(text)) + text
+        if heads[number].number
+        else text
+        if number == last
+        else padded(text, widths[number])
+        for number, text in enumerate(texts)
+    ]
+
+
+def _painted(paint: Paint, placed: str, head: Column) -> str:
+    return paint(placed, STATUS_COLOURS.get(placed.strip(), "")) if head.status else placed
+
+
+def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
+    """The widest cell of each column; those that give are cut until all of it fits."""
+    widths = [max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)]
+    surplus = sum(widths) + GAP * (len(widths) - 1) - columns_max
+    while surplus > 0:
+        giving = [number for number, head in enumerate(heads) if head.gives and widths[number] > CELL_COLUMNS_MIN]
+        if not giving:
+            break
+        widest = max(giving, key=lambda number: widths[number])
+        others = max([CELL_COLUMNS_MIN, *(widths[number] for number in giving if number != widest)])
+        cut = min(surplus, max(1, widths[widest] - others))
+        widths[widest] -= cut
+        surplus -= cut
+    return widths
+
+
+def print_facts(facts: Iterable[tuple[str, Any]], *, indent: int = 0) -> None:
+    """Print labelled lines; facts without a value are left out, texts of several lines stay together."""
+    shown = [(label, clean(str(value))) for label, value in facts if value not in (None, "", (), [], {})]
+    width = max((len(label) for label, _ in shown), default=0)
+    paint, margin = Paint(), " " * indent
+    for label, text in shown:
+        for number, line in enumerate(_folded(label, text, columns() - indent - width - GAP)):
+            name = paint(f"{label if not number else '':<{width}}", DIM)
+            said = paint.status(line) if label == "status" else line
+            print(f"{margin}{name}  {said}".rstrip())
+
+
+def _folded(label: str, text: str, columns_max: int) -> list[str]:
+    """The lines of a fact. Sentences are folded on a terminal; what is to be copied is left in one piece."""
+    lines = text.split("\n")
+    if label == COMMAND or not sys.stdout.isatty():
+        return lines
+    return [part for line in lines for part in folded(line, columns_max)]
+
+
+def print_title(*parts: str) -> None:
+    """Print the first line of an answer: what it is about, then the rest of what names it."""
+    paint, (first, *rest) = Paint(), [clean(" ".join(part.split())) for part in parts]
+    fits = room("  ".join((first, *rest))) <= columns()
+    title = paint(clipped(first, columns()), BOLD)
+    print(("  " if fits else "\n").join([title, *(paint(part, DIM) for part in rest)]))
+
+
+def print_headline(text: str) -> None:
+    """Print a sentence that says the most important thing."""
+    for line in folded(clean(" ".join(text.split())), columns()):
+        print(Paint()(line, BOLD))
+
+
+def print_hint(text: str) -> None:
+    """Print what can be done next."""
+    print(Paint()(f"→ {clean(text)}", DIM))
+
+
+def print_next(cursor: str | None) -> None:
+    """Say how to get the next page, when there is one."""
+    if cursor is not None:
+        import shlex
+
+        print_hint(f"next page: --after {shlex.quote(cursor)}")
+
+
+_STEPS = ((1, 60, "s"), (60, 60, "min"), (3_600, 48, "h"))
+"""Units: the seconds of one, and how many are said before the next unit is plainer."""
+_DAY_S = 86_400
+_MOMENT_MAX_MS = 253_402_300_799_000
+"""The end of the year 9999, where calendars stop."""
+
+
+def now_ms() -> int:
+    """The present moment."""
+    return time.time_ns() // 1_000_000
+
+
+def age(at_ms: int | None, now: int | None = None) -> str:
+    """A moment as seen from now: `3 min ago`, `in 2 h`."""
+    if at_ms is None:
+        return ""
+    ahead_ms = at_ms - (now_ms() if now is None else now)
+    seconds = round(abs(ahead_ms) / 1_000)
+    if seconds < 1:
+        return "just now"
+    return f"in {_span(seconds)}" if ahead_ms > 0 else f"{_span(seconds)} ago"
+
+
+def _span(seconds: int) -> str:
+    for unit, count, word in _STEPS:
+        if (whole := round(seconds / unit)) < count:
+            return f"{whole} {word}"
+    days = round(seconds / _DAY_S)
+    return f"{days:,} day{'s' if days != 1 else ''}"
+
+
+def iso(at_ms: int | None) -> str:
+    """A moment as ISO 8601 writes it, in UTC and to the second."""
+    if at_ms is None:
+        return ""
+    moment = datetime.fromtimestamp(min(max(at_ms, 0), _MOMENT_MAX_MS) / 1_000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(at_ms: int | None) -> str:
+    """Both: `3 min ago (2030-01-31T09:00:00Z)`."""
+    return "" if at_ms is None else f"{age(at_ms)} ({iso(at_ms)})"
+
+
+TEXT_BYTES_MAX = 4_000
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def snippet(value: Any, columns_max: int) -> str:
+    """A value on one line, no wider than this."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        # The longest texts are cut before they are looked at letter by letter.
+        return clipped(clean(" ".join(value[:TEXT_BYTES_MAX].split())) or '""', columns_max)
+    if isinstance(value, dict) and isinstance(value.get("$blob"), str):
+        return clipped(clean(file_words(value)), columns_max)
+    text = msgspec.json.encode(_shallow(value)).decode()
+    return clipped(clean(text[:TEXT_BYTES_MAX]), columns_max)
+
+
+def file_words(described: Mapping[str, Any]) -> str:
+    """The description of a stored file, as people read it."""
+    size = described.get("size")
+    about = [str(described.get("media_type") or ""), size_of(size) if isinstance(size, int) else ""]
+    name = str(described.get("name") or described["$blob"])
+    return f"{name} ({', '.join(part for part in about if part)})"
+
+
+def size_of(count: int) -> str:
+    """A number of bytes as people read it."""
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < len(UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{count} B" if not unit else f"{amount:.1f} {UNITS[unit]}"
+
+
+def _shallow(value: Any) -> Any:
+    """The beginning of a long list or mapping; more of it could not be shown anyway."""
+    if isinstance(value, list):
+        return value[:100]
+    if isinstance(value, dict) and len(value) > 100:
+        return {key: value[key] for key, _ in zip(value, range(100), strict=False)}
+    return value
+
+
+def names(found: Any, columns_max: int = 60) -> str:
+    """Names in a row: the first of them, and how many more there are."""
+    parts = [str(name) for name in found]
+    shown: list[str] = []
+    for name in parts:
+        if shown and sum(map(len, shown)) + 2 * len(shown) + len(name) > columns_max:
+            return f"{', '.join(shown)} and {len(parts) - len(shown)} more"
+        shown.append(name)
+    return ", ".join(shown)

@@ -1,0 +1,343 @@
+"""Terminal detection, colours, sanitising, problem lists, JSON.
+
+What every command needs to know of the terminal: may it be drawn on, and how is text made harmless.
+
+Text from documents, errors and outputs may hold escape sequences; `clean` shows them instead of sending them.
+Terminals that cannot show the drawing characters get plain ones, by an error handler of the output streams.
+
+Colours, which only a terminal that wants them gets, and the room that text takes there.
+
+How a refusal looks: to people an aligned list, to programs one JSON object.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gc
+import io
+import json
+import os
+import shutil
+import sys
+import textwrap
+import threading
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from os import environ
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+from tidemill.errors import Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("─━╌╸╴", "-"),
+        **dict.fromkeys("│┃╎", "|"),
+        **dict.fromkeys("├╰╭╮╯└┌", "+"),
+        **dict.fromkeys("●✓", "*"),
+        **dict.fromkeys("○◌·", "."),
+        **dict.fromkeys("◆↺↻", "@"),
+        **dict.fromkeys("✗⊘", "x"),
+        **dict.fromkeys("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "~"),
+        "◷": "z",
+        "→": ">",
+        "←": "<",
+        "▶": ">",
+        "…": "...",
+        "×": "x",
+        "—": "-",
+    }
+)
+_HANDLER = "tidemill-plain"
+
+
+def settle_streams() -> None:
+    """Make sure that there are output streams, and that no character can break them."""
+    codecs.register_error(_HANDLER, _plainly)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "replace").decode("ascii"), error.end
+
+
+def clean(text: str) -> str:
+    """A text without anything that a terminal would act on; line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _shown(char) for char in text.replace("\t", "    "))
+
+
+def _shown(char: str) -> str:
+    return ascii(char)[1:-1] if char != "\r" else ""
+
+
+def one_line(text: str, length_max: int) -> str:
+    """A text on one line, at most this long."""
+    line = clean(" ".join(text.split()))
+    return line if len(line) <= length_max else line[: max(1, length_max) - 1] + "…"
+
+
+def draws() -> bool:
+    """Whether standard output is a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+
+
+def console() -> Console:
+    """A console on standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def stdout_kept_clean() -> Iterator[TextIO]:
+    """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
+
+    What is given is the standard output that they do not reach.
+    """
+    sys.stdout.flush()
+    kept_stream, kept_file = sys.stdout, os.dup(1)
+    sys.stdout = sys.stderr
+    os.dup2(2, 1)
+    try:
+        with open(kept_file, "w", encoding=kept_stream.encoding, errors=_HANDLER, closefd=False) as clean_out:
+            yield clean_out
+    finally:
+        sys.stdout = kept_stream
+        os.dup2(kept_file, 1)
+        os.close(kept_file)
+
+
+def leave(code: int) -> None:
+    """End the process, even when a function of a node still runs in a thread that nothing can stop."""
+    gone = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # The reader is gone. Python would try again at exit and complain.
+            code, gone = code or 1, True
+    # Python would look through everything once more at the end, and the operating system takes it back anyway.
+    gc.freeze()
+    if gone or threading.active_count() > 1:
+        os._exit(code)
+    sys.exit(code)
+
+
+RED, GREEN, YELLOW, MAGENTA, CYAN = "\033[31m", "\033[32m", "\033[33m", "\033[35m", "\033[36m"
+DIM, BOLD, OFF = "\033[2m", "\033[1m", "\033[0m"
+
+COLUMNS_ELSEWHERE = 120
+"""How wide lines may be where nobody knows the width: in files and pipes."""
+
+STATUS_COLOURS = {
+    "COMPLETED": GREEN,
+    "FAILED": RED,
+    "CANCELLED": RED,
+    "RUNNING": CYAN,
+    "QUEUED": CYAN,
+    "WAITING": MAGENTA,
+    "PAUSED": YELLOW,
+    "PENDING": DIM,
+    "SKIPPED": DIM,
+    "pending": MAGENTA,
+    "decided": GREEN,
+    "approved": GREEN,
+    "rejected": RED,
+    "changes requested": YELLOW,
+    "expired": RED,
+    "cancelled": RED,
+    "open": RED,
+    "alive": GREEN,
+    "draining": YELLOW,
+    "silent": YELLOW,
+    "dead": RED,
+}
+"""The states of runs, nodes, approvals, dead letters and workers."""
+
+
+class Paint:
+    """Colours text, or leaves it as it is."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        stream = sys.stdout if stream is None else stream
+        self._on = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+    def __call__(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{OFF}" if self._on and text and colour else text
+
+    def status(self, status: str) -> str:
+        """A state in its colour."""
+        return self(status, STATUS_COLOURS.get(status, ""))
+
+
+def columns() -> int:
+    """How many columns a line of standard output may have."""
+    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else COLUMNS_ELSEWHERE
+
+
+def room(text: str) -> int:
+    """How many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_room_of(letter) for letter in text)
+
+
+def _room_of(letter: str) -> int:
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def clipped(text: str, columns_max: int) -> str:
+    """The beginning of a line, no wider than there is room for."""
+    if room(text) <= columns_max:
+        return text
+    taken, kept = 1, []
+    for letter in text:
+        taken += _room_of(letter)
+        if taken > columns_max:
+            break
+        kept.append(letter)
+    return "".join(kept).rstrip() + "…"
+
+
+def padded(text: str, columns_wanted: int) -> str:
+    """A text with so many blanks after it that it fills its column."""
+    return text + " " * (columns_wanted - room(text))
+
+
+def folded(line: str, columns_max: int) -> list[str]:
+    """A line as several, none wider than this unless it is one long word; blanks at its beginning stay."""
+    if room(line) <= columns_max:
+        return [line]
+    found, margin = [""], " " * (len(line) - len(line.lstrip()))
+    for word in line.split():
+        longer = f"{found[-1]} {word}" if found[-1] else margin + word
+        if found[-1] and room(longer) > columns_max:
+            found.append(margin + word)
+        else:
+            found[-1] = longer
+    return found
+
+
+PATH_COLUMNS_MAX = 36
+MESSAGE_COLUMNS_MIN = 48
+"""On a narrower terminal every path stands on a line of its own."""
+SHOWN_MAX = 200
+"""Problems shown to a person; programs get all of them."""
+
+
+def as_plain(problems: Iterable[Problem]) -> list[dict[str, str]]:
+    """Problems as JSON values, always with all four keys."""
+    return [
+        {"code": problem.code, "path": problem.path, "message": problem.message, "hint": problem.hint}
+        for problem in problems
+    ]
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value: on several lines for a person, on one for a program."""
+    import msgspec
+
+    text = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        text = msgspec.json.format(text, indent=2)
+    _write(text.decode())
+
+
+def print_json_line(value: Any) -> None:
+    """Print a JSON value on one line, at once."""
+    import msgspec
+
+    _write(msgspec.json.encode(value).decode())
+    sys.stdout.flush()
+
+
+def _write(shown: str) -> None:
+    if not _speaks_unicode(sys.stdout):
+        shown = json.dumps(json.loads(shown))
+    sys.stdout.write(shown + "\n")
+
+
+def print_refusal(problems: Sequence[Problem]) -> None:
+    """Print to stderr what is wrong with what the caller gave."""
+    if len(problems) > 1 or problems[0].path:
+        print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
+        return
+    (only,) = problems
+    paint = Paint(sys.stderr)
+    print(f"{paint('✗', RED)} {clean(only.message)} {paint(f'[{only.code}]', DIM)}", file=sys.stderr)
+    if only.hint:
+        print(f"  {paint('→ ' + clean(only.hint), DIM)}", file=sys.stderr)
+
+
+def tell_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Tell what is wrong, in the form that was asked for."""
+    if as_json:
+        print_json({"problems": as_plain(problems)})
+    else:
+        print_refusal(problems)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, warning: bool = False) -> None:
+    """Print a title and an aligned list of problems, coloured on a terminal."""
+    paint = Paint(stream)
+    print(paint(title, BOLD + (YELLOW if warning else RED)), file=stream)
+    shown = problems[:SHOWN_MAX]
+    columns = shutil.get_terminal_size().columns if stream.isatty() else None
+    width = max((len(problem.path) for problem in shown if len(problem.path) <= PATH_COLUMNS_MAX), default=0)
+    if columns is not None and columns - width < MESSAGE_COLUMNS_MIN:
+        width = 0
+    for problem in shown:
+        for line in _lines(problem, width, columns, paint):
+            print(line, file=stream)
+    if len(problems) > len(shown):
+        print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
+
+
+def _lines(problem: Problem, width: int, columns: int | None, paint: Paint) -> Iterator[str]:
+    """The path and the message side by side, the hint below; a long path has a line of its own."""
+    path = clean(problem.path)
+    indent = " " * (width + 4 if width else 4 if path else 2)
+    said = _folded(f"{clean(problem.message)} [{problem.code}]", len(indent), columns)
+    hint = _folded(f"→ {clean(problem.hint)}", len(indent), columns) if problem.hint else []
+    if len(path) > width:
+        yield f"  {paint(path, BOLD)}"
+    elif width:
+        yield f"  {paint(path, BOLD)}{' ' * (width - len(path) + 2)}{said.pop(0)}"
+    for line in said:
+        yield indent + line
+    for line in hint:
+        yield indent + paint(line, DIM)
+
+
+def _folded(text: str, indent: int, columns: int | None) -> list[str]:
+    """The lines of a text, no longer than the terminal has room for."""
+    lines = text.split("\n")
+    if columns is None:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, columns - indent, break_long_words=False) or [""]]
+
+
+def _speaks_unicode(stream: IO[str]) -> bool:
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")

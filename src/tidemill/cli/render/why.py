@@ -1,0 +1,189 @@
+"""Why a run or one of its nodes is where it is, in text: what it waits for and what ends that, or what decided it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tidemill.cli.render.events import where
+from tidemill.cli.render.runs import step_name
+from tidemill.cli.render.tables import COMMAND, moment, names, print_facts, print_headline, print_hint, snippet
+from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Paint, clean, columns
+from tidemill.cli.session import Asking, item_or_none, plain
+from tidemill.kernel.explain.blockers import AnyBlocker
+from tidemill.kernel.explain.ended import Account, Cause
+from tidemill.kernel.explain.explain import Explanation
+from tidemill.kernel.queries import Step
+
+SHOWN_MAX = 12
+RUN_MARK = "{run}"
+VALUE_COLUMNS_BESIDE = 20
+
+_SAID = frozenset({"kind", "node", "visit", "index", "status", "words", "unblock", "command", "since_ms", "until_ms"})
+_LEFT_OUT = frozenset(
+    {"root", "undecided", "origins", "more_origins", "listed", "broken"}
+    | {"window", "body_count", "wakes_ms", "title", "name", "reason"}
+)
+"""What the words say already, or what takes more than a line; --json has it."""
+_NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
+
+
+class Reasons(NamedTuple):
+    """An explanation, and the run that it is about."""
+
+    run_id: str
+    found: Explanation
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: commands name the run."""
+        shown: dict[str, Any] = plain(self.found)
+        blockers = (*shown["blockers"], *filter(None, (shown["deadline"],)))
+        for each in (shown, *blockers):
+            each["command"] = _for_run(self.run_id, each["command"])
+        for each in (*blockers, *filter(None, (shown["first_cause"],))):
+            each["index"] = item_or_none(each["index"])
+        return shown
+
+
+class NodeReasons(NamedTuple):
+    """What there is to tell of a node, and the run that it is of."""
+
+    run_id: str
+    found: Account
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints: commands name the run."""
+        shown: dict[str, Any] = plain(self.found)
+        for each in shown["blockers"]:
+            each["command"] = _for_run(self.run_id, each["command"])
+            each["index"] = item_or_none(each["index"])
+        return shown
+
+
+def _for_run(run_id: str, command: str) -> str:
+    # Replaced, not formatted: the rest of the line may hold braces of its own.
+    return command.replace(RUN_MARK, shlex.quote(run_id))
+
+
+def tell_why(asking: Asking, reasons: Reasons) -> None:
+    """Print an explanation."""
+    run_id, found = reasons
+    print_headline(found.headline)
+    roots = [each for each in found.blockers if each.root] or list(found.blockers)
+    for blocker in roots[:SHOWN_MAX]:
+        print()
+        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+    if found.first_cause is not None:
+        print()
+        _tell_cause(found, found.first_cause)
+    if facts := [(label, value) for label, value in _whole(found) if value]:
+        print()
+        print_facts(facts)
+    _tell_rest(found, shown=min(len(roots), SHOWN_MAX))
+    if found.command:
+        print()
+        print_hint(command_of(asking, run_id, found.command))
+
+
+def tell_why_node(asking: Asking, reasons: NodeReasons) -> None:
+    """Print what there is to tell of a node."""
+    run_id, found = reasons
+    print_headline(found.headline)
+    for blocker in found.blockers[:SHOWN_MAX]:
+        print()
+        _tell_blocker(asking, run_id, blocker, repeat=blocker.words != found.headline)
+    latest = found.visits[-1].reads if found.visits else {}
+    facts = [
+        ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
+        ("read", "\n".join(f"{name} {digest}" for name, digest in latest.items())),
+        ("before", "\n".join(map(_step, found.before))),
+    ]
+    if any(value for _, value in facts):
+        print()
+        print_facts(facts)
+
+
+def _step(step: Step) -> str:
+    """A visit that has ended, in a line."""
+    place = where({"node": step.node, "visit": step.visit})
+    went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""
+    return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
+
+
+def _tell_blocker(asking: Asking, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
+    paint, shown = Paint(), plain(blocker)
+    print(f"{paint('◷', MAGENTA)} {paint(clean(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
+    facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
+    facts.append(("unblock", blocker.unblock))
+    if blocker.command:
+        facts.append((COMMAND, command_of(asking, run_id, blocker.command)))
+    print_facts(facts, indent=2)
+
+
+def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "since", moment(shown["since_ms"])
+    yield "until", moment(shown["until_ms"])
+    for name, value in shown.items():
+        if name not in _SAID | _LEFT_OUT and value not in _NOTHING and (name, value) != ("quorum", 1):
+            yield name.removesuffix("_ms").replace("_", " "), _value(name, value)
+
+
+def _value(name: str, value: Any) -> str:
+    width = columns() - VALUE_COLUMNS_BESIDE
+    if name.endswith("_ms") and isinstance(value, int):
+        return moment(value)
+    if isinstance(value, dict) and "code" in value:
+        return f"{value['message']} [{value['code']}]"
+    if name == "left":
+        return names((step_name(key) for key in value), width)
+    if isinstance(value, list):
+        return names((" → ".join(map(str, entry)) if isinstance(entry, list) else entry for entry in value), width)
+    return "yes" if value is True else snippet(value, width)
+
+
+def _tell_cause(found: Explanation, cause: Cause) -> None:
+    paint, error = Paint(), cause.error
+    place = where({"node": cause.node, "visit": cause.visit, "index": cause.index}) or "the run"
+    print(f"{paint('✗', RED)} {paint(clean(place), BOLD)}  {paint('the first cause', DIM)}")
+    facts = [
+        ("error", f"{error.message} [{error.code}]"),
+        ("type", error.type if error.type != "Fail" else ""),
+        ("hint", error.hint),
+        ("when", moment(cause.at_ms)),
+        ("chain", "\n".join(f"{link.words}{_of(link.nodes.names)}" for link in found.chain)),
+    ]
+    print_facts(facts, indent=2)
+
+
+def _of(nodes: tuple[str, ...]) -> str:
+    return f": {names(nodes)}" if nodes else ""
+
+
+def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
+    """What is to be said of the run as a whole."""
+    yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
+    yield "reason", found.reason if not found.blockers else ""
+    yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
+    yield "tolerated", names(found.tolerated.names)
+    yield "unread", names(f"{name} ({number})" for name, number in found.unread.items())
+    yield "dead letters", str(found.dead_letters or "")
+    if found.rollback != "none":
+        left = names(step_name(key) for key in found.left.names)
+        yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
+        yield "why not", f"{found.left_error.message} [{found.left_error.code}]" if found.left_error else ""
+    yield "unblock", found.unblock
+
+
+def _tell_rest(found: Explanation, *, shown: int) -> None:
+    more = len(found.blockers) - shown + found.more_roots + found.more_followers
+    if more:
+        print()
+        print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
+
+
+def command_of(asking: Asking, run_id: str, command: str) -> str:
+    """A command line that an explanation gives, for this run and this store."""
+    said = _for_run(run_id, command)
+    store = asking.command().removeprefix("tidemill").strip()
+    return f"{said} {store}".strip() if said.startswith("tidemill ") else said

@@ -1,0 +1,147 @@
+"""One question to a store and its answer: as text for people, as one JSON value for programs.
+
+Every verb goes this way, so a refusal looks the same everywhere: a list of problems and exit code 2. No nodes are
+run meanwhile; that is the business of workers, and of `tidemill run`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidemill import client
+from tidemill.bootstrap import ARCHIVE_VARIABLE, check_there
+from tidemill.cli import main
+from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
+from tidemill.cli.render.terminal import as_plain, print_json, print_refusal
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.client import Tidemill
+from tidemill.errors import Problem, Rejected, Unfit
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.model import RETENTION_DAYS
+
+T = TypeVar("T")
+
+CLOSE_SECONDS_MAX = 0.3
+"""Whatever still runs is fenced off, so it is not waited for."""
+PRIVATE_STORE = "memory://"
+ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
+_NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
+_FORMAT = "v"
+"""The format of a stored row, which is nobody else's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Where to ask, and in which form to answer."""
+
+    store: str
+    as_json: bool = False
+    archive: str | None = None
+    """Where old runs are, if not in the usual place."""
+    creates: bool = False
+    """Whether a store that is not there yet is made."""
+    retention_days: float | None = RETENTION_DAYS
+    """How long finished runs stay, where old ones are asked about."""
+    apps: tuple[str, ...] = ()
+    """The user's own code, where node types of his are asked about."""
+
+    def answer(
+        self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
+    ) -> int:
+        """Ask, and print what came of it; `ends` tells the exit code where it may have gone badly."""
+        try:
+            found = self._asked(ask)
+        except Rejected as refusal:
+            return self.refused(refusal)
+        if self.as_json:
+            print_json(plain(found))
+        else:
+            tell(found)
+        return main.OK if ends is None else ends(found)
+
+    def listen(self, ask: Callable[[Tidemill], None]) -> int:
+        """Ask something that prints its answers by itself, as they come."""
+        try:
+            self._asked(ask)
+        except Rejected as refusal:
+            return self.refused(refusal)
+        return main.OK
+
+    def _asked(self, ask: Callable[[Tidemill], T]) -> T:
+        if not self.creates:
+            check_there(self.store)
+        with importable():
+            app = load_apps(self.apps)
+            mill = client.open(
+                self.store,
+                work=False,
+                archive=self.archive,
+                retention_days=self.retention_days,
+                functions=app.functions,
+                handlers=app.handlers,
+            )
+            try:
+                return ask(mill)
+            except Unfit as error:
+                # Nobody waits here until somebody has seen to it, so to the caller it is a refusal.
+                raise Rejected(error.problem) from error
+            finally:
+                mill.close(timeout_s=CLOSE_SECONDS_MAX)
+
+    def refused(self, refusal: Rejected) -> int:
+        """Print a refusal."""
+        problems = [self._hinted(problem) for problem in refusal.problems]
+        if self.as_json:
+            print_json({"problems": as_plain(problems)})
+        else:
+            print_refusal(problems)
+        return main.REFUSED
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else can ever reach this store."""
+        return self.store == PRIVATE_STORE
+
+    def command(self, *words: str) -> str:
+        """A command that can be copied from the screen and means this store, and this archive."""
+        meant = os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
+        store = () if self.store == meant else ("--store", self.store)
+        elsewhere = self.archive is not None and self.archive != os.environ.get(ARCHIVE_VARIABLE)
+        archive = ("--archive", self.archive or "") if elsewhere else ()
+        return shlex.join(("tidemill", *words, *archive, *store))
+
+    def _hinted(self, problem: Problem) -> Problem:
+        if self.alone and problem.code in _NOT_FOUND:
+            return msgspec.structs.replace(problem, hint=ALONE)
+        return problem
+
+
+def plain(value: Any) -> Any:
+    """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, msgspec.Struct):
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__ if name != _FORMAT}
+        return {**_kind(value), **fields}
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def item_or_none(index: int) -> int | None:
+    """The index of an item as programs are told it: null where something is not about an item."""
+    return None if index == NOT_AN_ITEM else index
+
+
+def _kind(value: msgspec.Struct) -> dict[str, str]:
+    """What tells a value from the others of its union, where readers are meant to see it."""
+    config = value.__struct_config__
+    return {"kind": str(config.tag)} if config.tag_field == "kind" else {}

@@ -1,0 +1,128 @@
+"""The user's own code: where it is imported from, and the functions and node types that it offers.
+
+An app is a Python file or module, or something in it, with `functions` (a mapping from names to functions, or a
+list of them, which nodes of type `python` call), `handlers` (a list of node types), or both. The functions of a
+module that are marked with `@tidemill.function` count too, and if it has no `handlers`, its own node types by name.
+Whatever is wrong with it is a refusal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from tidemill.errors import Rejected, rejected
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.discovery import handlers_in
+from tidemill.handlers.python.functions import by_name, marked_in
+
+HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
+
+
+class App(NamedTuple):
+    """What the user's code offers."""
+
+    functions: Mapping[str, Callable[..., Any]]
+    handlers: Sequence[Handler | NodeClass]
+
+
+@contextmanager
+def importable(folder: Path | None = None) -> Iterator[None]:
+    """Let functions be imported from a folder, and from where the command was given."""
+    places = [str(place) for place in (folder, Path.cwd()) if place is not None]
+    before = list(sys.path)
+    sys.path[:0] = [place for place in dict.fromkeys(places) if place not in before]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def load_apps(names: Sequence[str]) -> App:
+    """Import what `--app` names; of what is offered twice the later one counts. Raises Rejected."""
+    functions: dict[str, Callable[..., Any]] = {}
+    handlers: list[Handler | NodeClass] = []
+    for name in names:
+        found = _offered(name, _target(name))
+        functions |= found.functions
+        handlers += found.handlers
+    return App(functions, handlers)
+
+
+def _target(name: str) -> Any:
+    place, _, attribute = name.partition(":")
+    try:
+        target: Any = _of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except Rejected:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _unimportable(name, place, error) from error
+    for part in filter(None, attribute.split(".")):
+        if not hasattr(target, part):
+            raise rejected("app_unknown", f"--app {name}: there is no {attribute} in {place}", hint=HOW)
+        target = getattr(target, part)
+    return target
+
+
+def _of_file(path: Path) -> ModuleType:
+    """Import a file under its own name, so that `module:function` finds the same functions."""
+    path = path.absolute()
+    if not path.is_file():
+        raise rejected("app_unknown", f"--app {path.name}: there is no file {path}", hint=HOW)
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise rejected(
+            "app_invalid", f"--app {path.name}: another module is called {path.stem} too", hint="rename the file"
+        )
+    sys.path.insert(0, str(path.parent))
+    return importlib.import_module(path.stem)
+
+
+def _unimportable(name: str, place: str, error: BaseException) -> Rejected:
+    if isinstance(error, (ModuleNotFoundError, ValueError)) and getattr(error, "name", place) in (place, None):
+        return rejected("app_unknown", f"--app {name}: there is no module {place!r}", hint=HOW)
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"see {last[0].filename}, line {last[0].lineno}" if last else HOW
+    said = str(error).splitlines()[:1]
+    message = f"--app {name} cannot be imported: {': '.join((type(error).__name__, *said))}"
+    return rejected("app_invalid", message, hint=where)
+
+
+def _functions(target: Any) -> Any:
+    """The functions that an app lists, and those of a module that are marked with a name."""
+    listed = getattr(target, "functions", None)
+    if isinstance(listed, (list, tuple)) and all(map(callable, listed)):
+        listed = by_name(listed)
+    marked = marked_in(target) if isinstance(target, ModuleType) else {}
+    return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
+
+
+def _handlers(target: Any) -> Any:
+    """The node types that an app lists; where a module has no list, those that it has by name."""
+    listed = getattr(target, "handlers", None)
+    if listed is not None or not isinstance(target, ModuleType):
+        return listed
+    return list({id(each): each for each in vars(target).values() if isinstance(each, Handler)}.values()) or None
+
+
+def _offered(name: str, target: Any) -> App:
+    functions, handlers = _functions(target), _handlers(target)
+    if functions is None and handlers is None:
+        raise rejected("app_invalid", f"--app {name} offers neither functions nor handlers", hint=HOW)
+    functions, handlers = functions or {}, handlers or ()
+    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        raise rejected("app_invalid", f"--app {name}: functions is not a mapping of functions", hint=HOW)
+    try:
+        return App(functions, handlers_in(handlers))
+    except TypeError:
+        message = f"--app {name}: handlers is not a list of tidemill.Handler, nor of objects that describe node types"
+        raise rejected("app_invalid", message, hint=HOW) from None

@@ -1,0 +1,366 @@
+"""Tidemill.open(): blocking client over an engine in a background loop; run_loop_until.
+
+The blocking front: the engine's verbs for callers that have no event loop.
+
+A background thread runs a loop, the engine lives in it, and a call waits there for its answer. The verbs
+themselves are the engine's own, wrapped one by one with their signatures and words, so there is nothing here
+to keep in step with it. What the engine raises is raised to the caller. An interrupt (Ctrl-C) leaves the call
+at once and takes back what it asked for as far as it was not done yet; the front stays usable.
+
+A loop that foreign code cannot end: what a handler leaves in it may ask the process to exit, or the loop to stop.
+
+asyncio lets `SystemExit` and `KeyboardInterrupt` of a task or a callback through to whoever runs the loop, which ends
+with them, although all that it has to do is still there. Nobody waits for such a task, so there is no attempt that it
+could fail: it is put on record, and the loop goes on. Otherwise one job would end worker after worker.
+
+One thing cannot be mended: a handler that cancels every task of the loop cancels the engine's own. Then the process
+ends, says why, and leaves its jobs to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from tidemill.bootstrap import DEFAULT_URL, engine_at
+from tidemill.engine.catalog import Published
+from tidemill.engine.engine import Engine
+from tidemill.engine.services.inspection import LogLine
+from tidemill.engine.views import RunView
+from tidemill.errors import Rejected, TidemillError
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.python.functions import Function, by_name
+from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.kernel.model import RETENTION_DAYS, Workflow
+
+LOG = logging.getLogger(__name__)
+
+
+class EngineBroken(TidemillError):
+    """A handler has cancelled the engine's own tasks, as one does that cancels all tasks of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__("a handler has cancelled the engine's own tasks: it may cancel only those that it has made")
+
+
+def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None:
+    """Run a loop until it has been stopped and `over` says that this was meant."""
+    while not over():
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+            LOG.error("something that a handler left in the loop has raised %s; the work goes on", said, exc_info=error)
+        else:
+            if not over():
+                LOG.error("a handler has stopped the loop; the work goes on")
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EVENTS_AHEAD_MAX = 4_096
+"""What `follow` keeps for a slow reader before it stops reading itself."""
+STOP_SECONDS_MAX = 5.0
+
+Document = Mapping[str, Any] | str | bytes | Path
+
+
+def open(  # noqa: A001 - `tidemill.open` is how it is called
+    url: str = DEFAULT_URL,
+    *,
+    functions: Mapping[str, Function] | Iterable[Function] | None = None,
+    handlers: Sequence[Handler | NodeClass] = (),
+    concurrency: int = 64,
+    queues: Sequence[str] = (),
+    only: str = "",
+    work: bool = True,
+    archive: str | None = None,
+    retention_days: float | None = RETENTION_DAYS,
+) -> Tidemill:
+    """Open the store at `url` and, unless `work` is off, run nodes in this process.
+
+    `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
+    own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
+    nodes run at a time, of all queues unless `queues` names some, and of all runs unless `only` names one: then of
+    that one and its children, and whoever waits for it is told when the store gives out no more work. Runs that ended
+    `retention_days` ago, or when their workflow says, go to the `archive`: a folder, or `s3://bucket/prefix`. Close it,
+    or use it in a `with`.
+    """
+    engine = engine_at(
+        url,
+        functions=by_name(functions),
+        handlers=handlers,
+        concurrency=concurrency,
+        queues=queues,
+        only=only,
+        work=work,
+        archive=archive,
+        retention_days=retention_days,
+    )
+    front = Tidemill(engine)
+    if only and engine.worker is not None:
+        engine.worker.refusals.give_up = front._give_up
+    try:
+        front._wait(front._engine.open())
+    except BaseException:
+        front._stop()
+        raise
+    return front
+
+
+def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
+    @wraps(verb)
+    def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(verb(self._engine, *args, **kwargs))
+
+    return call
+
+
+class Tidemill:
+    """An open engine. Every verb may be called from any thread, except from inside the engine's own loop."""
+
+    start = _blocking(Engine.start)
+    result = _blocking(Engine.result)
+    show = _blocking(Engine.show)
+    events = _blocking(Engine.events)
+    path = _blocking(Engine.path)
+    tokens = _blocking(Engine.tokens)
+    why = _blocking(Engine.why)
+    why_node = _blocking(Engine.why_node)
+    compare = _blocking(Engine.compare)
+    logs = _blocking(Engine.logs)
+    find = _blocking(Engine.find)
+    cancel = _blocking(Engine.cancel)
+    pause = _blocking(Engine.pause)
+    resume = _blocking(Engine.resume)
+    retry = _blocking(Engine.retry)
+    rewind = _blocking(Engine.rewind)
+    override = _blocking(Engine.override)
+    patch = _blocking(Engine.patch)
+    document = _blocking(Engine.document)
+    fork = _blocking(Engine.fork)
+    rollback = _blocking(Engine.rollback)
+    relabel = _blocking(Engine.relabel)
+    signal = _blocking(Engine.signal)
+    approvals = _blocking(Engine.approvals)
+    approval = _blocking(Engine.approval)
+    decide = _blocking(Engine.decide)
+    delegate = _blocking(Engine.delegate)
+    dead_letters = _blocking(Engine.dead_letters)
+    dead_letter = _blocking(Engine.dead_letter)
+    discard = _blocking(Engine.discard)
+    reprocess = _blocking(Engine.reprocess)
+    patch_workflow = _blocking(Engine.patch_workflow)
+    workflows = _blocking(Engine.workflows)
+    workflow_document = _blocking(Engine.workflow_document)
+    versions = _blocking(Engine.versions)
+    tag = _blocking(Engine.tag)
+    untag = _blocking(Engine.untag)
+    tags = _blocking(Engine.tags)
+    tag_history = _blocking(Engine.tag_history)
+    diff = _blocking(Engine.diff)
+    put_blob = _blocking(Engine.put_blob)
+    blob = _blocking(Engine.blob)
+    blobs = _blocking(Engine.blobs)
+    save_blob = _blocking(Engine.save_blob)
+    collect_blobs = _blocking(Engine.collect_blobs)
+    verify_log = _blocking(Engine.verify_log)
+    reindex = _blocking(Engine.reindex)
+    archive_sweep = _blocking(Engine.archive_sweep)
+    archive_list = _blocking(Engine.archive_list)
+    archive_show = _blocking(Engine.archive_show)
+    archive_restore = _blocking(Engine.archive_restore)
+    workers = _blocking(Engine.workers)
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._closed = self._ended = False
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._closing = False
+        self._refusal: Rejected | None = None
+        self._asked: set[Future[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="tidemill-loop", daemon=True)
+        self._thread.start()
+
+    def publish(self, document: Document, *, author: str = "", message: str = "") -> Published:
+        """Publish a document: a mapping, YAML or JSON text, or the path of a file.
+
+        Refused whole, with every problem in `Rejected.problems`, or taken whole.
+        """
+        if isinstance(document, Path):
+            document = read_document(document.read_bytes(), format=format_of(document.suffix))
+        return self._wait(self._engine.publish(document, author=author, message=message))
+
+    def workflow(self, reference: str) -> Workflow:
+        """The compiled form of a published workflow: `name`, or `name@3`."""
+        return self._wait(self._engine.workflow(reference))
+
+    def run(self, workflow: Document, inputs: Any = None, *, timeout_s: float | None = None) -> RunView:
+        """Start a workflow and wait for its end; a document is published first.
+
+        Text without a line break is the name of a published workflow. Raises TimeoutError when the run takes
+        longer than `timeout_s`; it goes on all the same.
+        """
+        if not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
+            published = self.publish(workflow)
+            workflow = f"{published.name}@{published.version}"
+        return self.result(self.start(workflow, inputs), timeout_s=timeout_s)
+
+    def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> Iterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run.
+
+        With `live` also parts of results and progress, which are not kept.
+        """
+        return self._pumped(self._engine.follow(run_id, after, live=live))
+
+    def follow_logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> Iterator[LogLine]:
+        """What handlers have printed and logged, and go on to; ends with the run."""
+        return self._pumped(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
+
+    def _pumped(self, source: AsyncIterator[T]) -> Iterator[T]:
+        pump = _Pump(source)
+        self._wait(pump.open())
+        try:
+            while batch := self._wait(pump.take()):
+                yield from batch
+        finally:
+            if not self._closed:
+                self._wait(pump.close())
+
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Let running attempts finish (at most `timeout_s`), then let go of the store; idempotent."""
+        if self._closed or self._forked:
+            return
+        self._closing = True
+        try:
+            # What still runs after that is cut off; its lease ends by itself.
+            with suppress(TimeoutError):
+                self._answered(asyncio.wait_for(self._engine.close(), timeout_s))
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Tidemill:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a copy in a forked process: its loop runs in a thread that was not copied."""
+        return os.getpid() != self._pid
+
+    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
+        """Have the loop's thread compute an answer and wait for it."""
+        if self._closed or self._forked or threading.current_thread() is self._thread:
+            answer.close()
+            if self._forked:
+                raise RuntimeError("this Tidemill belongs to the process that opened it; open another one after a fork")
+            if self._closed:
+                raise RuntimeError("this Tidemill is closed")
+            raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
+        return self._answered(answer)
+
+    def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        self._asked.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            # Without a refusal, code in the engine's loop has cancelled a task that is not its own.
+            raise self._refusal or EngineBroken() from None
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._asked.discard(future)
+
+    def _run(self) -> None:
+        """In the loop's thread: all of its life."""
+        run_until(self._loop, lambda: self._ended)
+
+    def _give_up(self, refusal: Rejected) -> None:
+        """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
+        if self._engine.worker is not None and not self._engine.worker.hands and not self._closing:
+            self._refusal = refusal
+            for future in tuple(self._asked):
+                future.cancel()
+
+    def _stop(self) -> None:
+        self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        self._thread.join(STOP_SECONDS_MAX)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _end(self) -> None:
+        """In the loop: end every other task, then the loop itself."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+        self._ended = True
+        self._loop.stop()
+
+
+class _Pump(Generic[T]):
+    """Reads ahead what a run has to say, so that a reader in another thread crosses over once per batch.
+
+    All of it runs in the loop's thread.
+    """
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._ahead: list[T] = []
+        self._some, self._room = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._task = asyncio.create_task(self._fill(), name="tidemill-follow")
+        self._task.add_done_callback(lambda _: self._some.set())
+
+    async def _fill(self) -> None:
+        async for each in self._source:
+            self._ahead.append(each)
+            self._some.set()
+            if len(self._ahead) >= EVENTS_AHEAD_MAX:
+                self._room.clear()
+                await self._room.wait()
+
+    async def take(self) -> list[T]:
+        """Everything read so far, at least one; nothing when the run has ended."""
+        assert self._task is not None
+        await self._some.wait()
+        batch, self._ahead = self._ahead, []
+        self._room.set()
+        if self._task.done():
+            if not batch:
+                self._task.result()
+        else:
+            self._some.clear()
+        return batch
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

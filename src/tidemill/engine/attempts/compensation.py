@@ -1,0 +1,190 @@
+"""One try at undoing a completed visit or item: render its compensator in the visit's scope, call it, report.
+
+The compensator sees what the visit saw, plus the visit's own result as `output`. If that has changed since (a loop, a
+rewind), it is looked at as it was when the visit completed, by folding the log up to there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
+from tidemill.engine.attempts.log_store import Place
+from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
+from tidemill.engine.attempts.results import (
+    TransactionalStatement,
+    read_described,
+    stored_value,
+    transactional,
+    wrong_files,
+)
+from tidemill.engine.attempts.runtime import Tools, lack_of
+from tidemill.engine.attempts.streaming import Speaker
+from tidemill.engine.corruption import waits_for_repair, whole
+from tidemill.engine.run_cache import Entry
+from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.commands import Done, Failed, Undone
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.model import Compensator, Node
+from tidemill.kernel.state import State, Undo, key_at
+from tidemill.security.secrets import Disclosed
+from tidemill.stores.contract import Lease, Store
+
+
+def _not_kept(value: Any) -> NoReturn:
+    """Raise what a compensator is told that wants to store how far it has come."""
+    hint = "do without when `context.undoing` is true"
+    raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
+
+
+class Undoing:
+    """Everything that one try needs."""
+
+    def __init__(self, tools: Tools, store: Store, entry: Entry, handler: Handler, task: Task, lease: Lease) -> None:
+        self._tools, self._store, self._entry, self._handler = tools, store, entry, handler
+        self.task, self.lease = task, lease
+        self._node: Node = entry.flow.workflow.by_id[task.node]
+        assert self._node.compensator is not None
+        self._compensator: Compensator = self._node.compensator
+        undo = entry.state.undo.get(key_at(task.node, task.visit, task.index))
+        assert undo is not None
+        self._undo: Undo = undo
+        self._started = tools.ambient.monotonic_ms()
+        self.statement: TransactionalStatement | None = None
+        self._disclosed = Disclosed(tools.around.secrets)
+        place = Place(task.node, task.visit, task.index, undo.attempt + 1)
+        self._speaker = Speaker(tools.around.air, lease, place, self._disclosed)
+
+    async def run(self) -> Undone:
+        """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded, and `Elsewhere`."""
+        state = await self._then()
+        output, item = self._values(state)
+        wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
+        wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
+        fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
+        try:
+            context = self._context(state, fetched, output, item)
+            ground, answer = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
+        except BaseException as error:
+            return await self._failed(error)
+        if isinstance(answer, Ended):
+            return await self._ended(answer)
+        try:
+            ended = await bounded(answer, self._compensator.timeout_ms, ground)
+        finally:
+            self._speaker.over = True
+        return await self._ended(ended)
+
+    async def _then(self) -> State:
+        """The state as it is, or as it was when the visit completed if what it saw has changed since."""
+        if not self._has_moved_on(self._entry.state):
+            return self._entry.state
+        with waits_for_repair():
+            (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False, limit=self._undo.seq)
+            return replay(decode_event(record) for record in whole(tail).records)
+
+    def _has_moved_on(self, state: State) -> bool:
+        """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""
+        node = self._node
+        seen = state.cells if node.reads_all else (*node.reads, *node.reads_past)
+        again = state.peek(node.id).visit != self.task.visit
+        return again or any(state.peek(name).ended_seq > self._undo.seq for name in seen)
+
+    def _values(self, state: State) -> tuple[Payload, Payload | None]:
+        """What the visit or item returned, and the list that the item is from."""
+        cell = state.peek(self.task.node)
+        items = cell.map
+        if self.task.index == NOT_AN_ITEM or items is None:
+            return cell.output if cell.output is not None else b"null", None
+        item = items.get(self.task.index)
+        return item.output if item is not None and item.output is not None else b"null", items.items
+
+    def _context(self, state: State, fetched: Fetched, output: Payload, items: Payload | None) -> NodeContext:
+        task, stream = self.task, self.lease.stream
+        scope = scope_of(self._entry.flow.workflow, state, stream.key, self._node, fetched)
+        value = decode_value(text_of(output, fetched))
+        scope = replace(scope, has_output=True, output=value, secrets=self._disclosed)
+        if items is not None:
+            item = decode_value(text_of(items, fetched))[task.index]
+            scope = replace(scope, has_item=True, item=item, index=task.index)
+        config = rendered(self._entry.flow.undoing(self._node), scope, self._tools.around.stage.schema(self._handler))
+        return NodeContext(
+            run_id=stream.key,
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            attempt=self._undo.attempt + 1,
+            config=config,
+            upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
+            checkpoint=_not_kept,
+            read=partial(read_described, self._tools.blobs, stream.tenant),
+            undoing=True,
+            given=lambda: decode_value(text_of(state.inputs, fetched)),
+            voice=self._speaker,
+            secrets=self._disclosed,
+        )
+
+    async def _ended(self, ended: Ended | BaseException) -> Undone:
+        await self._speaker.hush()
+        match ended:
+            case TimedOut():
+                return self._undone(timed_out(self._compensator.timeout_ms or 0))
+            case Return(value=value, statement=statement):
+                self.statement = transactional(statement, self._disclosed.values_seen)
+                return await self._returned(value)
+            case BaseException():
+                return await self._failed(ended)
+            case _:
+                message = "a compensator cannot wait or be skipped"
+                return self._undone(failed_by(Fail("answer_invalid", message)))
+
+    async def _returned(self, value: Any) -> Undone:
+        try:
+            text = encoded(value, self._speaker.mask)
+        except NotJson as error:
+            tenant, mask = self.lease.stream.tenant, self._speaker.mask
+            stored = stored_value(self._tools.blobs, tenant, value, error, mask)
+            found = await bounded(stored, self._compensator.timeout_ms)
+            if isinstance(found, Unavailable):
+                raise found from None
+            if isinstance(found, BaseException):
+                return await self._ended(found)
+            text = found
+        wrong = await wrong_files(self._tools.blobs, self.lease.stream.tenant, text)
+        if wrong is not None:
+            return self._undone(wrong)
+        if len(text) <= INLINE_BYTES_MAX:
+            return self._undone(Done(output=text, size=len(text)))
+        digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
+        return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
+
+    async def _failed(self, error: BaseException) -> Undone:
+        """What it came to; what only this worker lacks is left to another one, if there may be one."""
+        undone = self._undone(failed_by(error))
+        if isinstance(error, Lacking):
+            assert isinstance(undone.outcome, Failed)
+            lack = lack_of(self._entry.state.digest, self.task, undone.outcome.error)
+            await self._tools.around.leave(error, lack, self._tools.clock())
+        return undone
+
+    def _undone(self, outcome: Done | Failed) -> Undone:
+        ambient = self._tools.ambient
+        if isinstance(outcome, Failed) and self._speaker.mask:
+            outcome = masked(outcome, self._speaker.mask)
+        return Undone(
+            node=self.task.node,
+            visit=self.task.visit,
+            index=self.task.index,
+            token=self.lease.token,
+            outcome=outcome,
+            worker=self._tools.worker,
+            duration_ms=round(ambient.monotonic_ms() - self._started),
+            chance=ambient.chance(),
+        )

@@ -1,0 +1,138 @@
+"""Evaluate when, loop and branch; digests of what was read.
+
+Deciding a node's conditions: `when` before its visit, loop and branch over its output.
+
+It happens in the worker, once; the outcome is recorded with what it was made over, and never made again. Each
+is a computation that stops where a condition has to be decided in another process.
+
+What a decision was made over, as digests: kept with the decision, so that it can be told later what it saw.
+
+A digest is that of the whole value's text, the same under which a large value is stored. `run` and `iteration`
+are not listed: the log itself says what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tidemill.blobs.contract import digest_of
+from tidemill.engine.attempts.rendering import SeenNodes
+from tidemill.engine.compiled import Program
+from tidemill.expressions.conditions import Condition, Steps, Verdict, decide
+from tidemill.expressions.errors import ExpressionError, listing
+from tidemill.expressions.scope import References, Scope, merged
+from tidemill.handlers.contract import clipped
+from tidemill.kernel.commands import Failed, Skips
+from tidemill.kernel.events import Admission, BlobRef, Error, Payload, Reading, Route
+from tidemill.kernel.model import Branch, Node
+
+READINGS_MAX = 50
+
+
+def readings_of(
+    asked: Iterable[References], scope: Scope, inputs: Payload, output: Payload | None = None
+) -> tuple[Reading, ...]:
+    """List what conditions read of a scope: the node's own output, the run's inputs, then other nodes by name."""
+    reach = merged(asked)
+    nodes: Mapping[str, Payload] = scope.nodes.looked_at if isinstance(scope.nodes, SeenNodes) else {}
+    found: list[Reading] = []
+    if output is not None and reach.roots & {"output", "current"}:
+        found.append(("output", _digest(output)))
+    if "inputs" in reach.roots:
+        found.append(("inputs", _digest(inputs)))
+    names = sorted(nodes if reach.dynamic else reach.nodes & nodes.keys())
+    found += [(f"ctx.{name}", _digest(nodes[name])) for name in names[: READINGS_MAX - len(found)]]
+    return tuple(found)
+
+
+def _digest(payload: Payload) -> str:
+    return payload.digest if isinstance(payload, BlobRef) else digest_of(payload)
+
+
+NAMED_MAX = 5
+"""Wrong choices that an error names, and rules of which a reason tells how they came out."""
+
+Chosen = tuple[str, ...] | None
+"""What a handler itself chose to go on with, where an agent-driven branch lets it."""
+
+
+Reads = Callable[[Sequence[References]], tuple[Reading, ...]]
+"""How to tell the digests of what conditions referred to."""
+
+
+def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Admission | Skips | Failed]:
+    """Whether a visit happens, and why."""
+    asked: list[References] = []
+    try:
+        verdict = yield from _ask(when, scope, asked)
+    except ExpressionError as error:
+        return _undecided("when", error, reads(asked))
+    reason = f"when: {verdict.reason}"
+    return Admission(reason, reads(asked)) if verdict.value else Skips(reason=reason, reads=reads(asked))
+
+
+def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads: Reads) -> Steps[Route | Failed]:
+    """Which way a visit goes; `scope` holds its output. An error in a condition fails the visit."""
+    asked: list[References] = []
+    where = "loop"
+    try:
+        again, why = None, ""
+        if program.again is not None:
+            verdict = yield from _ask(program.again, scope, asked)
+            again, why = verdict.value, verdict.reason
+        if again or node.branch is None:
+            return Route(again, again_reason=why, reads=reads(asked))
+        if node.branch.kind == "agent_driven":
+            return _by_agent(node.branch, Route(again, again_reason=why, reads=reads(asked)), scope.output, chosen)
+        verdicts: list[Verdict] = []
+        for number, rule in enumerate(program.rules):
+            where = f"rule {number + 1} of {len(program.rules)}"
+            verdicts.append((yield from _ask(rule, scope, asked)))
+            if verdicts[-1].value:
+                reason = f"{where} matched: {verdicts[-1].reason}"
+                return Route(again, node.branch.rules[number].next_nodes, number, reason, why, reads(asked))
+        return Route(again, node.branch.default, -1, _none_matched(verdicts), why, reads(asked))
+    except ExpressionError as error:
+        return _undecided(where, error, reads(asked))
+
+
+def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -> Failed:
+    """A condition that is neither true nor false fails the visit, and says which one it was."""
+    part = f", {error.path}" if error.path else ""
+    return Failed(error=Error(error.code, f"{where}{part}: {error.message}", hint=error.hint), reads=reads)
+
+
+def _none_matched(verdicts: Sequence[Verdict]) -> str:
+    said = [f"({number}) {verdict.reason}" for number, verdict in enumerate(verdicts[:NAMED_MAX], start=1)]
+    more = [f"and {len(verdicts) - NAMED_MAX} more"] if len(verdicts) > NAMED_MAX else []
+    return f"no rule matched: {', '.join(said + more)}" if said else "no rule matched"
+
+
+def _ask(condition: Condition, scope: Scope, asked: list[References]) -> Steps[Verdict]:
+    asked.append(condition.references)
+    return (yield from decide(condition, scope))
+
+
+def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Route | Failed:
+    names: Any = chosen
+    if names is None and isinstance(output, dict):
+        names = output.get("next_nodes")
+    if isinstance(names, str):
+        names = [names]
+    if not names:
+        return replace(route, branch=branch.default, reason="nothing was chosen")
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids", hint=_choices(branch)))
+    strange = [name for name in names if name not in branch.available]
+    if strange:
+        said = clipped(", ".join(strange[:NAMED_MAX]), 500)
+        message = f"{said} is not among the nodes it may choose"
+        return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
+    return replace(route, branch=tuple(names), reason="chosen by the node")
+
+
+def _choices(branch: Branch) -> str:
+    return f"it may choose {listing(branch.available)}"

@@ -1,0 +1,281 @@
+"""Open/close handlers, call with time-out, exceptions → failures.
+
+Where handlers are called: prepared for, overheard, and cleaned up after.
+
+Waiting for a handler, no longer than it may take, and for what it came to to be stored, as long as that takes.
+
+Exceptions to error envelopes: always serialisable, whatever the exception holds or does when it is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.errors import Unavailable
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import Schema, compile_schema
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, causes_of, clipped, described, text_of
+from tidemill.kernel.commands import Failed, Result
+from tidemill.kernel.events import Error
+from tidemill.kernel.jobs import Task
+from tidemill.observability.capture import EAR, Ear
+from tidemill.security.secrets import SecretMissing, SecretUnusable
+from tidemill.stores.contract import Lease
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ABANDON_AFTER_MS = 1_000
+"""How long a handler that was cancelled because of its time-out may still take; then nobody waits for it any more."""
+LEASE_LOST = "the lease is lost"
+"""Why a handler is cancelled whose result cannot count. If it comes to one all the same, that is put on record."""
+LOST_AFTER_MS = 30_000
+"""How long such a one may still take, unless it is cancelled again."""
+STORE_AGAIN_MS = 200
+STORE_AGAIN_MS_MAX = 5_000
+STALLED_AFTER = 20
+"""How often a place is tried, for more than a minute, before somebody is told."""
+ON_STALL: ContextVar[Callable[[str], Awaitable[None]] | None] = ContextVar("tidemill-on-stall", default=None)
+"""Who is told that a result cannot be stored."""
+
+
+class TimedOut(Exception):
+    """The handler took longer than it may."""
+
+
+async def bounded(pending: Awaitable[T], timeout_ms: int | None, ground: Context | None = None) -> T | BaseException:
+    """What a handler ended with; whatever it raises is handed out as a value, a time-out as `TimedOut`.
+
+    `ground` is the context to wait in.
+    """
+    handler = asyncio.create_task(guarded(pending), context=ground)
+    try:
+        await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        if not handler.done():
+            handler.cancel()
+            await asyncio.wait({handler}, timeout=ABANDON_AFTER_MS / 1000)
+            return TimedOut()
+    except asyncio.CancelledError as stop:
+        handler.cancel()
+        handler.add_done_callback(lambda _: _close(pending))
+        if stop.args != (LEASE_LOST,):
+            raise
+        # As long as it goes on it keeps its place.
+        await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
+        if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
+            raise
+    try:
+        return handler.result()
+    except BaseException as error:
+        return error
+
+
+async def surely(store: Callable[[], Awaitable[T]]) -> T:
+    """Store what a handler came to, however long the place for it is out of reach: it will not be called again.
+
+    Whoever waits here holds a lease, and is cancelled when that is lost or the worker stops. It is meant to have no
+    other bound; after a while the run is marked as stuck.
+    """
+    for times in count():
+        try:
+            return await store()
+        except Unavailable as error:
+            if times == 0:
+                LOG.warning("a result is kept until it can be stored: %s", error)
+            if (tell := ON_STALL.get()) is not None and times and times % STALLED_AFTER == 0:
+                await tell(f"a result cannot be stored: {error}")
+            await asyncio.sleep(min(STORE_AGAIN_MS * 2 ** min(times, 6), STORE_AGAIN_MS_MAX) / 1000)
+    raise AssertionError("counting ends")
+
+
+def _close(pending: object) -> None:
+    """Close a coroutine whose task was cancelled before its first step; one that has ended is closed already."""
+    if inspect.iscoroutine(pending):
+        pending.close()
+
+
+async def guarded(pending: Awaitable[T]) -> T | BaseException:
+    """Await what foreign code does; whatever it raises is handed out as a value.
+
+    Some exceptions would stop the loop if they left the task, and nobody may be waiting for the others any more.
+    """
+    try:
+        return await pending
+    except BaseException as error:
+        return error
+
+
+CODE_MAX = 100
+RETRY_AFTER_MS_MAX = 366 * 86_400_000
+
+
+def failed_by(error: BaseException) -> Failed:
+    """What an attempt that raised came to. Unknown exceptions are retryable; known mistakes are not."""
+    try:
+        return _failed_by(error)
+    except BaseException:
+        return Failed(error=Error("exception", "the error cannot be shown: it fails when it is looked at"))
+
+
+def _failed_by(error: BaseException) -> Failed:
+    if isinstance(error, Fail):
+        # Its fields are whatever its author put there.
+        code, hint = clipped(error.code, CODE_MAX) or "failed", clipped(error.hint or "")
+        envelope = Error(code, clipped(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
+        unknown = bool(getattr(error, "unknown_outcome", False))
+        return Failed(error=envelope, retry_after_ms=_delay_ms(error.retry_after_ms), unknown_outcome=unknown)
+    if isinstance(error, ExpressionError):
+        return Failed(error=Error(error.code, clipped(error.message), hint=clipped(error.hint)))
+    if isinstance(error, NotJson):
+        return Failed(error=Error("output_not_json", clipped(text_of(error)), hint="return plain JSON values"))
+    if isinstance(error, SecretMissing):
+        return Failed(error=Error("secret_missing", clipped(error.message), hint=clipped(error.hint)))
+    if isinstance(error, SecretUnusable):
+        hint = "a secret is a text of 4 characters to 64 KiB that the workers' user may read"
+        return Failed(error=Error("secret_unusable", clipped(text_of(error)), retryable=True, hint=hint))
+    raised = described(error)
+    return Failed(
+        error=Error(
+            "exception",
+            raised.message,
+            raised.kind,
+            raised.retryable,
+            causes=raised.causes,
+            traceback=raised.traceback,
+        )
+    )
+
+
+def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
+    """The result of an attempt that could not even begin. Trying again would find the same values."""
+    failed = failed_by(error)
+    return Result(
+        node=task.node,
+        visit=task.visit,
+        index=task.index,
+        token=lease.token,
+        outcome=msgspec.structs.replace(failed, error=msgspec.structs.replace(failed.error, retryable=False)),
+        called=False,
+        worker=worker,
+    )
+
+
+def timed_out(timeout_ms: int) -> Failed:
+    """An attempt that took longer than it may."""
+    return Failed(
+        error=Error("timeout", f"the attempt took longer than {timeout_ms} ms", retryable=True), unknown_outcome=True
+    )
+
+
+def _delay_ms(said: object) -> int | None:
+    """How long a failure asks to wait, as far as that is a number of milliseconds."""
+    if not isinstance(said, (int, float)) or said != said:
+        return None
+    return int(min(max(0, said), RETRY_AFTER_MS_MAX))
+
+
+class Stage:
+    """The handlers that this process has opened."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, asyncio.Task[BaseException | None]] = {}
+        self._handlers: list[Handler] = []
+        self._schemas: dict[tuple[str, str], Schema] = {}
+
+    def schema(self, handler: Handler) -> Schema:
+        """What a config of this type must look like, compiled once."""
+        return self._compiled("config", handler, handler.type.config_schema)
+
+    def check_output(self, handler: Handler, text: bytes) -> None:
+        """Raise `Fail` unless a result, as it will be stored, is what its type has promised."""
+        schema = self._compiled("output", handler, handler.type.output_schema)
+        _check(schema, decode_value(text), "output_invalid", f"the result is not what {handler.type.key} promises")
+
+    def _check_input(self, handler: Handler, context: NodeContext) -> None:
+        schema = self._compiled("input", handler, handler.type.input_schema)
+        said = f"the nodes before it do not give what {handler.type.key} expects"
+        _check(schema, dict(context.upstream), "input_invalid", said)
+
+    def _compiled(self, part: str, handler: Handler, source: Any) -> Schema:
+        known = self._schemas.get((part, handler.type.key))
+        if known is None:
+            known = self._schemas[part, handler.type.key] = compile_schema(source)
+        return known
+
+    def call(self, handler: Handler, context: NodeContext, ear: Ear) -> tuple[Context, Ended | Awaitable[Ended]]:
+        """Call a handler where it is overheard; what is to be awaited must be awaited in the context given back."""
+        if handler.type.input_schema is not True:
+            self._check_input(handler, context)
+        ground = copy_context()
+        ground.run(EAR.set, ear)
+        if handler.staged:
+            return ground, self._staged(handler, context)
+        if handler.close is not None and handler not in self._handlers:
+            self._handlers.append(handler)
+        return ground, ground.run(handler.call, context)
+
+    async def close(self) -> None:
+        """Close what was opened; one that fails to does not keep the others."""
+        handlers, self._handlers, self._opened = self._handlers, [], {}
+        for handler in reversed(handlers):
+            if handler.close is not None and (error := await guarded(_taken(handler.close))) is not None:
+                LOG.error("%s could not be closed", handler.type.key, exc_info=error)
+
+    async def _staged(self, handler: Handler, context: NodeContext) -> Ended:
+        await self._open(handler)
+        try:
+            if handler.prepare is not None:
+                await _taken(partial(handler.prepare, context))
+            ended = handler.call(context)
+            return await ended if inspect.isawaitable(ended) else ended
+        finally:
+            if handler.finish is not None:
+                error = await guarded(_taken(partial(handler.finish, context)))
+                if error is not None:
+                    # What the call came to stands: an effect that has happened is not made again for this.
+                    LOG.error("%s could not finish", handler.type.key, exc_info=error)
+
+    async def _open(self, handler: Handler) -> None:
+        """Open a handler before its first attempt; those that come meanwhile wait, and a failure is tried again."""
+        if handler.open is None and handler.close is None:
+            return
+        key = handler.type.key
+        if key not in self._opened:
+            # What is opened serves all attempts, so the first one does not hear what it says later.
+            ground = copy_context()
+            ground.run(EAR.set, None)
+            self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
+        error = await asyncio.shield(self._opened[key])
+        if error is not None:
+            raise error
+
+    async def _begin(self, handler: Handler) -> BaseException | None:
+        error = None if handler.open is None else await guarded(_taken(handler.open))
+        if error is None:
+            self._handlers.append(handler)
+        else:
+            del self._opened[handler.type.key]
+        return error
+
+
+def _check(schema: Schema, value: Any, code: str, said: str) -> None:
+    if not schema.accepts(value):
+        first = schema.problems(value)[0]
+        raise Fail(code, f"{said}: {first.sentence}", hint=first.hint)
+
+
+async def _taken(step: Callable[[], Awaitable[None] | None]) -> None:
+    pending = step()
+    if pending is not None:
+        await pending

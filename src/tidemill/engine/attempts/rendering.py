@@ -1,0 +1,395 @@
+"""State → expression scope, rendered config, handler context; map values; blob value cache.
+
+From a state to what an expression may look at. Values are decoded only when an expression asks for them.
+
+Values that live in blobs, kept by content for as long as there is room.
+
+A large value is usually read by many attempts (a map's items all see the same inputs), so it is loaded and
+decoded once per process, not once per attempt. The decoded form is shared: templates and conditions only read
+it, and whatever leaves an expression towards a handler is a copy.
+
+The values of a map: the list that it goes over, and the list that its items make up.
+
+From a state to what a handler is given, and what is left of its secrets afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.errors import Unfit
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import Schema
+from tidemill.expressions.scope import Absent, Scope, Seen
+from tidemill.expressions.templates.template import Template
+from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, Reader, Skip, Voice
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
+from tidemill.kernel.commands import Failed
+from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.decide.routing import ancestors
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.queries import Output, iteration, upstream, visible
+from tidemill.kernel.state import Cell, State, peek_at
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import Disclosed
+
+LOG = logging.getLogger(__name__)
+
+HELD_BYTES_MAX = 256 * 1024 * 1024
+
+
+class Held:
+    """A loaded value: its text, and its decoded form once somebody has asked for it."""
+
+    __slots__ = ("_decoded", "_known", "text")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._decoded: Any = None
+        self._known = False
+
+    def shared(self) -> Any:
+        """The decoded value, which nobody may change."""
+        if not self._known:
+            self._decoded, self._known = decode_value(self.text), True
+        return self._decoded
+
+
+Fetched = dict[str, Held]
+"""What one attempt needs of them, by digest; held until the attempt is over, whatever the cache does."""
+
+
+class Values:
+    """The cache, bounded by the length of the texts it holds."""
+
+    def __init__(self, blobs: Blobs, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._blobs, self._bytes_max = blobs, bytes_max
+        self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
+        self._bytes = 0
+        self._lost: set[tuple[str, str]] = set()
+
+    def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
+        """All of these values, or None when one of them has to be loaded first."""
+        found: Fetched = {}
+        for digest in digests:
+            held = self._held.get((tenant, digest))
+            if held is None:
+                return None
+            self._held.move_to_end((tenant, digest))
+            found[digest] = held
+        return found
+
+    async def fetch(self, tenant: str, digests: Iterable[str]) -> Fetched:
+        """All of these values, loading those that are not there."""
+        wanted = list(digests)
+        absent = [digest for digest in wanted if (tenant, digest) not in self._held]
+        texts = await asyncio.gather(*(self._got(tenant, digest) for digest in absent))
+        found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
+        for digest in wanted:
+            if digest not in found:
+                held = self._held.get((tenant, digest))
+                found[digest] = held or Held(await self._got(tenant, digest))
+        return found
+
+    async def _got(self, tenant: str, digest: str) -> bytes:
+        """A text from where blobs are kept. What somebody has to see to is said once, however often it is asked for."""
+        try:
+            text = await self._blobs.get(tenant, digest)
+        except Unfit as error:
+            if (tenant, digest) not in self._lost:
+                self._lost.add((tenant, digest))
+                LOG.warning("%s; what needs it waits until then", error)
+            raise
+        self._lost.discard((tenant, digest))
+        return text
+
+    def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
+        present = self._held.get((tenant, digest))
+        if present is not None:
+            # Somebody else was loading it at the same time.
+            return present
+        held = self._held[tenant, digest] = Held(text)
+        self._bytes += len(text)
+        while self._bytes > self._bytes_max and self._held:
+            _, oldest = self._held.popitem(last=False)
+            self._bytes -= len(oldest.text)
+        return held
+
+
+def text_of(payload: Payload, fetched: Fetched) -> bytes:
+    """The JSON text behind a payload."""
+    return fetched[payload.digest].text if isinstance(payload, BlobRef) else payload
+
+
+def shared_value(payload: Payload, fetched: Fetched) -> Any:
+    """The value behind a payload, for reading only."""
+    return fetched[payload.digest].shared() if isinstance(payload, BlobRef) else decode_value(payload)
+
+
+Lists = dict[tuple[str, int], list[Any]]
+"""Decoded lists of maps by (node, visit): decoded once, not once per item."""
+
+
+def outputs_of(items: MapState) -> list[Payload]:
+    """What the items came to, in index order; a tolerated failure's entry is its envelope."""
+    found = [(items.get(index) or QUEUED_ITEM).output for index in range(items.count)]
+    return [output for output in found if output is not None]
+
+
+def assembled(items: MapState, fetched: Fetched) -> bytes:
+    """The text of the list that the items make up."""
+    return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
+
+
+def item_of(lists: Lists, task: Task, items: MapState, fetched: Fetched) -> Any:
+    """The item that a task is about."""
+    key = (task.node, task.visit)
+    if key not in lists:
+        lists[key] = decode_value(text_of(items.items, fetched))
+    return lists[key][task.index]
+
+
+NOTHING_FETCHED: Fetched = {}
+
+RUN_READER = Node(id="", type="")
+"""Who reads when the run's outputs are rendered: it is in no loop and sees every node as it ended."""
+
+
+class SeenNodes(Mapping[str, Seen | Absent]):
+    """The nodes as one reader sees them."""
+
+    __slots__ = ("_ancestors", "_fetched", "_known", "_reader", "_state", "_workflow", "looked_at")
+
+    def __init__(self, workflow: Workflow, state: State, reader: Node, fetched: Fetched) -> None:
+        self._workflow, self._state, self._reader, self._fetched = workflow, state, reader, fetched
+        self._known: dict[str, Seen | Absent] = {}
+        self.looked_at: dict[str, Payload] = {}
+        """The outputs that somebody has asked for."""
+        self._ancestors: set[str] | None = None
+
+    def __getitem__(self, name: str) -> Seen | Absent:
+        known = self._known.get(name)
+        if known is None:
+            if name not in self._workflow.by_id:
+                raise KeyError(name)
+            known = self._known[name] = self._look(name)
+        return known
+
+    def _look(self, name: str) -> Seen | Absent:
+        if self._hidden(name):
+            return Absent("is not an ancestor")
+        seen = visible(self._workflow, self._state, self._reader, name)
+        if isinstance(seen, str):
+            cell = self._state.peek(name)
+            ended = cell.status in ENDED and name not in self._reader.reads_past
+            return Absent(seen, self._meta(cell, cell.status) if ended else {})
+        if not fetched_before(seen.payload, self._fetched):
+            return Absent("has not ended")
+        cell = self._state.peek(name)
+        self.looked_at[name] = seen.payload
+        meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
+        return Seen(shared_value(seen.payload, self._fetched), meta)
+
+    def _meta(self, cell: Cell, status: str) -> dict[str, Any]:
+        return {"status": status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
+
+    def _hidden(self, name: str) -> bool:
+        """Whether a computed reference points at a node that the reader does not follow. Static ones were checked."""
+        reader = self._reader
+        if not reader.reads_all or name in reader.reads or name in reader.reads_past:
+            return False
+        if self._ancestors is None:
+            self._ancestors = ancestors(self._workflow, reader.id)
+        return name not in self._ancestors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._workflow.by_id)
+
+    def __len__(self) -> int:
+        return len(self._workflow.by_id)
+
+
+def fetched_before(payload: Payload, fetched: Fetched) -> bool:
+    """Whether a value can be read.
+
+    A large one of a node that ended after the attempt began, past a join that did not wait for it, was not loaded.
+    """
+    return not isinstance(payload, BlobRef) or payload.digest in fetched
+
+
+class Upstream(Mapping[str, Any]):
+    """Outputs of the parents whose edges were taken, looked up and decoded only when a handler asks for them."""
+
+    __slots__ = ("_fetched", "_found", "_node", "_state", "_workflow")
+
+    def __init__(self, workflow: Workflow, state: State, node: Node, fetched: Fetched) -> None:
+        self._workflow, self._state, self._node, self._fetched = workflow, state, node, fetched
+        self._found: dict[str, Payload] | None = None
+
+    def _payloads(self) -> dict[str, Payload]:
+        if self._found is None:
+            found = upstream(self._workflow, self._state, self._node)
+            self._found = {name: value for name, value in found.items() if fetched_before(value, self._fetched)}
+        return self._found
+
+    def __getitem__(self, name: str) -> Any:
+        return decode_value(text_of(self._payloads()[name], self._fetched))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._payloads())
+
+    def __len__(self) -> int:
+        return len(self._payloads())
+
+
+def facts_of(run_id: str, state: State) -> dict[str, Any]:
+    """The root `run`."""
+    return {"id": run_id, "workflow": state.workflow, "version": state.version}
+
+
+def scope_of(workflow: Workflow, state: State, run_id: str, reader: Node, fetched: Fetched = NOTHING_FETCHED) -> Scope:
+    """What a node's templates and `when` may refer to."""
+    return Scope(
+        nodes=SeenNodes(workflow, state, reader, fetched),
+        inputs=shared_value(state.inputs, fetched),
+        run=facts_of(run_id, state),
+        iteration=iteration(state, reader),
+    )
+
+
+def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
+    """References that must be loaded before an attempt at `node` can be rendered and called."""
+    for payload in _payloads(workflow, state, node):
+        if isinstance(payload, BlobRef):
+            yield payload
+
+
+def needed_for(
+    workflow: Workflow, state: State, node: Node, index: int = NOT_AN_ITEM, *, list_known: bool = False
+) -> dict[str, None]:
+    """Addresses of all that must be loaded before a try at a node, or at an item of a map whose list may be known."""
+    cell = state.peek(node.id)
+    act, items = peek_at(cell, index) or QUEUED_ITEM, cell.map
+    more: list[Payload | None] = [act.resumed, act.checkpoint]
+    if items is not None and phase_of(node, cell, index) != "call":
+        more += outputs_of(items)
+    elif items is not None and not list_known:
+        more.append(items.items)
+    refs = [*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))]
+    return dict.fromkeys(ref.digest for ref in refs)
+
+
+def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
+    """Addresses of all that must be loaded before the outputs of a run can be rendered."""
+    reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
+    return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
+
+
+def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]:
+    yield state.inputs
+    names: Iterable[str] = state.cells if node.reads_all else node.reads + node.reads_past
+    for name in names:
+        seen = visible(workflow, state, node, name)
+        if isinstance(seen, Output):
+            yield seen.payload
+    yield from upstream(workflow, state, node).values()
+
+
+def rendered(template: Template, scope: Scope, schema: Schema) -> Any:
+    """A config with its values filled in, checked against its type's schema.
+
+    Rendering shares structure with what it read; the handler gets a copy that it may do with as it likes.
+    """
+    config = decode_value(encode_value(template.render(scope)))
+    problems = () if schema.accepts(config) else schema.problems(config, "")
+    if problems:
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        message = "; ".join(problem.sentence for problem in problems)
+        raise ExpressionError(code="config_invalid", message=message, hint="; ".join(hints))
+    return config
+
+
+def context_of(
+    workflow: Workflow,
+    state: State,
+    node: Node,
+    *,
+    run_id: str,
+    task: Task,
+    act: Activation,
+    fetched: Fetched,
+    config: Any,
+    secrets: Disclosed,
+    voice: Voice,
+    checkpoint: Checkpointer,
+    read: Reader,
+) -> NodeContext:
+    """What an attempt at an activation is given."""
+    inputs = state.inputs
+    context = NodeContext(
+        run_id,
+        task.node,
+        task.visit,
+        task.index,
+        attempt_of(act),
+        config,
+        Upstream(workflow, state, node, fetched),
+        state.deadline_ms,
+        checkpoint=checkpoint,
+        read=read,
+        given=lambda: decode_value(text_of(inputs, fetched)),
+        voice=voice,
+        secrets=secrets,
+    )
+    # What few attempts have is filled in afterwards: every keyword of the call above costs, for all of them.
+    if node.delivery == "at_most_once":
+        context.at_most_once = True
+    if act.checkpoint is not None:
+        context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
+    if act.recall and act.resumed is not None:
+        context.resumed = decode_value(text_of(act.resumed, fetched))
+    return context
+
+
+def attempt_of(act: Activation) -> int:
+    """The number of the attempt that is being made."""
+    return act.attempt if act.running else act.attempt + 1
+
+
+def encoded(value: Any, mask: Mask) -> bytes:
+    """The JSON text of a value without secrets, whatever kind of object it is. Raises NotJson."""
+    text = encode_value(value)
+    return text if mask is NO_MASK or not mask.is_in(text) else encode_value(mask.value(decode_value(text)))
+
+
+def hidden(ended: Pause | Skip, mask: Mask) -> Pause | Skip:
+    """What a handler asks for instead of a result, without secrets."""
+    if not mask or not mask.is_in(msgspec.json.encode(ended)):
+        return ended
+    shown: Pause | Skip = msgspec.convert(mask.value(msgspec.to_builtins(ended)), type(ended))
+    return shown
+
+
+def masked(failed: Failed, mask: Mask) -> Failed:
+    """A failure without the secrets that were disclosed to the attempt."""
+    error = failed.error
+    hidden = msgspec.structs.replace(
+        error,
+        code=mask.text(error.code),
+        message=mask.text(error.message),
+        type=mask.text(error.type),
+        hint=mask.text(error.hint),
+        causes=tuple(mask.text(cause) for cause in error.causes),
+        traceback=mask.text(error.traceback),
+    )
+    return msgspec.structs.replace(failed, error=hidden)

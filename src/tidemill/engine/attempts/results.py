@@ -1,0 +1,381 @@
+"""Check what a handler returned: waits, children, files, transactional statements.
+
+Bytes that handlers return: stored first, then described by plain JSON in the value that held them.
+
+A description can also be given: as an input, in a signal, by a handler that passes one on. Then the bytes must be there
+already, because no fact may point to a missing blob: `unknown_file` looks before the fact is written.
+
+Values without a `Blob` never come here: only when the encoder meets something that it cannot write is the value
+looked through. What reads the value later (templates, conditions, people) sees the description, and a handler that
+wants the bytes asks for them with `context.read`.
+
+What a handler asked for instead of returning a value, checked before it goes into the log.
+
+A handler is somebody else's code: what it answers is written down for ever and read by every later worker, so
+a word that cannot be stored or a moment that is none is its failure, here, and not the log's later.
+
+A handler's result together with a SQL statement that the store executes in the same commit.
+
+The store may refuse the statement after the attempt has ended, so the secrets that mask its error message go along.
+The ask of a worker carries this in memory beside the command; it is never part of the command and never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.attempts.invocation import failed_by, surely
+from tidemill.engine.attempts.rendering import masked
+from tidemill.errors import Problem, Unavailable
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import compile_schema
+from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, clipped, is_media_type
+from tidemill.kernel.commands import Failed, Request, Skips, Waits
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Error
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.stores.contract import Statement, StatementRefused
+
+WAIT_MS_MAX = 3_155_760_000_000
+"""A hundred years, as for the node type `sleep`."""
+MOMENT_MS_MAX = 253_402_300_800_000
+"""The end of the year 9999."""
+WORDS_MAX = 500
+TEXT_MAX = 20_000
+CHILD_ID_LENGTH_MAX = 120
+FAMILY_NAME_LENGTH_MAX = 40
+PRINCIPALS_MAX = 1_000
+WAITED_FOR = ("timer", "signal", "human", "child")
+"""What a handler can wait for; nothing would ever end another wait."""
+
+
+def child_id(run_id: str, node: str, visit: int, index: int) -> str:
+    """The id of the run that a visit or item starts: always the same, so that it is started once."""
+    tail = f".{node}.{visit}" if index == NOT_AN_ITEM else f".{node}.{visit}.{index}"
+    if len((run_id + tail).encode()) <= CHILD_ID_LENGTH_MAX:
+        return run_id + tail
+    # A family tree that is too deep for names: the same four facts, in fewer letters.
+    # It still begins like its eldest ancestor's, by which a process that serves one family knows it.
+    eldest = run_id.partition(".")[0]
+    brief = "child-" + hashlib.sha256((run_id + tail).encode()).hexdigest()[:40]
+    return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
+
+
+def asked_for(ended: Pause | Skip, child: str = "") -> tuple[Skips | Waits, bytes | None]:
+    """The outcome of a handler that skips or waits, and the text of what it asks of a child.
+
+    `child` is the id that a child of this activation has. Raises `Fail` when the handler asked for something
+    impossible.
+    """
+    if isinstance(ended, Skip):
+        return Skips(reason=_word(ended.reason, "reason")), None
+    for_ms, until_ms = _moment(ended.for_ms, "for_ms", WAIT_MS_MAX), _moment(ended.until_ms, "until_ms", MOMENT_MS_MAX)
+    if ended.on not in WAITED_FOR:
+        message = f"a handler cannot wait for {clipped(ended.on, 100)!r}"
+        raise Fail("answer_invalid", message, hint=f"it can wait for: {', '.join(WAITED_FOR)}")
+    if ended.on == "timer" and for_ms is None and until_ms is None:
+        raise Fail("answer_invalid", "a timer without a time never ends", hint="give for_ms or until_ms")
+    if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child is None):
+        hint = "a person is asked with `approval`, a child with `child`, and nobody else"
+        raise Fail("answer_invalid", f"a wait for {clipped(ended.on, 100)!r} is not asked for like this", hint=hint)
+    waits = Waits(
+        on=ended.on,
+        name=child if ended.child is not None else _word(ended.name, "name"),
+        for_ms=for_ms,
+        until_ms=until_ms,
+        recall=bool(ended.resume),
+        approval=None if ended.approval is None else _request(ended.approval),
+        close="" if ended.child is None else ended.child.close,
+    )
+    return waits, None if ended.child is None else _ask(ended.child)
+
+
+def _moment(ms: Any, field: str, most: int) -> int | None:
+    if ms is not None and (type(ms) is not int or not 0 <= ms <= most):
+        raise Fail("answer_invalid", f"{field} is {clipped(ms, 100)}, not a number of milliseconds")
+    return ms
+
+
+def _word(said: object, field: str, limit: int = WORDS_MAX) -> str:
+    if not isinstance(said, str):
+        raise Fail("answer_invalid", f"{field} is {type(said).__name__}, not text")
+    return clipped(said, limit)
+
+
+def _request(asked: Asked) -> Request:
+    if len(asked.approvers) > PRINCIPALS_MAX or len(asked.escalate_to) > PRINCIPALS_MAX:
+        raise Fail("answer_invalid", f"more than {PRINCIPALS_MAX} approvers", hint="ask a role")
+    if type(asked.quorum) is not int or asked.quorum < 1:
+        raise Fail("answer_invalid", f"a quorum is a number of people, not {clipped(asked.quorum, 100)}")
+    return Request(
+        title=_word(asked.title, "title"),
+        description=_word(asked.description, "description", TEXT_MAX),
+        form=None if asked.form is None else _form(asked.form),
+        approvers=tuple(_word(each, "approvers") for each in asked.approvers),
+        quorum=asked.quorum,
+        four_eyes=bool(asked.four_eyes),
+        timeout_ms=_moment(asked.timeout_ms, "timeout_ms", WAIT_MS_MAX),
+        on_timeout=asked.on_timeout,
+        escalate_to=tuple(_word(each, "escalate_to") for each in asked.escalate_to),
+        url=_word(asked.url, "url", 2_000),
+    )
+
+
+def _form(form: Any) -> bytes:
+    """The schema of a form: one that cannot be used would only be noticed by the person who fills it in."""
+    text = encode_value(form)
+    if len(text) > INLINE_BYTES_MAX:
+        raise Fail("config_invalid", f"the form's schema has more than {INLINE_BYTES_MAX} bytes")
+    try:
+        compile_schema(form)
+    except ExpressionError as error:
+        raise Fail("config_invalid", f"the form's schema cannot be used: {error.message}", hint=error.hint) from None
+    return text
+
+
+class ChildAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is asked for, as the log keeps it."""
+
+    workflow: str
+    inputs: Any = None
+    labels: dict[str, str] = {}
+
+
+def _ask(child: Child) -> bytes:
+    if not all(isinstance(text, str) for pair in child.labels.items() for text in pair):
+        raise Fail("answer_invalid", "a child's labels are text")
+    workflow = _word(child.workflow, "workflow")
+    return encode_value({"workflow": workflow, "inputs": child.inputs, "labels": dict(child.labels)})
+
+
+def read_ask(text: bytes) -> ChildAsk:
+    """What a child was asked for."""
+    return ChildAsk(**decode_value(text))
+
+
+HINT = "it did work when it was rehearsed: see what has changed, and try it by hand with the same parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalStatement:
+    """A statement, and the secrets that were disclosed to the attempt which asks for it."""
+
+    statement: Statement = field(repr=False)
+    _secrets: tuple[str, ...] = field(repr=False)
+
+    def refusal(self, refused: StatementRefused) -> Failed:
+        """What the result becomes when the store refuses the statement: a database quotes values in its messages."""
+        return masked(Failed(error=Error("sql_failed", refused.message, hint=HINT)), Mask(self._secrets))
+
+
+def transactional(statement: Statement | None, secrets: Mapping[str, str]) -> TransactionalStatement | None:
+    return None if statement is None else TransactionalStatement(statement, tuple(secrets.values()))
+
+
+MARK = "$blob"
+"""The key by which a description is known; its value is the digest."""
+
+MARKED = b'"$blob"'
+"""What every text holds that describes a file. Nearly none does, and whoever looks for this first is done."""
+NAME_LENGTH_MAX = 255
+UNREADABLE = "blob_file_unreadable"
+_END = object()
+"""Stands for the end of an iterator, because no future can hold a StopIteration."""
+
+_DESCRIBED = re.compile(rb'"\$blob":"(sha256:[0-9a-f]{64})"')
+DESCRIBED_LENGTH = len(MARKED) + len(b':""') + DIGEST_LENGTH
+"""Of what `files_in` looks for: whoever reads a text in pieces looks at so much across two of them."""
+
+
+def files_in(text: bytes) -> list[str]:
+    """The digests of the files that a text describes."""
+    return sorted({found.decode() for found in _DESCRIBED.findall(text)})
+
+
+async def unknown_file(blobs: Blobs, tenant: str, text: bytes) -> Problem | None:
+    """What is wrong with a text that describes a file which the tenant does not have; the path leads into its value.
+
+    A file that is on its way out is brought back: the fact that is about to be written needs it.
+    """
+    for digest in files_in(text) if MARKED in text else ():
+        if not await _is_active(blobs, tenant, digest):
+            path, hint = _path_to(digest, decode_value(text)) or "", "store the bytes first: `tidemill blobs put FILE`"
+            return Problem(code="blob_unknown", message=f"there is no blob {digest}", path=path, hint=hint)
+    return None
+
+
+async def _is_active(blobs: Blobs, tenant: str, digest: str) -> bool:
+    """Whether a blob is there and stays; false when a collector was faster than whoever brings it back."""
+    while (info := await blobs.stat(tenant, digest)) is not None and info.state == GRACE:
+        if await blobs.restore(tenant, digest):
+            break
+    return info is not None
+
+
+async def check_files(blobs: Blobs, tenant: str, text: bytes) -> None:
+    """Raise `Fail` when a value that a handler gave describes a file that is not there."""
+    problem = await unknown_file(blobs, tenant, text)
+    if problem is not None:
+        raise Fail(problem.code, problem.sentence, hint="return `tidemill.Blob`, or a description as it was given")
+
+
+async def wrong_files(blobs: Blobs, tenant: str, text: bytes) -> Failed | None:
+    """The same for whoever hands in results; a place that is out of reach is waited for."""
+    try:
+        await surely(lambda: check_files(blobs, tenant, text))
+    except Fail as unknown:
+        return failed_by(unknown)
+    return None
+
+
+def _path_to(digest: str, value: Any, path: str = "") -> str | None:
+    """Where in a value a file is described."""
+    if isinstance(value, dict) and value.get(MARK) == digest:
+        return path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = (_path_to(digest, each, f"{path}/{key}") for key, each in inner)
+    return next((place for place in found if place is not None), None)
+
+
+async def stored_value(blobs: Blobs, tenant: str, value: Any, refusal: NotJson, mask: Mask) -> bytes:
+    """The JSON text of a value whose blobs are stored. Raises `refusal` when they were not what was wrong with it.
+
+    Secrets are masked in the value, in the names of blobs and in their bytes.
+    """
+    found = _blobs_in(value)
+    if not found:
+        raise refusal
+    known = {key: await described(blobs, tenant, blob, mask) for key, blob in found.items()}
+    return encode_value(mask.value(msgspec.to_builtins(value, enc_hook=lambda blob: known[id(blob)])))
+
+
+def _blobs_in(value: Any) -> dict[int, Blob]:
+    """The blobs in a value, each object once. Nothing when it cannot be written for other reasons as well."""
+    found: dict[int, Blob] = {}
+
+    def note(thing: Any) -> None:
+        if not isinstance(thing, Blob):
+            raise NotImplementedError
+        found[id(thing)] = thing
+
+    try:
+        msgspec.to_builtins(value, enc_hook=note)
+    except (NotImplementedError, TypeError, ValueError, RecursionError):
+        return {}
+    return found
+
+
+def announced(value: Any, refusal: NotJson) -> tuple[Any, int]:
+    """A value with what is known of its blobs before they are stored, and how many bytes of them are in memory.
+
+    Raises `refusal` when they were not what was wrong with it.
+    """
+    found = _blobs_in(value)
+    if not found:
+        raise refusal
+    held = sum(len(blob.data) for blob in found.values() if isinstance(blob.data, (bytes, bytearray, memoryview)))
+    return msgspec.to_builtins(value, enc_hook=_promised), held
+
+
+def _promised(blob: Blob) -> dict[str, str]:
+    return {"media_type": blob.media_type, "name": _name_of(blob)}
+
+
+def _name_of(blob: Blob) -> str:
+    return blob.data.name if blob.name == "" and isinstance(blob.data, Path) else blob.name
+
+
+async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK) -> dict[str, Any]:
+    """Store the bytes, without secrets, and answer what stands in their place."""
+    name = _name_of(blob)
+    _check_words(blob.media_type, name)
+    if isinstance(blob.data, (bytes, bytearray, memoryview)):
+        body = await _masked(bytes(blob.data), mask)
+        digest, size = await surely(lambda: blobs.put(tenant, body, keep=blob.keep)), len(body)
+    else:
+        chunks = mask.chunks(_chunks(blob.data)) if mask else _chunks(blob.data)
+        digest, size = await blobs.put_stream(tenant, chunks, keep=blob.keep)
+    return {MARK: digest, "size": size, "media_type": blob.media_type, "name": name}
+
+
+def _check_words(media_type: Any, name: Any) -> None:
+    """Refuse what would lead astray whoever writes it into a header or makes a file of that name."""
+    if not isinstance(media_type, str) or not isinstance(name, str):
+        raise Fail("blob_invalid", "a blob's media type and name are texts")
+    if not is_media_type(media_type):
+        message = f"{media_type[:100]!r} is no media type"
+        raise Fail("blob_invalid", message, hint='write "image/png", or "text/csv; charset=utf-8"')
+    if len(name) > NAME_LENGTH_MAX or name in (".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        message = f"{name[:100]!r} cannot be the name of a file"
+        hint = f"a name has no folders and no control characters, and at most {NAME_LENGTH_MAX} characters"
+        raise Fail("blob_invalid", message, hint=hint)
+
+
+async def _masked(body: bytes, mask: Mask) -> bytes:
+    """The bytes without secrets; looking through many of them must not hold up the loop."""
+    if not mask:
+        return body
+    return await asyncio.to_thread(mask.content, body) if len(body) > PIECE_BYTES else mask.content(body)
+
+
+async def _chunks(data: Any) -> AsyncIterator[bytes]:
+    """What a blob holds, bit by bit; whatever blocks does so in a thread."""
+    if isinstance(data, Path):
+        async for chunk in _of_file(data):
+            yield chunk
+    elif isinstance(data, AsyncIterable):
+        async for chunk in data:
+            yield _checked(chunk)
+    elif isinstance(data, Iterable) and not isinstance(data, str):
+        chunks = iter(data)
+        while (chunk := await asyncio.to_thread(_next, chunks)) is not _END:
+            yield _checked(chunk)
+    else:
+        raise _not_bytes(data)
+
+
+def _next(chunks: Iterator[Any]) -> Any:
+    return next(chunks, _END)
+
+
+async def _of_file(path: Path) -> AsyncIterator[bytes]:
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        message = f"the file of a blob cannot be read: {path}: {error.strerror or error}"
+        raise Fail(UNREADABLE, message, hint="return the path of a file that is there") from error
+    with file:
+        while chunk := await asyncio.to_thread(file.read, PIECE_BYTES):
+            yield chunk
+
+
+def _checked(chunk: Any) -> bytes:
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise _not_bytes(chunk)
+    return bytes(chunk)
+
+
+def _not_bytes(thing: Any) -> Fail:
+    message = f"a blob holds bytes, not {type(thing).__name__}"
+    return Fail("blob_invalid", message, hint="give it bytes, a pathlib.Path, or something that yields bytes")
+
+
+async def read_described(blobs: Blobs, tenant: str, description: Any) -> bytes:
+    """The bytes behind a description, or behind a digest alone; only a tenant's own."""
+    digest: Any = description.get(MARK) if isinstance(description, dict) else description
+    if not is_digest(digest):
+        message = "this does not describe a blob"
+        raise Fail("blob_invalid", message, hint='pass {"$blob": "sha256:…", …}, or the digest alone')
+    try:
+        return await blobs.get(tenant, digest)
+    except Unavailable as error:
+        raise Fail("blob_unavailable", str(error), retryable=True) from error

@@ -1,0 +1,311 @@
+"""What attempts say while they run: parts of their results, how far they have come, what they print and log.
+
+Parts and progress are live frames, which reach whoever follows the run and are not kept. Lines are kept in journals.
+Thousands of them in a second are handed on a few dozen times: `Air` gathers what all attempts of a worker say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.attempts.log_store import Journal, Line, Place
+from tidemill.engine.attempts.rendering import encoded
+from tidemill.engine.attempts.results import announced
+from tidemill.errors import Unavailable
+from tidemill.handlers.contract import Cancelled, Fail
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import Disclosed
+from tidemill.stores.contract import Lease, Store, Stream
+
+LOG = logging.getLogger(__name__)
+
+HAND_ON_MS = 20
+"""How long frames are gathered before they are handed on."""
+WRITE_EVERY_MS = 1_000
+"""How often the lines of an attempt that goes on are written."""
+FRAMES_WAITING_MAX = 20_000
+PARTS_BYTES_MAX = 64 * 1_048_576
+MESSAGE_MAX = 1_000
+HANDFUL_BYTES = 65_536
+"""About how much is handed on in one piece: what is too large for a store's way to other processes does not arrive."""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A live frame: `part` with a value, or `progress` with a fraction and a message."""
+
+    kind: str
+    node: str
+    visit: int
+    index: int
+    attempt: int
+    number: int = 0
+    """Of the part, from 1; a gap says that some were missed."""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    fraction: float | None = None
+    message: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(list[Frame])
+
+
+def shown(body: bytes) -> list[dict[str, Any]]:
+    """Live frames that were handed on together, as followers are given them."""
+    return [_told(frame) for frame in _DECODER.decode(body)]
+
+
+def _told(frame: Frame) -> dict[str, Any]:
+    """It has no seq, because it is no event."""
+    told: dict[str, Any] = {
+        "type": "NodeStreamed" if frame.kind == "part" else "NodeProgressed",
+        "live": True,
+        "node": frame.node,
+        "visit": frame.visit,
+        "index": frame.index,
+        "attempt": frame.attempt,
+    }
+    if frame.kind == "part":
+        return told | {"number": frame.number, "value": decode_value(bytes(frame.value))}
+    return told | {"fraction": frame.fraction, "message": frame.message}
+
+
+def _handfuls(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    """Frames in pieces that `shown` reads; a large one has a piece of its own."""
+    gathered: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if gathered and size + len(body) > HANDFUL_BYTES:
+            yield b"[" + b",".join(gathered) + b"]"
+            gathered, size = [], 0
+        gathered.append(body)
+        size += len(body)
+    yield b"[" + b",".join(gathered) + b"]"
+
+
+class Air:
+    """Hands on what the attempts of a worker say."""
+
+    def __init__(self, store: Store, ambient: Ambient) -> None:
+        self._store, self._ambient = store, ambient
+        self._lock, self._telling = threading.Lock(), asyncio.Lock()
+        self._frames: dict[Stream, deque[bytes]] = {}
+        self._journals: dict[Journal, None] = {}
+        self._awake = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin, in the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Hand on what is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        with suppress(Unavailable):
+            await self._hand_on()
+            await self._write()
+        self._loop, self._awake = None, False
+
+    def now_ms(self) -> int:
+        """When something is said."""
+        return self._ambient.now_ms()
+
+    def frame(self, stream: Stream, frame: Frame) -> None:
+        """Take a frame, from any thread; if nobody can keep up, the oldest are dropped."""
+        with self._lock:
+            self._frames.setdefault(stream, deque(maxlen=FRAMES_WAITING_MAX)).append(_ENCODER.encode(frame))
+        self._wake()
+
+    def journal(self, journal: Journal, line: Line) -> None:
+        """Take a line, from any thread."""
+        journal.add(line)
+        with self._lock:
+            self._journals[journal] = None
+        self._wake()
+
+    async def settle(self, journal: Journal | None) -> None:
+        """An attempt has ended: show what it has shown, and write its lines, before its result is known."""
+        try:
+            await self._hand_on()
+        except Unavailable as error:
+            LOG.warning("what a handler has shown is not handed on: %s", error)
+        if journal is not None:
+            with self._lock:
+                self._journals.pop(journal, None)
+            await self._kept(journal)
+
+    def _wake(self) -> None:
+        if not self._awake and self._loop is not None:
+            self._awake = True
+            with suppress(RuntimeError):  # The loop is closed: nobody listens any more.
+                self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._go_on(), name="tidemill-air")
+
+    async def _go_on(self) -> None:
+        """Hand on as long as something is said."""
+        due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
+        while True:
+            await self._ambient.sleep(HAND_ON_MS)
+            try:
+                await self._hand_on()
+                if self._ambient.monotonic_ms() >= due:
+                    due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
+                    await self._write()
+            except Unavailable as error:
+                LOG.warning("what handlers say is not handed on: %s", error)
+            with self._lock:
+                if not self._frames and not self._journals:
+                    self._awake = False
+                    return
+
+    async def _hand_on(self) -> None:
+        # One at a time, or what was said later could be told first.
+        async with self._telling:
+            with self._lock:
+                frames, self._frames = self._frames, {}
+            for stream, bodies in frames.items():
+                await self._store.tell(stream, list(_handfuls(bodies)))
+
+    async def _write(self) -> None:
+        with self._lock:
+            journals, self._journals = list(self._journals), {}
+        for journal in journals:
+            await self._kept(journal)
+
+    async def _kept(self, journal: Journal) -> None:
+        try:
+            await journal.write(self._store)
+        except Unavailable as error:
+            LOG.warning("lines of a handler were not kept: %s", error)
+
+
+class Filed(NamedTuple):
+    """A part with files in it."""
+
+    value: Any
+
+
+class Speaker:
+    """The voice of one attempt."""
+
+    __slots__ = (
+        "_air", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
+        "_size", "_stream", "_token", "over",
+    )  # fmt: skip
+
+    def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed) -> None:
+        self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
+        self._disclosed = disclosed
+        self.over = False
+        """Nobody wants what it says any more. It is kept here and not asked for: a voice that knew its attempt would
+        be a cycle, which only the garbage collector could undo, for every attempt."""
+        self._journal: Journal | None = None
+        self._parts: list[bytes | Filed] = []
+        self._size = 0
+        self._mask, self._masked = NO_MASK, 0
+        self._shown = False
+        self._held: dict[str, str] = {}
+        """What was printed last, by source, if a secret may begin in it."""
+        self._holding = threading.Lock()
+
+    @property
+    def mask(self) -> Mask:
+        """Hides the secrets that have been disclosed so far."""
+        if len(self._disclosed.values_seen) != self._masked:
+            self._masked = len(self._disclosed.values_seen)
+            self._mask = Mask(self._disclosed.values_seen.values())
+        return self._mask
+
+    def chunk(self, value: Any) -> None:
+        """Show a part of the result, and keep it for the whole. Files are stored with the whole."""
+        kept: bytes | Filed
+        held_bytes = 0
+        try:
+            try:
+                text = kept = encoded(value, self.mask)
+            except NotJson as refusal:
+                plain, held_bytes = announced(value, refusal)
+                text, kept = encoded(plain, self.mask), Filed(value)
+        except NotJson as error:
+            raise Fail("output_not_json", f"a part of the result is not JSON: {error}") from error
+        self._size += len(text) + held_bytes
+        if self._size > PARTS_BYTES_MAX:
+            raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
+        self._parts.append(kept)
+        self._tell("part", number=len(self._parts), value=msgspec.Raw(text))
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        """Show how far the attempt has come."""
+        said = None if fraction is None else min(1.0, max(0.0, float(fraction)))
+        self._tell("progress", fraction=said, message=self.mask.text(str(message))[:MESSAGE_MAX])
+
+    def beat(self) -> None:
+        """Raise if the attempt no longer counts."""
+        if self.over:
+            raise Cancelled("nobody wants the result of this attempt any more")
+
+    def folded(self) -> Any:
+        """All parts as one value."""
+        parts = [part.value if isinstance(part, Filed) else decode_value(part) for part in self._parts]
+        return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
+
+    def hear(self, source: str, text: str) -> str:
+        """Keep what was printed or logged; answers it as others may see it."""
+        said = self._masked_so_far(source, text)
+        if said:
+            self._write(source, said)
+        return said
+
+    def _masked_so_far(self, source: str, text: str) -> str:
+        """What is sure by now: a secret that is printed in pieces is only seen when they are together."""
+        mask = self.mask
+        if not mask:
+            return text
+        with self._holding:
+            said = mask.text(self._held.pop(source, "") + text)
+            begun = 0 if said.endswith("\n") else mask.begun(said)
+            if not begun:
+                return said
+            self._held[source] = said[-begun:]
+            return said[:-begun]
+
+    def _write(self, source: str, text: str) -> None:
+        if self._journal is None:
+            run = self._stream
+            self._journal = Journal(run.tenant, run.key, self._place, self._token)
+        self._air.journal(self._journal, Line(self._air.now_ms(), source, text))
+
+    async def hush(self) -> None:
+        """The attempt has ended: let all that it has said arrive."""
+        with self._holding:
+            held, self._held = self._held, {}
+        for source, text in held.items():
+            self._write(source, text)
+        if self.has_spoken:
+            await self._air.settle(self._journal)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether there is anything that must arrive before the result."""
+        return self._journal is not None or self._shown or bool(self._held)
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        place, self._shown = self._place, True
+        frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
+        self._air.frame(self._stream, frame)

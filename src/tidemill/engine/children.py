@@ -1,0 +1,271 @@
+"""Messages between runs: start a child, close one that nobody waits for, report an end to the parent.
+
+A message is a job of the run that sends it. It is delivered as a command to the other run, which recognises a
+repetition, and only then is the job settled: a worker that dies in between delivers it once more, which changes
+nothing. Messages that were lost altogether are noticed by the keeper, who runs the same errands.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import encode_value
+from tidemill.engine.attempts.results import ChildAsk, child_id, read_ask
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.compiled import Flow
+from tidemill.engine.corruption import waits_for_repair
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.turn import Turns
+from tidemill.engine.validation import check_labels, checked_inputs
+from tidemill.engine.versions import Version
+from tidemill.engine.views import outputs_of_state
+from tidemill.errors import Rejected, Unavailable, Unfit, rejected
+from tidemill.kernel.activation import Activation, Wait
+from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
+from tidemill.kernel.decide.completion import ABANDON
+from tidemill.kernel.decide.waits import AGAIN, served
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.jobs import Task
+from tidemill.kernel.state import State, peek_at
+from tidemill.stores.contract import Stream
+
+LOG = logging.getLogger(__name__)
+
+DEPTH_MAX = 32
+"""How many parents a run may have above it: a workflow that starts itself comes to an end."""
+REFUSED = "REFUSED"
+"""The status of a child that could not be started."""
+
+
+class Errands:
+    """Delivers messages. Every verb may be repeated, and raises `Unavailable` when the store does not answer."""
+
+    def __init__(self, runs: Runs, turns: Turns, catalog: Catalog, blobs: Blobs) -> None:
+        self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
+        self._waiting: set[Stream] = set()
+        """Whose messages wait for a repair, which is said once."""
+
+    async def run(self, stream: Stream, state: State, task: Task) -> AnyCommand:
+        """Deliver a message; answers the command that settles its job.
+
+        `state` is what this process knows of the sender, which may be older than the message: it is looked at anew,
+        because a message that seems to say nothing any more would be settled without having arrived.
+        """
+        entry = await self._find(stream)
+        state = state if entry is None else entry.state
+        try:
+            with waits_for_repair():
+                settled = await self._deliver(stream, state, task)
+        except Unfit as error:
+            if stream not in self._waiting:
+                self._waiting.add(stream)
+                LOG.warning("a message of run %s waits until somebody has seen to this: %s", stream.key, error)
+            raise
+        self._waiting.discard(stream)
+        return settled
+
+    async def _deliver(self, stream: Stream, state: State, task: Task) -> AnyCommand:
+        match task.kind:
+            case "child":
+                return await self.start_child(stream, state, task.node, task.visit, task.index)
+            case "close":
+                await self.close_child(stream, state, task.node, task.visit, task.index, task.attempt)
+            case _:
+                await self.report(stream, state)
+        return Delivered()
+
+    # From the parent
+
+    async def start_child(self, stream: Stream, state: State, node: str, visit: int, index: int) -> AnyCommand:
+        """Make sure that the child exists which a visit waits for, and tell the parent what it finds."""
+        act = _activation(state, node, visit, index)
+        wait = act.wait if act is not None else None
+        if act is None or wait is None or wait.on != "child" or not state.live:
+            return Delivered()
+        child = Stream(stream.tenant, RUN, wait.name)
+        where = (node, visit, index)
+        try:
+            with waits_for_repair():
+                entry = await self._find(child) or await self._start(stream, state, child, where, wait)
+                if entry.state.parent != (stream.key, *where):
+                    message = f"run {wait.name} belongs to somebody else"
+                    return _refused(where, wait.name, message, code="child_id_taken")
+                if act.attempt > 1:
+                    entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
+        except Rejected as refusal:
+            first = refusal.problems[0]
+            return _refused(where, wait.name, first.message, code=first.code, hint=first.hint)
+        if not entry.state.live:
+            return await self._ended(child, entry)
+        found = entry.state
+        return ChildBegan(
+            node=node,
+            visit=visit,
+            index=index,
+            child=wait.name,
+            workflow=found.workflow,
+            version=found.version,
+            digest=found.digest,
+            close=wait.close,
+            attempt=act.attempt,
+        )
+
+    async def _find(self, child: Stream) -> Entry | None:
+        return (await self._runs.refresh([child])).get(child)
+
+    async def _start(
+        self, stream: Stream, state: State, child: Stream, where: tuple[str, int, int], wait: Wait
+    ) -> Entry:
+        """Start the child; raises `Rejected` when it cannot be."""
+        damage = self._runs.damage(child)
+        if damage is not None:
+            raise damage
+        ask = await self._asked(stream, wait)
+        if state.depth >= DEPTH_MAX:
+            raise rejected("child_too_deep", f"there are {DEPTH_MAX} parents above this child already")
+        version, flow = await self._workflow(stream, ask)
+        inputs = await checked_inputs(stream.tenant, ask.inputs, flow.workflow.inputs, self._blobs)
+        start = Start(
+            id=f"start:{child.key}",
+            version=version.version,
+            digest=version.digest,
+            inputs=inputs,
+            labels=check_labels(ask.labels),
+            submitted_by=state.submitted_by,
+            correlation_id=state.correlation_id,
+            trace=state.trace,
+            tag_used=ask.workflow,
+            parent=(stream.key, *where),
+            close=wait.close,
+            depth=state.depth + 1,
+        )
+        answer = await self._turns.command(child, start, start=flow)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+        entry = await self._find(child)
+        if entry is None:
+            raise Unavailable(f"run {child.key} was started, but cannot be read")
+        return entry
+
+    async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, Flow]:
+        version = await self._catalog.resolve(stream.tenant, ask.workflow)
+        return version, await self._catalog.flow(stream.tenant, version.digest)
+
+    async def _asked(self, stream: Stream, wait: Wait) -> ChildAsk:
+        assert wait.ask is not None, "a child is asked for"
+        return read_ask(await self._text(stream, wait.ask))
+
+    async def _text(self, stream: Stream, payload: Payload) -> bytes:
+        return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+
+    async def _ask_again(self, child: Stream, entry: Entry, command_id: str) -> Entry:
+        """The parent tries again: so does a child that had failed or was cancelled, once per attempt.
+
+        One that still runs takes note, so that nobody closes it for the sake of an earlier attempt.
+        """
+        if entry.state.status == "COMPLETED":
+            return entry
+        again = Retry(id=command_id, reason="its parent tries again")
+        answer = await self._turns.command(child, Relabel(id=command_id, labels={}) if entry.state.live else again)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+        return await self._find(child) or entry
+
+    async def close_child(self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int) -> None:
+        """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
+        act = _activation(state, node, visit, index)
+        name = child_id(stream.key, node, visit, index)
+        if act is not None and act.wait is not None and act.wait.name == name and state.live:
+            return
+        child = Stream(stream.tenant, RUN, name)
+        entry = await self._find(child)
+        if entry is not None and entry.state.live and entry.state.parent == (stream.key, node, visit, index):
+            await self._turns.command(child, Cancel(reason="nobody waits for it any more", attempt=attempt))
+
+    # From the child
+
+    async def report(self, stream: Stream, state: State) -> None:
+        """Tell the parent how its child has ended."""
+        if state.live or state.parent is None:
+            return
+        entry = await self._find(stream)
+        if entry is None or entry.state.live:
+            return
+        parent = Stream(stream.tenant, RUN, state.parent[0])
+        await self._turns.command(parent, await self._ended(stream, entry))
+
+    async def _ended(self, child: Stream, entry: Entry) -> ChildEnded:
+        state = entry.state
+        assert state.parent is not None
+        _, node, visit, index = state.parent
+        error = state.error
+        if error is None and state.status == "CANCELLED":
+            error = Error("child_cancelled", state.reason or "it was cancelled")
+        return ChildEnded(
+            node=node,
+            visit=visit,
+            index=index,
+            child=child.key,
+            status=state.status,
+            output=await self._outputs(child, entry) if state.status == "COMPLETED" else None,
+            error=error if state.status != "COMPLETED" else None,
+            attempt=served(state.commands),
+            workflow=state.workflow,
+            version=state.version,
+            digest=state.digest,
+        )
+
+    async def _outputs(self, child: Stream, entry: Entry) -> Payload:
+        if entry.state.outputs is not None:
+            return entry.state.outputs
+        text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
+        if len(text) <= INLINE_BYTES_MAX:
+            return text
+        return BlobRef(await self._blobs.put(child.tenant, text), len(text))
+
+    # For the keeper
+
+    async def look_after(self, stream: Stream, entry: Entry) -> None:
+        """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""
+        waits = _children(entry.state)
+        known = await self._runs.refresh([Stream(stream.tenant, RUN, wait.name) for *_, wait in waits])
+        for node, visit, index, wait in waits:
+            child = known.get(Stream(stream.tenant, RUN, wait.name))
+            ours = child is not None and child.state.parent == (stream.key, node, visit, index)
+            if child is not None and ours and not child.state.live:
+                await self._turns.command(stream, await self._ended(Stream(stream.tenant, RUN, wait.name), child))
+        if entry.state.parent is not None and entry.state.close != ABANDON:
+            await self._look_for_parent(stream, entry.state)
+
+    async def _look_for_parent(self, stream: Stream, state: State) -> None:
+        assert state.parent is not None
+        run_id, node, visit, index = state.parent
+        parent = await self._find(Stream(stream.tenant, RUN, run_id))
+        if parent is not None:
+            act = _activation(parent.state, node, visit, index)
+            attempt = 0 if act is None else act.attempt
+            await self.close_child(Stream(stream.tenant, RUN, run_id), parent.state, node, visit, index, attempt)
+
+
+def _activation(state: State, node: str, visit: int, index: int) -> Activation | None:
+    cell = state.peek(node)
+    return peek_at(cell, index) if cell.visit == visit else None
+
+
+def _children(state: State) -> list[tuple[str, int, int, Wait]]:
+    """Every wait for a child that is known to exist."""
+    found: list[tuple[str, int, int, Wait]] = []
+    for name, cell in state.cells.items():
+        acts = [(-1, cell), *(cell.map.known() if cell.map is not None else ())]
+        for index, act in acts:
+            if act.wait is not None and act.wait.on == "child" and act.wait.started:
+                found.append((name, cell.visit, index, act.wait))
+    return found
+
+
+def _refused(where: tuple[str, int, int], child: str, message: str, *, code: str, hint: str = "") -> ChildEnded:
+    node, visit, index = where
+    error = Error(code, message, hint=hint)
+    return ChildEnded(node=node, visit=visit, index=index, child=child, status=REFUSED, error=error)

@@ -1,0 +1,159 @@
+"""Workflow with compiled expressions per digest; content inlined by digest.
+
+Content that a document refers to by digest, put into it before it is compiled.
+
+So a version holds all that it needs to run, and its digest says everything about what it does; the blobs may be
+collected afterwards.
+
+A workflow with its expressions compiled: what a worker keeps per digest, for as long as it is in use.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.errors import Problem, Rejected, Unavailable, rejected
+from tidemill.expressions.conditions import Condition, compiled
+from tidemill.expressions.templates.template import Template, compile_template
+from tidemill.kernel.document.normalize import Borrowed, borrowed_in
+from tidemill.kernel.document.reader import normalise
+from tidemill.kernel.model import Node, Workflow
+
+CONTENT_BYTES_MAX = 8 * 1024 * 1024
+"""What may be put into a document; whatever is larger is data and no schema, code or configuration."""
+
+
+async def filled_in(document: Any, tenant: str, blobs: Blobs) -> Any:
+    """Fill in what a document refers to: schemas and code of conditions, and configurations.
+
+    Raises Rejected with everything that cannot be read.
+    """
+    return await _with_configs(await _with_conditions(document, tenant, blobs), tenant, blobs)
+
+
+async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
+    if not borrowed_in(document):
+        return document
+    copy, problems = deepcopy(document), []
+    for each in borrowed_in(copy):
+        problem = await _fill(each, tenant, blobs)
+        problems += [problem] if problem is not None else []
+    if problems:
+        raise Rejected(tuple(problems))
+    return copy
+
+
+async def _fill(borrowed: Borrowed, tenant: str, blobs: Blobs) -> Problem | None:
+    digest = borrowed.digest
+    if digest is None:
+        return borrowed.misspelt()
+    try:
+        body = await _content(tenant, digest, blobs)
+        borrowed.fill(body.decode() if borrowed.field == "code" else decode_value(body))
+    except (Unavailable, ValueError) as error:
+        return Problem(
+            code="condition_ref_unreadable",
+            message=f"{borrowed.key} refers to something that cannot be read: {error}",
+            path=borrowed.path,
+            hint=f"store it first (`tidemill blobs put`), or write it into the document as {borrowed.field}",
+        )
+    return None
+
+
+async def _with_configs(document: Any, tenant: str, blobs: Blobs) -> Any:
+    try:
+        if b"config_ref" not in encode_value(document):
+            return document
+    except NotJson:
+        return document
+    normal, problems = normalise(document)
+    if problems:
+        return document
+    for number, node in enumerate(normal["nodes"]):
+        digest = node.pop("config_ref", None)
+        if digest is not None:
+            node["config"] = await _config(tenant, digest, f"/nodes/{number}/config_ref", node["id"], blobs)
+    return normal
+
+
+async def _config(tenant: str, digest: str, path: str, node: str, blobs: Blobs) -> Any:
+    try:
+        return decode_value(await _content(tenant, digest, blobs))
+    except (Unavailable, ValueError) as error:
+        raise rejected(
+            "config_ref_unreadable",
+            f"node {node} refers to a configuration that cannot be read: {error}",
+            path=path,
+            hint="store the blob first, or write the configuration into the document",
+        ) from None
+
+
+async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
+    """Read a blob whole, unless it is too large for that."""
+    known = await blobs.stat(tenant, digest)
+    if known is not None and known.size > CONTENT_BYTES_MAX:
+        raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
+    return await blobs.get(tenant, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The expressions of one node."""
+
+    config: Template
+    constant: bytes | None
+    """The config's text when it has no templates: each attempt gets its own copy of it."""
+    when: Condition | None
+    over: Template | None
+    again: Condition | None
+    rules: tuple[Condition, ...]
+
+
+class Flow:
+    """A workflow and its programs, each compiled the first time it is needed."""
+
+    __slots__ = ("_outputs", "_programs", "_undoing", "workflow")
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.workflow = workflow
+        self._programs: dict[str, Program] = {}
+        self._outputs: Template | None = None
+        self._undoing: dict[str, Template] = {}
+
+    def undoing(self, node: Node) -> Template:
+        """The config of the node's compensator."""
+        known = self._undoing.get(node.id)
+        if known is None:
+            assert node.compensator is not None
+            known = self._undoing[node.id] = compile_template(node.compensator.config)
+        return known
+
+    def program(self, node: Node) -> Program:
+        """The node's expressions."""
+        known = self._programs.get(node.id)
+        if known is None:
+            known = self._programs[node.id] = _compile(node)
+        return known
+
+    @property
+    def outputs(self) -> Template:
+        """The run's outputs."""
+        if self._outputs is None:
+            self._outputs = compile_template(self.workflow.outputs)
+        return self._outputs
+
+
+def _compile(node: Node) -> Program:
+    config = compile_template(node.config)
+    return Program(
+        config=config,
+        constant=encode_value(node.config) if config.is_constant else None,
+        when=None if node.when is None else compiled(node.when),
+        over=None if node.map is None else compile_template(node.map.over),
+        again=None if node.loop is None else compiled(node.loop.condition),
+        rules=() if node.branch is None else tuple(compiled(rule.condition) for rule in node.branch.rules),
+    )

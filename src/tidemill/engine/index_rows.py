@@ -1,0 +1,402 @@
+"""Index rows: how runs, approvals and dead letters are found. Written in the commit that changes what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from sys import intern
+
+import msgspec
+
+from tidemill.kernel.activation import Approval, closed, folded
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalEvent,
+    DeadLetterClosed,
+    DeadLettered,
+    Ending,
+    NodeEvent,
+    NodeScheduled,
+    RunCreated,
+)
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.model import Retention
+from tidemill.kernel.state import Letter, State, key_at, peek_at
+from tidemill.stores.contract import Row, Stream
+
+ROW_FORMAT = 1
+DEFAULT_RETENTION = Retention()
+DESCRIPTION_SHOWN_MAX = 500
+
+RUN = "run"
+DEAD_LETTER = "dead_letter"
+APPROVAL = "approval"
+SUSPECT = "suspect"
+
+ANYONE = "anyone"
+"""Whom an approval without approvers is found under."""
+
+DAY_MS = 24 * 3600 * 1000
+
+Said = tuple[str, bool, str, dict[str, str], int]
+"""What the terms of a run are made from, as far as it changes."""
+
+
+class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=True):
+    """A run as lists show it. Stored by position, like events: new fields are appended with a default."""
+
+    run_id: str
+    workflow: str
+    version: int
+    digest: str
+    status: str
+    created_ms: int
+    last_event_ms: int
+    counter: int
+    events: int
+    """How many events the row has taken in: its watermark."""
+    v: int = ROW_FORMAT
+    tag_used: str = ""
+    submitted_by: str = ""
+    labels: dict[str, str] = {}
+    correlation_id: str = ""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    tolerated: int = 0
+    dead_letters: int = 0
+    late_results: int = 0
+    waiting_for: tuple[str, ...] = ()
+    parent: str = ""
+    forked_from: str = ""
+    stuck: bool = False
+    idle: bool = False
+    failed_node: str = ""
+    error_code: str = ""
+    rollback: str = "none"
+    revision: int = 0
+    suspect: str = ""
+    """What the audit found wrong with the run's log, in one word."""
+    stuck_reason: str = ""
+    """Why a worker or the reconciler gave up on the run for the time being; it counts until the next event."""
+
+
+class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """An approval as lists show it; the form is read from the run."""
+
+    run_id: str
+    workflow: str
+    node: str
+    visit: int
+    index: int
+    status: str
+    title: str
+    description: str
+    approvers: tuple[str, ...]
+    quorum: int
+    requested_ms: int
+    requester: str = ""
+    four_eyes: bool = False
+    votes: tuple[str, ...] = ()
+    """Who has approved so far."""
+    delegated: tuple[tuple[str, str], ...] = ()
+    expires_ms: int | None = None
+    on_timeout: str = "fail"
+    escalated: bool = False
+    url: str = ""
+    decision: str = ""
+    decided_by: str = ""
+    decided_ms: int | None = None
+    comments: str = ""
+    v: int = ROW_FORMAT
+
+
+class DeadLetterRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A failure that nobody will try again by itself."""
+
+    run_id: str
+    workflow: str
+    node: str
+    visit: int
+    index: int
+    attempts: int
+    code: str
+    message: str
+    at_ms: int
+    status: str = "open"
+    closed_by: str = ""
+    closed_ms: int | None = None
+    reason: str = ""
+    v: int = ROW_FORMAT
+
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_RUN = msgspec.msgpack.Decoder(RunRow)
+_DEAD_LETTER = msgspec.msgpack.Decoder(DeadLetterRow)
+_APPROVAL = msgspec.msgpack.Decoder(ApprovalRow)
+
+
+def what_terms_say(state: State) -> Said:
+    """What would have to change for a run to be found by other terms."""
+    return state.status, state.in_flight > 0, state.rollback, state.labels, quiet_day(state)
+
+
+def quiet_day(state: State) -> int:
+    """The day, counted from 1970, on which the last thing happened to a run that is over; 0 for any other."""
+    return 0 if state.busy else state.last_ms // DAY_MS
+
+
+def retention_term(day: int, retention: Retention) -> str:
+    """What a run that is over is found by when it has been kept long enough.
+
+    Runs whose workflow says nothing are found by the day they ended on, since how long they are kept is a setting;
+    the others by the first day on which they are no longer kept.
+    """
+    if retention.keep:
+        return "kept"
+    return f"ended:{day}" if retention.days is None else f"retire:{day + 1 + ceil(retention.days)}"
+
+
+def run_terms(
+    state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
+) -> tuple[str, ...]:
+    """The plain strings a run can be found by."""
+    terms = [f"status:{state.status}", f"workflow:{state.workflow}", f"version:{state.workflow}@{state.version}"]
+    terms += [f"label:{key}={value}" for key, value in state.labels.items()]
+    if state.live:
+        # A run that only waits costs nothing: whoever looks after the others can leave it alone for longer.
+        terms += ["live", "active" if state.in_flight else "waiting"]
+    elif not state.busy:
+        terms.append(retention_term(quiet_day(state), retention))
+    if state.rollback != "none":
+        terms.append(f"rollback:{state.rollback}")
+    if state.parent is not None:
+        terms.append(f"parent:{state.parent[0]}")
+    if state.forked_from is not None:
+        terms.append(f"forked_from:{state.forked_from[0]}")
+    if state.submitted_by:
+        terms.append(f"by:{state.submitted_by}")
+    if stuck:
+        terms.append("stuck")
+    if idle:
+        terms.append("idle")
+    return tuple(terms)
+
+
+def run_row(
+    stream: Stream,
+    state: State,
+    terms: tuple[str, ...],
+    *,
+    waiting_for: tuple[str, ...] = (),
+    stuck: bool = False,
+    idle: bool = False,
+    stuck_reason: str = "",
+) -> Row:
+    """The row of a run after a commit."""
+    # The fields of `RunRow` in their order, encoded as it would be: this runs for every start and end of a run.
+    body = (
+        stream.key,
+        state.workflow,
+        state.version,
+        state.digest,
+        state.status,
+        state.created_ms,
+        state.last_ms,
+        state.counter,
+        state.seq,
+        ROW_FORMAT,
+        state.tag_used,
+        state.submitted_by,
+        state.labels,
+        state.correlation_id,
+        state.started_ms,
+        state.ended_ms,
+        state.tolerated,
+        state.dead_letters,
+        state.discarded,
+        waiting_for,
+        state.parent[0] if state.parent else "",
+        state.forked_from[0] if state.forked_from else "",
+        stuck,
+        idle,
+        state.failed_node,
+        state.error.code if state.error else "",
+        state.rollback,
+        state.revision,
+        "",
+        stuck_reason,
+    )
+    return Row(kind=RUN, key=stream.key, sort=state.created_ms, terms=terms, body=_ENCODE(body))
+
+
+def rows_beside(stream: Stream, before: State, after: State, events: Sequence[AnyEvent]) -> tuple[Row, ...]:
+    """Rows of approvals and dead letters that these events change; most runs have neither."""
+    rows: list[Row] = []
+    if after.approvals:
+        changed = _approvals(before, _own(events))
+        rows += [_approval_row(stream, after, key, each) for key, each in changed.items()]
+    if after.letters or before.letters:
+        rows += _letter_rows(stream, after, events)
+    return tuple(rows)
+
+
+Key = tuple[str, int, int]
+
+
+def rows_along(stream: Stream, events: Iterable[AnyEvent]) -> tuple[State, dict[tuple[str, str], Row]]:
+    """Fold a whole log; answers the state and every row of an approval or dead letter that it has led to.
+
+    They are what `rows_beside` wrote commit by commit, whatever the commits were.
+    """
+    state, rows = State(), dict[tuple[str, str], Row]()
+    own_from = 0
+    for event in events:
+        if isinstance(event, RunCreated) and event.forked_from:
+            own_from = event.forked_from[1]
+        own = state.seq >= own_from
+        asked = _approvals(state, (event,)) if own and isinstance(event, NodeEvent) else {}
+        evolve(state, event)
+        found = [_approval_row(stream, state, key, each) for key, each in asked.items()]
+        if own and isinstance(event, (DeadLettered, DeadLetterClosed)):
+            found += _letter_rows(stream, state, (event,))
+        rows.update({(row.kind, row.key): row for row in found})
+    return state, rows
+
+
+def _approvals(before: State, events: Sequence[AnyEvent]) -> dict[Key, Approval]:
+    """Approvals as these events leave them. A visit that ends takes its approval with it."""
+    known: dict[Key, Approval] = {}
+    for event in events:
+        if not isinstance(event, NodeEvent):
+            continue
+        key = (event.node, event.visit, event.index)
+        approval = known.get(key) or _approval_at(before, key)
+        if isinstance(event, ApprovalEvent):
+            changed = folded(approval, event)
+            if changed is not None:
+                known[key] = changed
+        elif approval is not None and approval.status == "pending" and _ends(event):
+            known[key] = closed(approval)
+    return known
+
+
+def _ends(event: NodeEvent) -> bool:
+    """Whether the wait of a visit or item is over with this event, whatever it waited for."""
+    return isinstance(event, Ending) or (isinstance(event, NodeScheduled) and event.resumed is not None)
+
+
+def _approval_at(state: State, key: Key) -> Approval | None:
+    node, visit, index = key
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    return None if act is None else act.approval
+
+
+def _own(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+    """The events that are this run's own: what a fork shares with another run was decided there."""
+    first = events[0]
+    return events[first.forked_from[1] :] if isinstance(first, RunCreated) and first.forked_from else events
+
+
+def _approval_row(stream: Stream, state: State, key: Key, approval: Approval) -> Row:
+    node, visit, index = key
+    body = ApprovalRow(
+        run_id=stream.key,
+        workflow=state.workflow,
+        node=node,
+        visit=visit,
+        index=index,
+        status=approval.status,
+        title=approval.title,
+        description=approval.description[:DESCRIPTION_SHOWN_MAX],
+        approvers=approval.approvers,
+        quorum=approval.quorum,
+        requested_ms=approval.requested_ms,
+        requester=approval.requester,
+        four_eyes=approval.four_eyes,
+        votes=tuple(vote.by for vote in approval.votes),
+        delegated=approval.delegated,
+        expires_ms=approval.expires_ms,
+        # Interned, because a default is only left out as the very object: equal rows must be equal bytes.
+        on_timeout=intern(approval.on_timeout),
+        escalated=approval.escalated,
+        url=approval.url,
+        decision=approval.decision,
+        decided_by=approval.decided_by,
+        decided_ms=approval.decided_ms,
+        comments=approval.comments,
+    )
+    asked = {*(approval.approvers or (ANYONE,)), *(to for _, to in approval.delegated)}
+    terms = [f"status:{approval.status}", f"run:{stream.key}", f"workflow:{state.workflow}"]
+    terms += [f"approver:{each}" for each in sorted(asked)]
+    if approval.decided_by:
+        terms.append(f"decided_by:{approval.decided_by}")
+    place = f"{stream.key}/{key_at(node, visit, index)}"
+    return Row(kind=APPROVAL, key=place, sort=approval.requested_ms, terms=tuple(terms), body=_ENCODE(body))
+
+
+def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> Iterator[Row]:
+    """One row for each failure that was given up on or taken care of in this commit."""
+    for event in events:
+        if isinstance(event, (DeadLettered, DeadLetterClosed)):
+            letter = state.letters.get(key_at(event.node, event.visit, event.index))
+            if letter is not None:
+                yield _letter_row(_letter(stream, state, event, letter))
+
+
+def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: Letter) -> DeadLetterRow:
+    row = DeadLetterRow(
+        run_id=stream.key,
+        workflow=state.workflow,
+        node=event.node,
+        visit=event.visit,
+        index=event.index,
+        attempts=letter.attempts,
+        code=letter.error.code,
+        message=letter.error.message,
+        at_ms=letter.at_ms,
+    )
+    if isinstance(event, DeadLettered):
+        return row
+    return msgspec.structs.replace(
+        row, status=event.status, closed_by=event.actor or "", closed_ms=event.at_ms, reason=event.reason
+    )
+
+
+def _letter_row(letter: DeadLetterRow) -> Row:
+    return Row(
+        kind=DEAD_LETTER,
+        key=f"{letter.run_id}/{key_at(letter.node, letter.visit, letter.index)}",
+        sort=letter.at_ms,
+        terms=(
+            f"status:{letter.status}",
+            f"run:{letter.run_id}",
+            f"workflow:{letter.workflow}",
+            f"node:{letter.workflow}/{letter.node}",
+            f"node:{letter.node}",
+            f"code:{letter.code}",
+        ),
+        body=_ENCODE(letter),
+    )
+
+
+def marked_suspect(row: Row, code: str) -> Row:
+    """A run's row with what the audit found, and found by it; without a code it is above suspicion again."""
+    body = _ENCODE(msgspec.structs.replace(read_run_row(row), suspect=code))
+    terms = (*(term for term in row.terms if term != SUSPECT), *([SUSPECT] if code else []))
+    return msgspec.structs.replace(row, terms=terms, body=body)
+
+
+def read_run_row(row: Row) -> RunRow:
+    """A run's row, decoded."""
+    return _RUN.decode(row.body)
+
+
+def read_dead_letter_row(row: Row) -> DeadLetterRow:
+    """A dead letter's row, decoded."""
+    return _DEAD_LETTER.decode(row.body)
+
+
+def read_approval_row(row: Row) -> ApprovalRow:
+    """An approval's row, decoded."""
+    return _APPROVAL.decode(row.body)

@@ -1,0 +1,342 @@
+"""Archive file format; list, find and read entries.
+
+What an archived run looks like: lines of JSON, compressed, that a person can read and a store can take back.
+
+The first line says which run it is, then come the blobs it needs and its events, each as it reads and as the bytes
+that were stored, and the last line has the checksum of all lines before it. Equal runs give equal bytes, so writing
+one twice is writing it once. Whatever is wrong with an entry is one refusal, `archive_damaged`, that says so in plain
+words. Nothing here reads or writes a store or an archive.
+
+Reading an archive: which entries it has, which of them belong to a run, and which one is meant.
+
+A key may be used again once its run has left, and a run that was brought back may go on and leave a second time, so
+several entries may have the same run id. The newest one is meant unless somebody names another. An older one never
+stands in for a newer one that cannot be read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from tidemill.blobs.archive import Archive
+from tidemill.blobs.contract import digest_of
+from tidemill.engine.maintenance.verify import blobs_in
+from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event, plain
+from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
+from tidemill.kernel.state import State
+
+ARCHIVE_FORMAT = 1
+INLINE_BYTES_MAX = 256 * 1024
+"""Larger blobs are bodies of their own in the archive, where runs share them."""
+NAME_BYTES_MAX = 180
+"""Longer run ids are called by their digest: file systems have limits."""
+ENDING = ".jsonl.gz"
+_STAMP = re.compile(rf"\.(?:(\d+)\.)?(\d+)(?:\.again\d+)?{re.escape(ENDING)}")
+"""What stands behind the run's id in the name of an entry; the oldest entries do not say when their run began."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run it is, and what lists show of it."""
+
+    tenant: str
+    run_id: str
+    workflow: str
+    version: int
+    digest: str
+    status: str
+    seq: int
+    created_ms: int
+    ended_ms: int
+    """When the last thing happened to it."""
+    labels: dict[str, str] = {}
+    submitted_by: str = ""
+    correlation_id: str = ""
+    format: int = ARCHIVE_FORMAT
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """An archived run, read back."""
+
+    header: Header
+    records: tuple[bytes, ...]
+    blobs: dict[str, bytes | None]
+    """By digest; None when the blob is a body of its own."""
+
+    def events(self) -> list[dict[str, Any]]:
+        """The run's events as people read them."""
+        return [plain(decode_event(record), seq) for seq, record in enumerate(self.records, 1)]
+
+
+def header_of(tenant: str, run_id: str, state: State) -> Header:
+    """The header of a run that is over."""
+    return Header(
+        tenant=tenant,
+        run_id=run_id,
+        workflow=state.workflow,
+        version=state.version,
+        digest=state.digest,
+        status=state.status,
+        seq=state.seq,
+        created_ms=state.created_ms,
+        ended_ms=state.last_ms,
+        labels=dict(state.labels),
+        submitted_by=state.submitted_by,
+        correlation_id=state.correlation_id,
+    )
+
+
+def name_of(header: Header, again: int = 0) -> str:
+    """Where a run stands in the archive: by month, workflow and id.
+
+    The moment of its start tells it from other runs of the same key, and the number of its events from what it was
+    before it was restored and went on. `again` counts the places that were taken by something else.
+    """
+    month = datetime.fromtimestamp(header.ended_ms / 1000, UTC).strftime("%Y-%m")
+    stamp = f"{header.created_ms}.{header.seq}" + (f".again{again}" if again else "")
+    return f"{folder(header.tenant)}{month}/{header.workflow}/{short_name(header.run_id)}.{stamp}{ENDING}"
+
+
+def stamp_of(name: str) -> tuple[int | None, int]:
+    """When the run of an entry began and how many events it has, as far as its name tells."""
+    found = _STAMP.fullmatch(name[name.find(".", name.rfind("/")) :])
+    if found is None:
+        return None, 0
+    return int(found[1]) if found[1] else None, int(found[2])
+
+
+def folder(tenant: str) -> str:
+    """Where the runs of a tenant stand."""
+    return f"runs/{quote(tenant, safe='')}/"
+
+
+def short_name(run_id: str) -> str:
+    """A run's id as part of a name."""
+    name = quote(run_id, safe="").replace(".", "%2E")
+    return name if len(name) <= NAME_BYTES_MAX else digest_of(run_id.encode()).replace(":", "-")
+
+
+def blob_name(tenant: str, digest: str) -> str:
+    """Where a large blob stands in the archive."""
+    return f"blobs/{quote(tenant, safe='')}/{digest.partition(':')[2]}"
+
+
+def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
+    """The digests of everything outside the log that a run needs: its workflows, and its large values."""
+    found: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, (RunCreated, RunPatched)):
+            found[event.digest] = None
+        found.update((ref.digest, None) for ref in blobs_in(event))
+    return list(found)
+
+
+def encode_archived(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> bytes:
+    """The body of an archived run."""
+    lines = b"".join(_line(line) for line in _lines(header, records, blobs))
+    end = _line({"sha256": hashlib.sha256(lines).hexdigest()})
+    # Without a time in it, so that equal runs give equal bytes.
+    return gzip.compress(lines + end, mtime=0)
+
+
+def _lines(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> Iterator[dict[str, Any]]:
+    yield {"run": msgspec.to_builtins(header)}
+    for digest, body in blobs.items():
+        yield {"blob": digest} if body is None else {"blob": digest, "body": b64encode(body).decode()}
+    for seq, record in enumerate(records, 1):
+        yield {"event": plain(decode_event(record), seq), "record": b64encode(record).decode()}
+
+
+def _line(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted") + b"\n"
+
+
+def decode_archived(name: str, body: bytes) -> Archived:
+    """Read an archived run, or refuse what is not the whole of one."""
+    *lines, last = _unpacked(name, body).splitlines(keepends=True) or [b""]
+    header = _header(name, lines[0] if lines else b"")
+    try:
+        whole = msgspec.json.decode(last)["sha256"] == hashlib.sha256(b"".join(lines)).hexdigest()
+        rest = [msgspec.json.decode(line) for line in lines[1:]]
+        blobs = {line["blob"]: b64decode(line["body"]) if "body" in line else None for line in rest if "blob" in line}
+        records = tuple(b64decode(line["record"]) for line in rest if "record" in line)
+    except (*DAMAGE, KeyError):
+        raise _damaged(name, "it is not an archived run") from None
+    if not whole:
+        raise _damaged(name, "its content has changed: the checksum does not fit")
+    if len(records) != header.seq:
+        raise _damaged(name, f"it has {len(records)} events instead of {header.seq}")
+    return Archived(header=header, records=records, blobs=blobs)
+
+
+def decode_header(name: str, body: bytes) -> Header:
+    """The first line of an archived run, all of which is there."""
+    return _header(name, _unpacked(name, body).partition(b"\n")[0])
+
+
+def _unpacked(name: str, body: bytes) -> bytes:
+    """The text of an entry. The compressed form has a checksum of its own, so every changed byte is noticed here."""
+    if not body:
+        raise _damaged(name, "it is empty")
+    try:
+        return gzip.decompress(body)
+    except EOFError:
+        raise _damaged(name, "its end is missing") from None
+    except (OSError, zlib.error):
+        raise _damaged(name, "its bytes have changed") from None
+
+
+def _header(name: str, line: bytes) -> Header:
+    try:
+        header = msgspec.convert(msgspec.json.decode(line)["run"], Header)
+    except (*DAMAGE, KeyError):
+        raise _damaged(name, "it is not an archived run") from None
+    if header.format > ARCHIVE_FORMAT:
+        raise _damaged(name, "it was written by a newer version", hint="upgrade Tidemill")
+    return header
+
+
+def _damaged(name: str, why: str, *, hint: str = "restore the archive from a backup") -> Rejected:
+    return rejected("archive_damaged", f"{name} cannot be read: {why}", hint=hint)
+
+
+PAGE = 200
+ENTRY_DEPTH = 2
+"""Folders above an entry: its month and its workflow."""
+
+
+class Listed(Header, frozen=True, kw_only=True):
+    """An archived run, and where it stands in the archive."""
+
+    entry: str
+    """The name of its entry, which every verb takes in place of the run's id."""
+    others: tuple[str, ...] = ()
+    """Other entries of the same run id, the newest first, where one run was asked for."""
+
+
+class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Archived runs, the latest months first."""
+
+    runs: tuple[Listed, ...]
+    more: bool = False
+    damaged: tuple[str, ...] = ()
+    """Names of entries that cannot be read."""
+
+
+class Attic:
+    """The entries of a tenant in an archive."""
+
+    def __init__(self, archive: Archive, tenant: str) -> None:
+        self._archive, self._root = archive, folder(tenant)
+
+    async def page(self, workflow: str | None, limit: int) -> ArchivePage:
+        """The first entries, the latest months first. One that cannot be read hides no other."""
+        found, damaged = list[Listed](), list[str]()
+        async for name in self._entries(workflow):
+            if len(found) + len(damaged) == limit:
+                return ArchivePage(runs=tuple(found), damaged=tuple(damaged), more=True)
+            try:
+                found.append(_listed(await self._header(name), name))
+            except (Rejected, Unavailable):
+                damaged.append(name)
+        return ArchivePage(runs=tuple(found), damaged=tuple(damaged))
+
+    async def read(self, wanted: str) -> tuple[Listed, Archived]:
+        """The newest entry of a run, or the entry of this name."""
+        name, others = (wanted, []) if await self._is_entry(wanted) else await self._newest(wanted)
+        found = decode_archived(name, await self._archive.get(name) or b"")
+        return _listed(found.header, name, others), found
+
+    async def _is_entry(self, wanted: str) -> bool:
+        """Whether this is the name of an entry. It is looked for in the list, so no name leads out of the archive."""
+        likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
+        return likely and wanted in await self._archive.names(wanted, limit=1)
+
+    async def _newest(self, run_id: str) -> tuple[str, list[str]]:
+        """The newest entry of a run, and its other ones."""
+        names = [
+            name
+            async for group in self._groups()
+            for name in await self._archive.names(f"{group}{short_name(run_id)}.")
+        ]
+        if not names:
+            raise rejected("archived_run_unknown", f"run {run_id} is not archived", hint="see `tidemill archive list`")
+        headers, damage = await self._headers(names)
+        ranked = sorted(headers, key=lambda name: _rank(headers[name]), reverse=True)
+        for name, refusal in damage.items():
+            if not ranked or _may_be_newer(name, headers[ranked[0]]):
+                raise _instead(refusal, ranked)
+        return ranked[0], ranked[1:]
+
+    async def _headers(self, names: list[str]) -> tuple[dict[str, Header], dict[str, Rejected]]:
+        """What can be read of some entries, and what is wrong with the others."""
+        headers, damage = dict[str, Header](), dict[str, Rejected]()
+        for name in names:
+            try:
+                headers[name] = await self._header(name)
+            except Rejected as refusal:
+                damage[name] = refusal
+        return headers, damage
+
+    async def _header(self, name: str) -> Header:
+        return decode_header(name, await self._archive.get(name) or b"")
+
+    async def _entries(self, workflow: str | None) -> AsyncIterator[str]:
+        """Names of archived runs, the latest months first."""
+        groups = [group async for group in self._groups()]
+        for group in sorted(groups, key=lambda group: group.split("/")[-3:-1], reverse=True):
+            if workflow is not None and group.split("/")[-2] != workflow:
+                continue
+            after = ""
+            while names := await self._archive.names(group, after=after, limit=PAGE):
+                for name in filter(self._is_name, names):
+                    yield name
+                after = names[-1]
+
+    def _is_name(self, name: str) -> bool:
+        """Whether an entry may be called so; anything else was put there by somebody else, and hides no entry."""
+        return name.endswith(ENDING) and name.removeprefix(self._root).count("/") == ENTRY_DEPTH
+
+    async def _groups(self) -> AsyncIterator[str]:
+        """The folders of the archive, one for each month and workflow, found by leaping from one to the next."""
+        after = self._root
+        while names := await self._archive.names(self._root, after=after, limit=1):
+            if not self._is_name(names[0]):
+                after = names[0]
+                continue
+            group = names[0].rpartition("/")[0] + "/"
+            yield group
+            # The sign behind `/`: everything in this folder stands before it.
+            after = group[:-1] + "0"
+
+
+def _listed(header: Header, entry: str, others: list[str] | None = None) -> Listed:
+    return Listed(**msgspec.structs.asdict(header), entry=entry, others=tuple(others or ()))
+
+
+def _rank(header: Header) -> tuple[int, int]:
+    """A run that began later is newer; of one run, what it was when it had more events."""
+    return header.created_ms, header.seq
+
+
+def _may_be_newer(damaged: str, readable: Header) -> bool:
+    created_ms, seq = stamp_of(damaged)
+    return (readable.created_ms if created_ms is None else created_ms, seq) > _rank(readable)
+
+
+def _instead(refusal: Rejected, ranked: list[str]) -> Rejected:
+    """The refusal of a damaged entry; it names the older one that can be read, if there is one."""
+    problem = refusal.problems[0]
+    if not ranked:
+        return refusal
+    return rejected(problem.code, problem.message, hint=f"{problem.hint}; an older one can be read: {ranked[0]}")

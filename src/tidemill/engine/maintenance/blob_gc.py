@@ -1,0 +1,342 @@
+"""Mark-and-sweep of blobs; store ↔ blob place ownership.
+
+The collector: blobs that nothing refers to any more leave in two steps, a day apart.
+
+What is needed is found conservatively: an address that stands anywhere in a record of the tenant, or in a JSON value
+that is itself needed, keeps its blob. Candidates are listed before the logs are read, so a blob that is put meanwhile
+is none; one that was put within the hour is never one, because the fact that refers to it may be on its way. A
+candidate that is not needed goes from the active place to the grace place. What has been there for the whole grace
+period, and is not found by a reading that began after it, is deleted; what is found is brought back. One log that
+cannot be read stops all of it, since nobody knows what it refers to.
+
+Bind a store to its blob location.
+
+On first open the store writes a marker file with its id there and records the location and the id in a stream of its
+own; both are written once. Later opens must name the same location or find the marker: then it is the same location
+under another name. They ask nothing of the location otherwise.
+
+Garbage collection reads the logs of its own store only, so it refuses to run where another store has left a marker. A
+marker names the file of its store, so a copy of a store, which has the same id, must not collect either.
+
+What a blob refers to: the one rule by which the collector spares other blobs, and the archive takes them along.
+
+An address counts wherever it stands in a record or in a JSON value, whether it describes a file or is a digest alone,
+since handlers read by either. Bytes that do not begin like JSON refer to nothing, and are not read to their end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, BlobDamaged, BlobInfo, BlobMissing, Blobs, Outside, digests_in
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.versions import WORKFLOW, read_history
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.stores.contract import Commit, Store, Stream, Tail
+
+REMEMBERED = Stream("", "store", "blobs")
+
+
+class Lodged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store records of its blob location."""
+
+    address: str
+    mark: str
+    """The store's id: the name of its marker."""
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder(Lodged).decode
+
+
+class Lodging:
+    """The file of a store and its place for blobs; `inside` is what the file itself can hold."""
+
+    def __init__(self, store: Store, path: Path, inside: Blobs, outside: Outside | None, ambient: Ambient) -> None:
+        self._store, self._path, self._inside, self._outside = store, path, inside, outside
+        self._ambient = ambient
+
+    async def settle(self) -> None:
+        """Refuse a place that is not the store's; the first time, bind the two."""
+        known, outside = await self._known(), self._outside
+        if known is None and outside is not None and await self._may_begin(outside):
+            # A location that cannot be reached, and a file that cannot be written, are reported where they are needed.
+            with suppress(TidemillError):
+                await self._bind(outside)
+            known = await self._known()
+        if known is None:
+            return
+        if outside is None:
+            raise _elsewhere(self._path, "in the file itself", known.address)
+        if known.address != outside.address and not await self._carries(outside, known.mark):
+            raise _elsewhere(self._path, f"in {outside.address}", known.address)
+
+    async def check_alone(self) -> None:
+        """Refuse to collect in a place that other stores, or copies of this one, use too."""
+        outside = self._outside
+        if outside is None:
+            return
+        await self.settle()
+        marks = await outside.marks()
+        others = {mark: path for mark, path in marks.items() if path != str(self._path)}
+        if others:
+            mark, path = min(others.items())
+            where = outside.mark_path(mark)
+            message = f"nothing was collected, because {path or 'another store'} keeps its blobs in the same place"
+            hint = f"give each store a place of its own; if that one is gone or was moved, remove {where}"
+            raise rejected("blobs_shared", message, hint=hint)
+        known = await self._known()
+        if known is not None and known.mark not in marks:
+            await outside.sign(known.mark, str(self._path))
+
+    async def _bind(self, outside: Outside) -> None:
+        """Write the marker, then the record. A marker that a killed process has left for this file is used again."""
+        left = [mark for mark, path in (await outside.marks()).items() if path == str(self._path)]
+        mark = min(left) if left else self._ambient.new_id()
+        await outside.sign(mark, str(self._path))
+        # Refused when another process was faster: its record counts, and both markers name the same file.
+        await self._store.commit([Commit(REMEMBERED, 0, (_ENCODE(Lodged(address=outside.address, mark=mark)),))])
+
+    async def _known(self) -> Lodged | None:
+        (tail,) = await self._store.load({REMEMBERED: 0})
+        # What cannot be read is left alone, like the memory of a store that has none: `verify-log` tells of damage.
+        with suppress(*DAMAGE):
+            return _DECODE(tail.records[-1]) if tail.records else None
+        return None
+
+    async def _may_begin(self, outside: Outside) -> bool:
+        """Whether a place can be the one of a store that remembers none.
+
+        An empty one cannot, for a store that has been used: it may be a slip of the pen, or the blobs are in the file.
+        """
+        with suppress(Unavailable):
+            if await outside.tenants():
+                return True
+            await self._inside.open()
+            try:
+                if await self._inside.tenants():
+                    raise _elsewhere(self._path, f"in {outside.address}", "")
+            finally:
+                await self._inside.close()
+            return not any([await self._store.streams(kind, limit=1) for kind in (WORKFLOW, RUN)])
+        return False
+
+    async def _carries(self, outside: Outside, mark: str) -> bool:
+        with suppress(Unavailable):
+            return mark in await outside.marks()
+        return False
+
+
+def _elsewhere(path: Path, given: str, address: str) -> Rejected:
+    where = f"in {address}" if address else "in the file itself"
+    hint = f"open it with ?blobs={quote(address, safe=':/?=')}" if address else "open it without ?blobs="
+    return rejected("blobs_elsewhere", f"{path} keeps its blobs {where}, not {given}", hint=hint)
+
+
+_MAY_REFER = re.compile(rb'\s*[\[{"]')
+"""How JSON begins that can hold a text."""
+_OVERLAP = DIGEST_LENGTH + len('"$blob":""')
+"""What is looked at twice, so that nothing is overlooked that is cut in two: an address, with the key before it."""
+
+
+async def referring_texts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The bytes of a blob in which addresses may stand, bit by bit."""
+    rest, first = b"", True
+    async with aclosing(cast(AsyncGenerator[bytes, None], chunks)) as opened:
+        async for chunk in opened:
+            if first and not _MAY_REFER.match(chunk):
+                return
+            text, first = rest + chunk, False
+            yield text
+            rest = text[-_OVERLAP:]
+
+
+KINDS = (RUN, WORKFLOW)
+"""Every kind of stream whose records may refer to a blob."""
+HOUR_MS = 3_600_000
+GRACE_MS = 24 * HOUR_MS
+YOUNG_MS = HOUR_MS
+"""A blob of less than this age may be one whose fact is not committed yet."""
+STREAMS_AT_A_TIME = 20
+BLOBS_AT_A_TIME = 1_000
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collection did, or would do."""
+
+    scanned: int = 0
+    """Blobs that were there when it began."""
+    reachable: int = 0
+    """Those of them that a record refers to, or a value that is needed."""
+    kept: int = 0
+    """Blobs that are never collected."""
+    young: int = 0
+    """Blobs that came within the hour, and are left alone."""
+    retired: int = 0
+    waiting: int = 0
+    """Blobs whose grace period is not over yet."""
+    restored: int = 0
+    deleted: int = 0
+    bytes_freed: int = 0
+    unreadable: tuple[str, ...] = ()
+    """Blobs that something refers to and that are missing or damaged."""
+    dry_run: bool = False
+
+
+async def collect(
+    store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int = GRACE_MS, dry_run: bool = False
+) -> Collected:
+    """Collect the blobs of a tenant. Two at once, or one that is killed anywhere, do no harm."""
+    collection = Collection(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
+    await collection.list()
+    await collection.mark()
+    await collection.sweep()
+    return collection.report()
+
+
+class Collection:
+    """One collection; its verbs are called in this order."""
+
+    def __init__(self, store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int, dry_run: bool) -> None:
+        self._store, self._blobs, self._tenant, self._dry_run = store, blobs, tenant, dry_run
+        self._young_ms, self._due_ms = now_ms - YOUNG_MS, now_ms - grace_ms
+        self._candidates: list[BlobInfo] = []
+        self._present: set[str] = set()
+        self._spared: set[str] = set()
+        self._referred: set[str] = set()
+        self._needed: set[str] = set()
+        self._unreadable: list[str] = []
+        self._tally = dict.fromkeys(
+            ("scanned", "kept", "young", "retired", "waiting", "restored", "deleted", "bytes_freed"), 0
+        )
+
+    def report(self) -> Collected:
+        """What came of it."""
+        return Collected(
+            **self._tally,
+            reachable=len(self._referred & self._present),
+            unreadable=tuple(sorted(self._unreadable)),
+            dry_run=self._dry_run,
+        )
+
+    # What is there
+
+    async def list(self) -> None:
+        """Note what may be collected; what may not is taken for needed, with all that it refers to."""
+        after: str | None = None
+        while page := await self._blobs.list(self._tenant, after=after, limit=BLOBS_AT_A_TIME):
+            for info in page:
+                self._note(info)
+            after = page[-1].digest
+
+    def _note(self, info: BlobInfo) -> None:
+        # One that is in both places is one.
+        self._tally["scanned"] += info.digest not in self._present
+        self._present.add(info.digest)
+        young = info.state != GRACE and info.since_ms >= self._young_ms
+        self._tally["kept"] += info.kept
+        self._tally["young"] += young and not info.kept
+        if info.kept or young:
+            self._spared.add(info.digest)
+        if info.state == GRACE or not (info.kept or young):
+            self._candidates.append(info)
+
+    # What is needed
+
+    async def mark(self) -> None:
+        """Read every log, and every value that something refers to."""
+        async for tail in self._tails():
+            for record in tail.records:
+                self._referred |= digests_in(record)
+            _check_readable(tail)
+        found = self._spared | self._referred
+        while found:
+            self._needed |= found
+            within = set().union(*[await self._within(digest) for digest in found])
+            self._referred |= within
+            found = within - self._needed
+
+    async def _tails(self) -> AsyncIterator[Tail]:
+        for kind in KINDS:
+            after = None
+            while streams := await self._store.streams(kind, after=after, limit=STREAMS_AT_A_TIME):
+                own = {stream: 0 for stream in streams if stream.tenant == self._tenant}
+                # All records, because a snapshot forgets what a run no longer needs and its history still shows.
+                for tail in await self._store.load(own, snapshots=False) if own else ():
+                    yield tail
+                after = streams[-1]
+
+    async def _within(self, digest: str) -> set[str]:
+        """What a blob refers to. One that cannot be read is noted; it does not stop the others."""
+        found = set[str]()
+        try:
+            async for text in referring_texts(self._blobs.read(self._tenant, digest)):
+                found |= digests_in(text)
+        except (BlobMissing, BlobDamaged):
+            self._unreadable.append(digest)
+        return found
+
+    # What becomes of the rest
+
+    async def sweep(self) -> None:
+        """Retire, restore and delete."""
+        active = {info.digest for info in self._candidates if info.state != GRACE} | self._spared
+        for info in self._candidates:
+            needed = info.digest in self._needed
+            if info.state != GRACE:
+                if not needed:
+                    await self._retire(info)
+            elif needed and (info.kept or info.digest not in active):
+                await self._restore(info)
+            else:
+                # Nobody needs it, or there is another copy in the active place.
+                await self._delete(info)
+
+    async def _retire(self, info: BlobInfo) -> None:
+        self._tally["retired"] += 1
+        if not self._dry_run:
+            await self._blobs.retire(self._tenant, info.digest)
+
+    async def _restore(self, info: BlobInfo) -> None:
+        self._tally["restored"] += 1
+        if not self._dry_run:
+            await self._blobs.restore(self._tenant, info.digest)
+
+    async def _delete(self, info: BlobInfo) -> None:
+        due = info.since_ms < self._due_ms
+        if due and not self._dry_run:
+            due = await self._blobs.delete(self._tenant, info.digest, before_ms=self._due_ms)
+        self._tally["deleted" if due else "waiting"] += 1
+        self._tally["bytes_freed"] += info.size if due else 0
+
+
+def _check_readable(tail: Tail) -> None:
+    """Refuse to go on when a log cannot be read: what it refers to is not known."""
+    stream = tail.stream
+    if tail.damage:
+        raise _unsafe(f"{stream.kind} {stream.key}", tail.damage)
+    try:
+        if stream.kind == WORKFLOW:
+            read_history(stream.key, tail)
+        else:
+            for record in tail.records:
+                decode_event(record)
+    except (TidemillError, *DAMAGE) as error:
+        raise _unsafe(f"{stream.kind} {stream.key}", str(error)) from None
+
+
+def _unsafe(name: str, reason: str) -> Rejected:
+    return rejected(
+        "blobs_gc_unsafe",
+        f"nothing was collected, because {name} cannot be read and nobody knows what it needs: {reason}",
+        hint="repair it, or restore the store from a backup",
+    )

@@ -1,0 +1,277 @@
+"""Periodic job/state reconciliation, stuck/idle marks, audit sampling.
+
+The keeper: proves, again and again, that every unfinished visit is owned by exactly one thing.
+
+Timers and expired leases need no keeper, they are jobs that any worker claims. What remains is doubt: is there
+a job for every activation that calls for one, and an activation for every job? The audit compares both for
+each live run at one version, and repairs with an event that says why. A run in which nothing happens and that
+waits for nothing with a name is marked stuck; one that is merely quiet is listed as idle with what it waits for.
+Runs that only wait are many and need little: they are looked at in turn, a bounded number at a time. Of those that have
+ended, some have their whole log read again (see `sampling`).
+
+The keeper's sample: logs of ended runs that are read again, round after round.
+
+All that failed and one in a hundred of the others, every round another one: whoever went wrong deserves a second
+look, and damage to what nobody reads any more should not be found by the first person who needs it. It costs less than
+a hundredth of the process: however long a look took, the next one comes a hundred times as much later. A run with a
+finding is called out once, and marked in its row, so that it is found by the term `suspect`. All that are marked are
+looked at again in every round, and the mark is taken back once nothing is wrong any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import Protocol
+
+from tidemill.ambient import Ambient
+from tidemill.engine.children import Errands
+from tidemill.engine.index_rows import RUN, SUSPECT, RunRow, marked_suspect, read_run_row, run_row, run_terms
+from tidemill.engine.maintenance.reindex import row_like
+from tidemill.engine.maintenance.verify import LOG_MISSING, Auditor, Finding, compare
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.turn import Turns
+from tidemill.engine.views import named_wait, waiting_for
+from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
+from tidemill.kernel.commands import Repair
+from tidemill.stores.contract import Commit, JobView, Row, Store, Stream
+
+LOG = logging.getLogger(__name__)
+
+STUCK_AFTER_MS = 60_000
+IDLE_AFTER_MS = 300_000
+AUDIT_EVERY_MS = 10_000
+PAGE = 200
+WAITING_PER_SWEEP = 200
+"""Runs that only wait which are looked at in one sweep: ten thousand of them must not slow down the rest."""
+
+
+class Sampling(Protocol):
+    """Reads the logs of some runs that have ended, at each sweep."""
+
+    findings: int
+
+    async def look(self) -> None:
+        """Audit the next few."""
+        ...
+
+
+class Keeper:
+    """Audits the live runs of a store, a page at a time."""
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        store: Store,
+        runs: Runs,
+        turns: Turns,
+        errands: Errands,
+        ambient: Ambient,
+        sampling: Sampling,
+        every_ms: int = AUDIT_EVERY_MS,
+    ) -> None:
+        self._tenant, self._store, self._runs, self._turns, self._ambient = tenant, store, runs, turns, ambient
+        self._errands, self._sampling, self._every_ms = errands, sampling, every_ms
+        self._waiting_after: str | None = None
+        """Where the next sweep goes on with the runs that only wait."""
+        self._task: asyncio.Task[None] | None = None
+        self.repairs = 0
+        self.audited = 0
+
+    @property
+    def findings(self) -> int:
+        """Runs with something wrong in their logs that this keeper has come across."""
+        return self._sampling.findings
+
+    def open(self) -> None:
+        """Begin to look after the runs."""
+        self._task = asyncio.create_task(self._forever(), name="tidemill-keeper")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _forever(self) -> None:
+        while True:
+            await self._ambient.sleep(self._every_ms)
+            try:
+                await self.sweep()
+            except Unavailable:
+                continue
+            except Rejected as refusal:
+                LOG.warning("the audit was refused and will be repeated: %s", refusal)
+            except Exception:
+                # A bug must be heard of, but one run's trouble must not leave all the others without a keeper.
+                LOG.exception("the audit failed and will be repeated")
+
+    async def sweep(self) -> None:
+        """Look at every run once that is at work, and at some of those that only wait."""
+        for term in ("active", "rollback:running"):
+            after: str | None = None
+            while True:
+                after = await self._look_through(term, after, PAGE)
+                if after is None:
+                    break
+        self._waiting_after = await self._look_through("waiting", self._waiting_after, WAITING_PER_SWEEP)
+        await self._sampling.look()
+
+    async def _look_through(self, term: str, after: str | None, limit: int) -> str | None:
+        page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
+        for row in page.rows:
+            stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
+            try:
+                await self._look_at(stream, shown)
+            except Exception as error:
+                if isinstance(error, TidemillError) and not isinstance(error, InternalError):
+                    raise
+                # A bug that one run brings out must not keep the others from being looked at.
+                reason = str(self._turns.report(error))
+                if shown.stuck_reason != reason:
+                    await self._turns.mark_stuck(stream, reason)
+        return page.after
+
+    async def _look_at(self, stream: Stream, shown: RunRow) -> None:
+        entry = (await self._runs.refresh([stream])).get(stream)
+        if entry is None or not entry.state.busy:
+            return
+        seq = entry.state.seq
+        jobs = await self._store.jobs(stream)
+        again = (await self._runs.refresh([stream])).get(stream)
+        self.audited += 1
+        if again is None or again.state.seq != seq or not again.state.busy:
+            return
+        found = compare(again, jobs)
+        if found.missing or found.surplus:
+            self.repairs += 1
+            reason = f"{len(found.missing)} jobs were missing, {len(found.surplus)} had no owner"
+            repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=seq)
+            await self._turns.command(stream, repair)
+        else:
+            await self._mark(stream, again, jobs, shown)
+            await self._errands.look_after(stream, again)
+
+    async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], shown: RunRow) -> None:
+        """Bring a row up to date that lags behind, and say in it when nothing has happened for a while, and why."""
+        state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
+        quiet_ms = now - state.last_ms
+        held = any(job.lease_expires_at_ms is not None and job.lease_expires_at_ms > now for job in jobs)
+        named = held or named_wait(workflow, state, now)
+        reason = shown.stuck_reason if shown.events == state.seq else ""
+        stuck = bool(reason) or (quiet_ms >= STUCK_AFTER_MS and not named)
+        idle = quiet_ms >= IDLE_AFTER_MS
+        waits = waiting_for(workflow, state)
+        if not waits and not held:
+            waits = tuple(
+                sorted({f"a worker on queue {view.job.queue}" for view in jobs if view.job.ready_at_ms <= now})
+            )
+        if (shown.stuck, shown.idle, shown.events, shown.waiting_for) == (stuck, idle, state.seq, waits):
+            return
+        row = run_row(
+            stream,
+            state,
+            run_terms(state, retention=workflow.retention, stuck=stuck, idle=idle),
+            waiting_for=waits,
+            stuck=stuck,
+            idle=idle,
+            stuck_reason=reason,
+        )
+        await self._store.commit([Commit(stream=stream, expected=state.seq, rows=(row,))])
+
+
+ONE_IN = {SUSPECT: 1, "status:FAILED": 1, "status:CANCELLED": 100, "status:COMPLETED": 100}
+AUDITS_MAX = 10
+"""Logs that are read in one look."""
+EVENTS_MAX = 20_000
+"""Longer logs are left to `verify-log`: they would hold up the worker."""
+REST_FACTOR = 100
+UNSURE = frozenset({"blob_unreadable", "workflow_unreadable", "job_surplus", "lists_unreadable"})
+"""Findings that may be an outage rather than damage, or a job that whoever claims it puts away."""
+SUSPECTS_MAX = 10_000
+"""Runs remembered as called out."""
+
+
+class Sampler:
+    """Goes round the ended runs of a tenant."""
+
+    def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
+        self._tenant, self._store, self._auditor, self._ambient = tenant, store, auditor, ambient
+        self._places: dict[str, str | None] = dict.fromkeys(ONE_IN)
+        """Where each walk goes on; a walk that has come to its end begins anew with the newest runs."""
+        self._round = dict.fromkeys(ONE_IN, 0)
+        self._rest_until_ms = 0.0
+        self._called_out: dict[str, None] = {}
+        self.audited = 0
+        self.findings = 0
+
+    async def look(self) -> None:
+        """Audit the next few runs, unless the last look is too recent for what it has cost."""
+        began = self._ambient.monotonic_ms()
+        if began < self._rest_until_ms:
+            return
+        for term in ONE_IN:
+            await self._walk(term)
+        ended = self._ambient.monotonic_ms()
+        self._rest_until_ms = ended + REST_FACTOR * (ended - began)
+
+    async def _walk(self, term: str) -> None:
+        page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=PAGE)
+        chosen = [row for row in page.rows if self._chosen(term, row)]
+        for row in chosen[:AUDITS_MAX]:
+            await self._audit(row)
+        if len(chosen) > AUDITS_MAX:
+            # The cursor of a page ends behind its last row: look again, just as far as this look has come.
+            until = page.rows.index(chosen[AUDITS_MAX - 1]) + 1
+            page = await self._store.find(self._tenant, RUN, [term], after=self._places[term], limit=until)
+        self._places[term] = page.after
+        self._round[term] += page.after is None
+
+    def _chosen(self, term: str, row: Row) -> bool:
+        return zlib.crc32(f"{self._round[term]}/{row.key}".encode()) % ONE_IN[term] == 0
+
+    async def _audit(self, row: Row) -> None:
+        shown = read_run_row(row)
+        if shown.events > EVENTS_MAX:
+            return
+        self.audited += 1
+        stream = Stream(self._tenant, RUN, row.key)
+        found = await self._auditor.run(stream, listed=lambda expected: expected.key == row.key)
+        if found.events not in (0, shown.events):
+            # A row that is behind, or a replica that is: either way this is not the run that was listed.
+            return
+        if not found.events and not found.findings:
+            # It was retired since it was listed, unless the lists still show it.
+            if await row_like(self._store, self._tenant, row) is not None:
+                self._call_out(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
+            return
+        sure = [finding for finding in found.findings if finding.code not in UNSURE]
+        if sure and self._call_out(sure[0], f" {row.key}"):
+            await self._mark(stream, row, sure[0].code, found.events or None)
+        elif shown.suspect and not found.findings:
+            self._called_out.pop(row.key, None)
+            await self._mark(stream, row, "", found.events)
+
+    async def _mark(self, stream: Stream, row: Row, code: str, version: int | None) -> None:
+        marked = marked_suspect(row, code)
+        await self._store.commit([Commit(stream=stream, expected=version, rows=(marked,))])
+
+    def _call_out(self, finding: Finding, which: str) -> bool:
+        """Say what is wrong with a run, and which audit tells more, unless that was done before."""
+        if finding.run in self._called_out:
+            return False
+        self._called_out[finding.run] = None
+        while len(self._called_out) > SUSPECTS_MAX:
+            self._called_out.pop(next(iter(self._called_out)))
+        self.findings += 1
+        LOG.error(
+            "the log of run %s is not as it must be: %s at event %s (%s); see `tidemill verify-log%s`",
+            finding.run,
+            finding.code,
+            finding.seq,
+            finding.message,
+            which,
+        )
+        return True

@@ -1,0 +1,279 @@
+"""Rows from logs: what lists would show if nothing but the logs were left, and how to bring them to that.
+
+A row is derived; the log is the truth. `rows_of` is the one function that says which rows a run's log calls for, and
+`Indexer` writes them where they are missing or say something else, and removes rows that no log supports. It works
+beside running workers: a row is written against the version it was derived from, and derived again when that has
+moved on, so a run is never unlisted and never shown older than it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.index_rows import (
+    APPROVAL,
+    DEAD_LETTER,
+    RUN,
+    read_approval_row,
+    read_dead_letter_row,
+    read_run_row,
+    rows_along,
+    run_row,
+    run_terms,
+)
+from tidemill.engine.turn import NODES_LOOKED_AT_MAX
+from tidemill.engine.versions import WORKFLOW, read_history, read_workflow_row
+from tidemill.engine.views import waiting_for
+from tidemill.errors import TidemillError
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.state import State
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
+from tidemill.stores.optional import flaws_of, mended
+
+PAGE = 500
+RACES_MAX = 50
+"""How often a run is derived again that moves on meanwhile; a run that moves on has its row written by who moves it."""
+
+_READERS: dict[str, Callable[[Row], Any]] = {
+    APPROVAL: read_approval_row,
+    DEAD_LETTER: read_dead_letter_row,
+    WORKFLOW: read_workflow_row,
+}
+
+Named = tuple[str, str]
+"""(kind, key) of a row."""
+
+
+class Reindexed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and put right unless it was only asked for."""
+
+    streams: int = 0
+    rows: int = 0
+    """Rows that the logs call for."""
+    missing: int = 0
+    different: int = 0
+    surplus: int = 0
+    misplaced: int = 0
+    """Rows that did not stand in every list they belong to, and places in lists without their row."""
+    anew: bool = False
+    """Lists could not be read, so what they are read from was built anew, or would be."""
+    unreadable: tuple[str, ...] = ()
+    """Runs and workflows whose log cannot be read; their rows are left as they are."""
+    dry_run: bool = False
+
+
+Progress = Callable[[int], None]
+"""Told how many streams were looked at so far."""
+
+
+async def rows_of(catalog: Catalog, tail: Tail) -> tuple[State, dict[Named, Row]]:
+    """Every row that a run's whole log calls for, and the state it folds to; without a log there are none."""
+    state, rows = rows_along(tail.stream, map(decode_event, tail.records))
+    if state.seq:
+        flow = await catalog.flow(tail.stream.tenant, state.digest)
+        rows[RUN, tail.stream.key] = expected_run_row(tail.stream, state, flow.workflow)
+    return state, rows
+
+
+def expected_run_row(stream: Stream, state: State, workflow: Workflow) -> Row:
+    """A run's row as the turn that led to this state writes it."""
+    quiet = state.live and not state.in_flight and len(workflow.nodes) <= NODES_LOOKED_AT_MAX
+    waits = waiting_for(workflow, state) if quiet else ()
+    return run_row(stream, state, run_terms(state, retention=workflow.retention), waiting_for=waits)
+
+
+def agrees(present: Row | None, expected: Row, state: State | None = None) -> bool:
+    """Whether a row says what the log says.
+
+    What the keeper adds to a run's row (stuck, idle, what it waits for, suspect) is its own affair, and the row of a
+    run with work in flight may lag behind.
+    """
+    if present is None or present.sort != expected.sort:
+        return False
+    if present.body == expected.body and set(present.terms) == set(expected.terms):
+        return True
+    read = _READERS.get(expected.kind)
+    try:
+        if read is not None:
+            return read(present) == read(expected) and set(present.terms) == set(expected.terms)
+        return expected.kind == RUN and state is not None and _agrees(present, expected, state)
+    except DAMAGE:
+        return False
+
+
+def _agrees(present: Row, expected: Row, state: State) -> bool:
+    shown, meant = read_run_row(present), read_run_row(expected)
+    added = {"stuck": shown.stuck, "idle": shown.idle, "suspect": bool(shown.suspect)}
+    terms = {*expected.terms, *(name for name, there in added.items() if there)}
+    lags = state.in_flight > 0 and shown.events <= meant.events
+    mine: dict[str, Any] = {"stuck": False, "idle": False, "suspect": "", "stuck_reason": "", "waiting_for": ()}
+    if lags:
+        names = ("last_event_ms", "counter", "events", "started_ms", "tolerated", "dead_letters", "late_results")
+        mine |= {name: getattr(meant, name) for name in names}
+    same = msgspec.structs.replace(shown, **mine) == msgspec.structs.replace(meant, **mine)
+    return same and set(present.terms) == terms
+
+
+async def all_streams(store: Store, kind: str) -> AsyncIterator[Stream]:
+    """Every stream of a kind."""
+    after: Stream | None = None
+    while page := await store.streams(kind, after=after, limit=PAGE):
+        for stream in page:
+            yield stream
+        after = page[-1]
+
+
+async def row_pages(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[tuple[Row, ...]]:
+    """Every row of a kind that has all terms, a page at a time."""
+    after: str | None = None
+    while True:
+        page = await store.find(tenant, kind, terms, after=after, limit=PAGE)
+        yield page.rows
+        after = page.after
+        if after is None:
+            return
+
+
+async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = ()) -> AsyncIterator[Row]:
+    """Every row of a kind that has all terms."""
+    async for rows in row_pages(store, tenant, kind, terms):
+        for row in rows:
+            yield row
+
+
+async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
+    """The row with the key and the terms of another, if there is one; rows stand newest first."""
+    async for row in all_rows(store, tenant, expected.kind, expected.terms):
+        if row.key == expected.key:
+            return row
+        if row.sort < expected.sort:
+            break
+    return None
+
+
+async def rows_beside_run(store: Store, stream: Stream) -> dict[Named, Row]:
+    """The rows of approvals and dead letters that are there for a run."""
+    found: dict[Named, Row] = {}
+    for kind in (APPROVAL, DEAD_LETTER):
+        async for row in all_rows(store, stream.tenant, kind, [f"run:{stream.key}"]):
+            found[kind, row.key] = row
+    return found
+
+
+class Indexer:
+    """Compares all rows of a store with its logs."""
+
+    def __init__(self, store: Store, catalog: Catalog, *, tenant: str, dry_run: bool = False) -> None:
+        self._store, self._catalog, self._dry_run = store, catalog, dry_run
+        self._tenants = {tenant}
+        self._present: dict[str, dict[Named, int]] = {}
+        """By tenant, marks of all rows as they were before the first log was read: no store is asked by key."""
+        self._tally = {"streams": 0, "rows": 0, "missing": 0, "different": 0, "surplus": 0}
+        self._unreadable: list[str] = []
+        self._blind = False
+
+    async def run(self, on_progress: Progress | None = None) -> Reindexed:
+        """Have every row stand where it belongs; then look at every stream, and at rows no stream has called for."""
+        flaws = await (flaws_of if self._dry_run else mended)(self._store)
+        self._tally["misplaced"] = flaws.missing + flaws.stray
+        # Whoever only looks has nothing to compare with then: every row would have to be written.
+        self._blind = self._dry_run and bool(flaws.unreadable)
+        for kind in (WORKFLOW, RUN):
+            async for stream in all_streams(self._store, kind):
+                await self._one(stream)
+                self._tally["streams"] += 1
+                if on_progress is not None:
+                    on_progress(self._tally["streams"])
+        for tenant in sorted(self._tenants):
+            await self._remove_surplus(tenant)
+        return Reindexed(
+            **self._tally,
+            anew=bool(flaws.unreadable),
+            unreadable=tuple(self._unreadable),
+            dry_run=self._dry_run,
+        )
+
+    async def _listed(self, tenant: str) -> dict[Named, int]:
+        if tenant not in self._present:
+            self._tenants.add(tenant)
+            rows = self._present[tenant] = {}
+            for kind in () if self._blind else (RUN, APPROVAL, DEAD_LETTER, WORKFLOW):
+                async for row in all_rows(self._store, tenant, kind):
+                    rows[kind, row.key] = _mark(row)
+        return self._present[tenant]
+
+    async def _one(self, stream: Stream) -> None:
+        listed = await self._listed(stream.tenant)
+        for _ in range(RACES_MAX):
+            try:
+                version, state, rows = await self._derived(stream)
+            except (TidemillError, *DAMAGE, KeyError):
+                self._unreadable.append(stream.key)
+                return
+            wrong = [row for name, row in rows.items() if listed.get(name) != _mark(row)]
+            wrong = [row for row in wrong if not agrees(await self._there(stream.tenant, row), row, state)]
+            if await self._write(stream, version, wrong):
+                self._count(listed, rows, wrong)
+                return
+
+    async def _there(self, tenant: str, row: Row) -> Row | None:
+        return None if self._blind else await row_like(self._store, tenant, row)
+
+    def _count(self, listed: dict[Named, int], rows: dict[Named, Row], wrong: list[Row]) -> None:
+        self._tally["rows"] += len(rows)
+        for row in wrong:
+            self._tally["different" if (row.kind, row.key) in listed else "missing"] += 1
+        for name in rows:
+            listed.pop(name, None)
+
+    async def _derived(self, stream: Stream) -> tuple[int, State | None, dict[Named, Row]]:
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        if tail.damage:
+            raise ValueError(tail.damage)
+        if stream.kind == WORKFLOW:
+            rows = [read_history(stream.key, tail).row()] if tail.version else []
+            return tail.version, None, {(row.kind, row.key): row for row in rows}
+        return tail.version, *(await rows_of(self._catalog, tail))
+
+    async def _write(self, stream: Stream, version: int, rows: list[Row]) -> bool:
+        if not rows or self._dry_run:
+            return True
+        (result,) = await self._store.commit([Commit(stream=stream, expected=version, rows=tuple(rows))])
+        return isinstance(result, Committed)
+
+    async def _remove_surplus(self, tenant: str) -> None:
+        """Remove what no log has called for, unless a log of that name has begun since."""
+        left = await self._listed(tenant)
+        for kind, key in left:
+            owner = owner_of(tenant, kind, key)
+            (tail,) = await self._store.load({owner: 0}, snapshots=False)
+            if tail.damage or (tail.version and await self._calls_for(owner, (kind, key))):
+                continue
+            self._tally["surplus"] += 1
+            if not self._dry_run:
+                gone = Row(kind=kind, key=key, sort=0, deleted=True)
+                await self._store.commit([Commit(stream=owner, expected=tail.version, rows=(gone,))])
+
+    async def _calls_for(self, stream: Stream, name: Named) -> bool:
+        """A log that cannot be read supports the rows that were made from it when it could."""
+        try:
+            return name in (await self._derived(stream))[2]
+        except (TidemillError, *DAMAGE, KeyError):
+            return True
+
+
+def _mark(row: Row) -> int:
+    """What tells two rows apart, in few bytes: a store may have millions of them."""
+    return hash((row.sort, frozenset(row.terms), row.body))
+
+
+def owner_of(tenant: str, kind: str, key: str) -> Stream:
+    """The stream that a row belongs to; rows of approvals and dead letters are called `run/node/visit/index`."""
+    if kind in (RUN, WORKFLOW):
+        return Stream(tenant, kind, key)
+    return Stream(tenant, RUN, key.rsplit("/", 3)[0])

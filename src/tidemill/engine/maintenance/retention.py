@@ -1,0 +1,333 @@
+"""Archive and delete runs that are due; the periodic sweeper.
+
+Retention: runs that ended long enough ago leave the store, and are in the archive before they do.
+
+A run is due at the first midnight (UTC) after its days have passed. Its row says on which day that is, so a sweep asks
+for the days that are due, oldest first, and never walks along younger runs. For each run the archive entry is durable
+first, and is read back; then the store forgets the run and its rows in one step, if nothing has happened to it since.
+Whoever dies in between leaves the run in both places, and the next sweep finds the entry and only forgets. So two
+sweeps at once, or one that is killed anywhere, do no harm. A run that cannot be archived stays, and holds up no other.
+
+The sweeper: retires old runs now and then, beside everything else that a process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.archive import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, missing
+from tidemill.engine.attempts.log_store import forget_journals, last_token
+from tidemill.engine.attempts.results import files_in
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
+from tidemill.engine.maintenance.archive import (
+    INLINE_BYTES_MAX,
+    Archived,
+    blob_name,
+    decode_archived,
+    encode_archived,
+    header_of,
+    name_of,
+    needed_blobs,
+)
+from tidemill.engine.maintenance.blob_gc import referring_texts
+from tidemill.engine.maintenance.reindex import all_rows, rows_of
+from tidemill.engine.run_cache import Runs
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import RunPatched
+from tidemill.kernel.model import Retention
+from tidemill.kernel.state import State
+from tidemill.stores.contract import Row, Store, Stream, Tail
+
+LOG = logging.getLogger(__name__)
+
+RESTORED = "restored"
+"""The kind of rows that say when a run was brought back: it is kept from then on as long as after its end."""
+SPOKEN = "spoken"
+"""The kind of rows of runs that are gone and whose handlers' lines may still be there, up to a token of a lease."""
+LOOK_BACK_DAYS = 4_000
+RUNS_PER_SWEEP = 500
+DAYS_AT_A_TIME = 50
+"""How many days are looked at before everything else that a process does has its turn."""
+PAGE = 100
+PLACES_MAX = 5
+"""How many names are tried for an entry; that many damaged ones have another cause than bad luck."""
+GRACE_MS = 3_600_000
+"""How long every ended run is kept: by then no process takes it for the one that it knew (see `runs`)."""
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep did."""
+
+    retired: tuple[str, ...] = ()
+    left: tuple[tuple[str, str], ...] = ()
+    """Runs that were due and stay, each with the reason."""
+    failed: tuple[str, ...] = ()
+    """Those of them that could not be archived, and will not be until somebody has mended something."""
+    more: bool = False
+    """There are days that this sweep did not come to."""
+    dry_run: bool = False
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """A run that was due and stays."""
+
+    why: str
+    failed: bool = False
+
+
+class Retirer:
+    """Sweeps the ended runs of a tenant into an archive."""
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        store: Store,
+        blobs: Blobs,
+        catalog: Catalog,
+        runs: Runs,
+        archive: Archive,
+        days: float | None,
+        dry_run: bool = False,
+    ) -> None:
+        self._tenant, self._store, self._blobs, self._catalog = tenant, store, blobs, catalog
+        self._runs, self._archive, self._days, self._dry_run = runs, archive, days, dry_run
+        self._agenda: list[str] = []
+        """Terms that are still to be looked at, the oldest last."""
+        self._today = -1
+        self._after: str | None = None
+        """How far the look at the oldest of them has come."""
+        self._in_vain = ""
+        """The run that the last sweep ended at because something did not answer."""
+        self.retired = 0
+
+    async def sweep(self) -> Swept:
+        """Retire what is due, a bounded number of runs; the next sweep goes on where this one stops."""
+        today = (self._store.now_ms() - GRACE_MS) // DAY_MS
+        if today != self._today:
+            self._today, self._agenda, self._after = today, list(self._due_terms(today)), None
+        restored = await self._restored_at()
+        if not self._dry_run:
+            await self._finish()
+        retired: list[str] = []
+        left: dict[str, Stay] = {}
+        # Most days have no runs and cost next to nothing, so all of them are looked at: a process that is restarted
+        # often would never come to the due ones otherwise.
+        while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP:
+            term = self._agenda[-1]
+            page = await self._store.find(self._tenant, RUN, [term], after=self._after, limit=PAGE)
+            for row in page.rows:
+                stay = await self._retire(Stream(self._tenant, RUN, row.key), restored.get(row.key, 0))
+                if stay is not None:
+                    left[row.key] = stay
+                else:
+                    retired.append(row.key)
+            self._after = page.after
+            if page.after is None:
+                self._agenda.pop()
+                if len(self._agenda) % DAYS_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+        return Swept(
+            retired=tuple(retired),
+            left=tuple((run_id, stay.why) for run_id, stay in left.items()),
+            failed=tuple(run_id for run_id, stay in left.items() if stay.failed),
+            more=bool(self._agenda),
+            dry_run=self._dry_run,
+        )
+
+    def _due_terms(self, today: int) -> Iterator[str]:
+        """What runs are found by that are due today, the newest first."""
+        last = None if self._days is None else today - 1 - ceil(self._days)
+        for back in range(min(LOOK_BACK_DAYS, today + 1)):
+            yield f"retire:{today - back}"
+            if last is not None and last - back >= 0:
+                yield f"ended:{last - back}"
+
+    async def _restored_at(self) -> dict[str, int]:
+        return {row.key: row.sort async for row in all_rows(self._store, self._tenant, RESTORED)}
+
+    async def _finish(self) -> None:
+        """Let go of the lines of runs that somebody forgot who died before he came to them."""
+        for row in [row async for row in all_rows(self._store, self._tenant, SPOKEN)]:
+            await self._forget_lines(row.key, row.sort)
+
+    async def _retire(self, stream: Stream, restored_ms: int) -> Stay | None:
+        """Archive a run and forget it; answers why not, where it stays."""
+        try:
+            (tail,) = await self._store.load({stream: 0}, snapshots=False)
+            if tail.damage:
+                return Stay(f"its log is damaged: {tail.damage}", failed=True)
+            if not tail.version:
+                return Stay("it has a row but no log; see `tidemill reindex`", failed=True)
+            state, rows = await rows_of(self._catalog, tail)
+            why = await self._reason_to_stay(stream, state, restored_ms)
+            if why or self._dry_run:
+                return Stay(why) if why else None
+            await self._put(stream, tail, state)
+        except (TidemillError, *DAMAGE) as error:
+            if self._may_pass(error) and self._in_vain != stream.key:
+                # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
+                self._in_vain = stream.key
+                raise
+            return Stay(str(error), failed=True)
+        gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
+        spoken = await last_token(self._store, stream.tenant, stream.key)
+        if spoken is not None:
+            gone.append(Row(kind=SPOKEN, key=stream.key, sort=spoken))
+        if not await self._store.forget(stream, expected=state.seq, rows=gone):
+            return Stay("it has moved on")
+        if spoken is not None:
+            await self._forget_lines(stream.key, spoken)
+        self.retired += 1
+        return None
+
+    async def _forget_lines(self, run_id: str, token: int) -> None:
+        """Let go of what a run's handlers said, once the run is gone, and then of the row that calls for it."""
+        await forget_journals(self._store, self._tenant, run_id, up_to=token)
+        done = Row(kind=SPOKEN, key=run_id, sort=0, deleted=True)
+        await self._store.forget(Stream(self._tenant, SPOKEN, run_id), rows=[done])
+
+    @staticmethod
+    def _may_pass(error: Exception) -> bool:
+        """Whether it was something around the run; a value of it that is gone is a matter of this run alone."""
+        return isinstance(error, Unavailable) and not isinstance(error, (BlobMissing, BlobDamaged))
+
+    async def _reason_to_stay(self, stream: Stream, state: State, restored_ms: int) -> str:
+        if state.busy:
+            return "it has not ended"
+        flow = await self._catalog.flow(stream.tenant, state.digest)
+        if not is_due(state, flow.workflow.retention, self._days, self._today, restored_ms):
+            return "it was brought back" if restored_ms else "it is kept longer"
+        if state.parent is not None:
+            parent = Stream(stream.tenant, RUN, state.parent[0])
+            entry = (await self._runs.refresh([parent])).get(parent)
+            if self._runs.damage(parent) is not None or (entry is not None and entry.state.busy):
+                return f"its parent {parent.key} has not ended"
+        if await self._store.jobs(stream):
+            return "it still has messages to deliver"
+        return ""
+
+    async def _put(self, stream: Stream, tail: Tail, state: State) -> None:
+        """Make the archive entry durable, large blobs first."""
+        blobs = await self._put_blobs(stream.tenant, tail.records)
+        header = header_of(stream.tenant, stream.key, state)
+        await self._put_entry(Archived(header=header, records=tail.records, blobs=blobs))
+
+    async def _put_blobs(self, tenant: str, records: Sequence[bytes]) -> dict[str, bytes | None]:
+        """Everything that a run refers to, directly or by a value that it refers to: small bodies, and None for others.
+
+        A value, and a file that one describes, must be there. An address that stands anywhere else (alone, in a file,
+        in a patch) may be that of nothing.
+        """
+        blobs: dict[str, bytes | None] = {}
+        events = [decode_event(record) for record in records]
+        values = set(needed_blobs(events))
+        plain = [record for record, event in zip(records, events, strict=True) if not isinstance(event, RunPatched)]
+        needed = {*values, *files_in(b"\n".join(plain))}
+        wanted = sorted(needed | digests_in(b"\n".join(records)))
+        for digest in wanted:
+            if digest in blobs:
+                continue
+            info = await self._blobs.stat(tenant, digest)
+            if info is None:
+                if digest in needed:
+                    raise missing(digest)
+                continue
+            large = info.size > INLINE_BYTES_MAX and await self._put_apart(tenant, digest)
+            body = None if large else await self._blobs.get(tenant, digest)
+            async for piece in referring_texts(self._blobs.read(tenant, digest) if body is None else at_once(body)):
+                needed.update(files_in(piece) if digest in values else ())
+                wanted += sorted(digests_in(piece))
+            blobs[digest] = body
+        return blobs
+
+    async def _put_apart(self, tenant: str, digest: str) -> bool:
+        """Make a large blob a body of its own, if the archive does not hold something damaged in its place."""
+        name = blob_name(tenant, digest)
+        return await self._archive.put_stream(name, self._blobs.read(tenant, digest)) or await self._has(name, digest)
+
+    async def _has(self, name: str, digest: str) -> bool:
+        """Whether the archive gives back these bytes."""
+        seen, chunks = hashlib.sha256(), await self._archive.stream(name)
+        if chunks is None:
+            return False
+        async for chunk in chunks:
+            seen.update(chunk)
+        return f"sha256:{seen.hexdigest()}" == digest
+
+    async def _put_entry(self, run: Archived) -> None:
+        """Put the entry where it is read back as it was put: beside what is damaged there, or another run.
+
+        One that is there already, of a sweep that died, is as good.
+        """
+        body = encode_archived(run.header, run.records, run.blobs)
+        for again in range(PLACES_MAX):
+            name = name_of(run.header, again)
+            await self._archive.put(name, body)
+            if await self._holds(name, run):
+                return
+        message = f"the archive does not give back what is put at {name_of(run.header)}"
+        raise rejected("archive_damaged", message, hint="look at the disk or the bucket that it is on")
+
+    async def _holds(self, name: str, run: Archived) -> bool:
+        try:
+            there = decode_archived(name, await self._archive.get(name) or b"")
+        except (Rejected, Unavailable) as error:
+            LOG.warning("the entry is written again beside one that is no good: %s", error)
+            return False
+        return there.records == run.records and there.blobs == run.blobs
+
+
+def is_due(state: State, retention: Retention, default_days: float | None, today: int, restored_ms: int = 0) -> bool:
+    """Whether a run that is over has been kept long enough."""
+    days = default_days if retention.days is None else retention.days
+    if retention.keep or days is None:
+        return False
+    return max(quiet_day(state), restored_ms // DAY_MS) + 1 + ceil(days) <= today
+
+
+SWEEP_EVERY_MS = 60_000
+
+
+class Sweeper:
+    """Sweeps once a minute, more or less, so that the workers of a store do not do it all at the same time."""
+
+    def __init__(self, retirer: Retirer, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
+        self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._forever(), name="tidemill-sweeper")
+
+    async def close(self) -> None:
+        """Stop, wherever it is: the next sweep goes on from there."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _forever(self) -> None:
+        while True:
+            await self._ambient.sleep(self._every_ms * (0.5 + self._ambient.chance()))
+            try:
+                swept = await self._retirer.sweep()
+            except Unavailable as error:
+                LOG.warning("old runs could not be retired and will be later: %s", error)
+            except Exception:
+                LOG.exception("retiring old runs failed and will be repeated")
+            else:
+                if swept.retired:
+                    LOG.info("%s old runs were retired", len(swept.retired))
+                for run_id, why in swept.left:
+                    if run_id in swept.failed:
+                        LOG.error("run %s cannot be archived, so it stays: %s", run_id, why)

@@ -1,0 +1,210 @@
+"""The runs this process knows: states by stream, each at some version, brought up to date from the tail.
+
+A cached state is never wrong, only old: whoever decides with it commits against its version and is told when
+somebody else was faster. The cache is bounded, and a run that has ended leaves it. One that nobody here has looked at
+for a while leaves it too: it may have ended elsewhere and been retired, and another run may have its name by now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from tidemill.engine.attempts.rendering import Lists
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.compiled import Flow
+from tidemill.engine.corruption import unreadable, whole
+from tidemill.engine.index_rows import Said
+from tidemill.errors import TidemillError
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.decide.builder import Decision
+from tidemill.kernel.evolve import evolve
+from tidemill.kernel.state import SnapshotFormatUnknown, State, adopt, decode_state
+from tidemill.stores.contract import Store, Stream, Tail
+
+LOG = logging.getLogger(__name__)
+
+SAID_MAX = 1_000
+CACHED_RUNS_MAX = 4_096
+KNOWN_FOR_MS = 600_000
+"""How long a run is taken to be the one that this process knew: less than the hour that every ended run is kept."""
+
+
+class Entry:
+    """A run at some version, and what is derived from it."""
+
+    __slots__ = ("digest", "flow", "lists", "row_ms", "seen_ms", "since_snapshot", "state", "terms", "terms_of")
+
+    def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
+        self.state = state
+        self.flow = flow
+        self.digest = state.digest
+        """Of the workflow that `flow` is: a patch may have moved the state on to another one."""
+        self.since_snapshot = since_snapshot
+        """Events since the newest snapshot."""
+        self.lists: Lists = {}
+        self.terms: tuple[str, ...] = ()
+        self.terms_of: Said | None = None
+        """What `terms` were made from."""
+        self.row_ms = 0
+        """When this process last wrote the run's row."""
+        self.seen_ms = 0
+        """When the store last said that the run is at work, by its own clock."""
+
+    def take_in(self, decision: Decision, expected: int, flows: Sequence[Flow] = ()) -> None:
+        """A decision taken at version `expected` is durable: it becomes the state.
+
+        While it was on its way, a reload may have folded its events, and others behind them, already.
+        """
+        if self.state.seq == expected:
+            self.state = adopt(decision.after)
+            self.since_snapshot += len(decision.events)
+            for flow in flows:
+                if flow.workflow.digest == self.state.digest:
+                    self.follow(flow)
+            self.digest = self.digest or self.state.digest
+
+    def follow(self, flow: Flow) -> None:
+        """Go on under another workflow."""
+        self.flow, self.digest = flow, self.state.digest
+        self.lists.clear()
+
+
+class Runs:
+    """A bounded cache over the store's streams."""
+
+    def __init__(self, store: Store, catalog: Catalog) -> None:
+        self._store, self._catalog = store, catalog
+        self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+        self._now_ms = store.now_ms()
+        """When a batch of work last began: near enough for what is forgotten after minutes."""
+        self._damaged: dict[Stream, TidemillError] = {}
+        """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
+        self._said: dict[str, None] = {}
+
+    def get(self, stream: Stream) -> Entry | None:
+        """The run as this process last knew it."""
+        return self._entries.get(stream)
+
+    def forget_unseen(self) -> None:
+        """Let go of what nobody here has looked at for long; asked for before a batch of work begins."""
+        now_ms = self._now_ms = self._store.now_ms()
+        while self._entries:
+            stream, entry = next(iter(self._entries.items()))
+            if abs(now_ms - entry.seen_ms) <= KNOWN_FOR_MS:
+                return
+            del self._entries[stream]
+
+    def forget(self, stream: Stream) -> None:
+        """Read a run anew when it is next asked for."""
+        self._entries.pop(stream, None)
+
+    def damage(self, stream: Stream) -> TidemillError | None:
+        """Why a run could not be read when that was last tried."""
+        return self._damaged.get(stream)
+
+    def complain(self, stream: Stream, why: TidemillError) -> None:
+        """Say that jobs of a run cannot be done; once, however many runs have the same reason."""
+        if str(why) not in self._said:
+            LOG.warning("run %s waits, as does whatever else needs it: %s", stream.key, why)
+            self._said[str(why)] = None
+            if len(self._said) > SAID_MAX:
+                del self._said[next(iter(self._said))]
+
+    def keep(self, stream: Stream, entry: Entry) -> None:
+        """Remember a run after a commit; one that has ended for good is of no further interest."""
+        if entry.state.busy and entry.digest == entry.state.digest:
+            self._remember(stream, entry)
+        else:
+            self._entries.pop(stream, None)
+
+    def _remember(self, stream: Stream, entry: Entry) -> None:
+        entry.seen_ms = self._now_ms
+        present = self._entries.get(stream)
+        if present is None or present.state.seq < entry.state.seq:
+            self._entries[stream] = entry
+        self._entries.move_to_end(stream)
+        while len(self._entries) > CACHED_RUNS_MAX:
+            self._entries.popitem(last=False)
+
+    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+        """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
+        self.forget_unseen()
+        # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
+        known = {stream: self.get(stream) for stream in streams}
+        after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
+        found: dict[Stream, Entry] = {}
+        again: list[Stream] = []
+        for tail in await self._store.load(after):
+            before = self._damaged.pop(tail.stream, None)
+            if tail.version == 0 and after[tail.stream] and not tail.damage:
+                # It ended elsewhere and was retired since.
+                self._entries.pop(tail.stream, None)
+                continue
+            try:
+                entry = await self._absorb(tail, self._entries.get(tail.stream) or known[tail.stream])
+            except TidemillError as error:
+                # One run that cannot be read must not keep the others from going on.
+                self._entries.pop(tail.stream, None)
+                self._damaged[tail.stream] = error
+                continue
+            except Exception as error:
+                # The snapshot or the cached state is unusable; the log says the same.
+                self._entries.pop(tail.stream, None)
+                again.append(tail.stream)
+                if not isinstance(error, SnapshotFormatUnknown):
+                    LOG.warning("run %s is folded from its first event: %r", tail.stream.key, error)
+                continue
+            if before is not None:
+                self._said.pop(str(before), None)
+            if entry is not None:
+                found[tail.stream] = entry
+        return found if not again else found | await self._from_the_log(again)
+
+    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+        """Fold runs from their first event; those that cannot be folded are damaged."""
+        found: dict[Stream, Entry] = {}
+        for tail in await self._store.load(dict.fromkeys(streams, 0), snapshots=False):
+            try:
+                entry = await self._absorb(tail, None)
+            except TidemillError as error:
+                self._damaged[tail.stream] = error
+            except Exception as error:
+                self._damaged[tail.stream] = unreadable(tail.stream, f"they cannot be folded: {error!r}")
+            else:
+                if entry is not None:
+                    found[tail.stream] = entry
+        return found
+
+    async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
+        if whole(tail).version == 0:
+            return entry
+        if entry is not None and tail.stream in self._entries:
+            entry.seen_ms = self._store.now_ms()
+            self._entries.move_to_end(tail.stream)
+        if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
+            state = State() if tail.snapshot is None else decode_state(tail.snapshot)
+            _fold(state, tail)
+            entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
+            self.keep(tail.stream, entry)
+            return entry
+        fresh = _fold(entry.state, tail)
+        if fresh:
+            # Somebody else has moved the run on, and may have written its row since this process did.
+            entry.since_snapshot += fresh
+            entry.terms_of = None
+        if entry.digest != entry.state.digest:
+            entry.follow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
+        if not entry.state.busy:
+            self._entries.pop(tail.stream, None)
+        return entry
+
+
+def _fold(state: State, tail: Tail) -> int:
+    """Apply the records that a state does not have yet; the rest of a tail is old news."""
+    first = tail.version - len(tail.records)
+    fresh = tail.records[state.seq - first :] if state.seq >= first else ()
+    for record in fresh:
+        evolve(state, decode_event(record))
+    return len(fresh)

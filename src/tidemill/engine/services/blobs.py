@@ -1,0 +1,99 @@
+"""Verbs of blobs: store and read bytes, see what is there, collect what nothing refers to any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Any
+
+from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
+from tidemill.engine.attempts.results import UNREADABLE, described
+from tidemill.engine.maintenance.blob_gc import YOUNG_MS, Collected, Lodging, collect
+from tidemill.engine.services.context import LIMIT_HINT, Desk
+from tidemill.errors import rejected
+from tidemill.handlers.contract import Blob, Fail
+
+DIGEST_HINT = "a digest is sha256: and 64 digits"
+GRACE_S_MAX = 100 * 365 * 86_400
+PAGES_MAX = 1_000
+"""Pages that one question looks through for blobs in a certain state."""
+
+
+class Vault(Desk):
+    """The verbs. A digest is `sha256:` and 64 digits."""
+
+    _lodging: Lodging | None = None
+
+    async def put_blob(
+        self,
+        data: bytes | Path,
+        *,
+        media_type: str = "application/octet-stream",
+        name: str = "",
+        keep: bool = False,
+    ) -> dict[str, Any]:
+        """Store bytes, or a file, and answer their description, which may be an input of a run.
+
+        Without `keep` they are collected after a day or so, unless a run or workflow refers to them by then.
+        """
+        try:
+            return await described(self._blobs, self._tenant, Blob(data, media_type, name, keep=keep))
+        except Fail as error:
+            if error.code == UNREADABLE:
+                raise rejected(error.code, error.message, hint="name a file that can be read") from None
+            raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
+
+    async def blob(self, digest: str) -> BlobInfo:
+        """What is known of a blob."""
+        _check(digest)
+        info = await self._blobs.stat(self._tenant, digest)
+        if info is None:
+            hint = "see `tidemill blobs list`; it may have been collected"
+            raise rejected("blob_unknown", f"there is no blob {digest}", hint=hint)
+        return info
+
+    async def save_blob(self, digest: str, file: IO[bytes]) -> int:
+        """Write the bytes of a blob to an open file; answers how many there were."""
+        info = await self.blob(digest)
+        async for chunk in self._blobs.read(self._tenant, digest):
+            file.write(chunk)
+        return info.size
+
+    async def blobs(
+        self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50
+    ) -> tuple[list[BlobInfo], str | None]:
+        """Blobs in the order of their digests, and where the next page begins."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        if after is not None and not is_digest(after):
+            raise rejected("bad_cursor", "the next page begins behind a digest", path="/after", hint=DIGEST_HINT)
+        found: list[BlobInfo] = []
+        for _ in range(PAGES_MAX):
+            page = await self._blobs.list(self._tenant, after=after, limit=limit)
+            if not page:
+                return found, None
+            for info in page:
+                if state in (None, info.state):
+                    found.append(info)
+                    if len(found) == limit:
+                        return found, info.digest
+            after = page[-1].digest
+        return found, after
+
+    async def collect_blobs(self, *, dry_run: bool = False, grace_s: float = 86_400) -> Collected:
+        """Take away blobs that nothing refers to: first aside, and after `grace_s` for good."""
+        if not grace_s <= GRACE_S_MAX:
+            hint = "to keep a blob for good, put it with `keep`"
+            raise rejected("grace_too_long", f"a grace period of {grace_s:g} s is too long", path="/grace_s", hint=hint)
+        grace_ms = round(grace_s * 1000)
+        if grace_ms < YOUNG_MS:
+            message = f"a grace period of {grace_s:g} s is too short: a run may be about to refer to a blob"
+            raise rejected("grace_too_short", message, path="/grace_s", hint="give it an hour at least")
+        if self._lodging is not None:
+            await self._lodging.check_alone()
+        now_ms = self._store.now_ms()
+        return await collect(self._store, self._blobs, self._tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
+
+
+def _check(digest: str) -> None:
+    if not is_digest(digest):
+        raise rejected("digest_invalid", f"{digest[:100]!r} is no digest", hint=DIGEST_HINT)

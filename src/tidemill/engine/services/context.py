@@ -1,0 +1,118 @@
+"""What every verb of the façade needs: the run it speaks of, brought up to date, and a way to ask something of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.compiled import Flow
+from tidemill.engine.corruption import whole
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.turn import Turns
+from tidemill.engine.validation import check_command_id, check_words, packed
+from tidemill.errors import Rejected, rejected
+from tidemill.kernel.codec import decode_event
+from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.decide.completion import ABANDON
+from tidemill.kernel.events import AnyEvent, Payload
+from tidemill.kernel.state import peek_at
+from tidemill.stores.contract import Page, Store, Stream, Tail
+
+LIMIT_HINT = "ask for 1 or more"
+
+
+class Desk:
+    """Where requests are taken in; the groups of verbs build on it."""
+
+    def __init__(
+        self, *, store: Store, blobs: Blobs, ambient: Ambient, catalog: Catalog, runs: Runs, turns: Turns, tenant: str
+    ) -> None:
+        self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
+        self.catalog, self.runs, self.turns = catalog, runs, turns
+
+    def _stream(self, run_id: str) -> Stream:
+        return Stream(self._tenant, RUN, run_id)
+
+    async def _entry(self, run_id: str) -> Entry:
+        """The run as the store knows it now."""
+        stream = self._stream(run_id)
+        entry = (await self.runs.refresh([stream])).get(stream)
+        if entry is None:
+            raise self.runs.damage(stream) or rejected(
+                "run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`"
+            )
+        return entry
+
+    async def _log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
+        """The events of a run, or the first of them."""
+        return [decode_event(record) for record in (await self._tail(run_id, 0, limit)).records]
+
+    async def _tail(self, run_id: str, after: int, limit: int | None) -> Tail:
+        (tail,) = await self._store.load({self._stream(run_id): after}, snapshots=False, limit=limit)
+        if whole(tail).version == 0:
+            raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
+        return tail
+
+    async def _command(self, run_id: str, command: AnyCommand, *, flow: Flow | None = None, reason: str = "") -> None:
+        """Ask something of a run; a refusal is raised, and nothing has changed then."""
+        check_words(actor=command.actor or "", reason=reason)
+        if command.id is not None:
+            check_command_id(command.id)
+            command = msgspec.structs.replace(command, id=command_name(type(command), command.id))
+            await self._same_request(run_id, command)
+        answer = await self.turns.command(self._stream(run_id), command, flow=flow)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+
+    async def _check_parent(self, run_id: str) -> None:
+        """Refuse to reopen a child that nobody waits for: it would be closed again at once."""
+        state = (await self._entry(run_id)).state
+        if state.parent is None or state.live or state.close == ABANDON:
+            return
+        parent_id, node, visit, index = state.parent
+        parent = (await self.runs.refresh([self._stream(parent_id)])).get(self._stream(parent_id))
+        cell = None if parent is None else parent.state.peek(node)
+        act = peek_at(cell, index) if cell is not None and cell.visit == visit else None
+        if act is None or act.wait is None or act.wait.name != run_id:
+            hint = f"retry run {parent_id}, or fork this one"
+            raise rejected("parent_over", f"its parent {parent_id} no longer waits for it", hint=hint)
+
+    async def _same_request(self, run_id: str, command: AnyCommand) -> None:
+        """Refuse a command id that was used for the same act on something else."""
+        seq = (await self._entry(run_id)).state.commands.get(command.id or "")
+        if seq is None:
+            return
+        (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False, limit=1)
+        first = decode_event(whole(tail).records[0])
+        node, wanted = getattr(first, "node", None), getattr(command, "node", None)
+        labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
+        if (node and wanted and node != wanted) or not set_.items() <= labels.items():
+            raise rejected(
+                "command_id_reused",
+                "this command id belongs to another request",
+                path="/command_id",
+                hint="use a new id for a new request",
+            )
+
+    async def _packed(self, value: Any, *, code: str, path: str) -> Payload:
+        return await packed(self._tenant, value, self._blobs, code=code, path=path)
+
+    async def _page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        return await self._store.find(self._tenant, kind, terms, after=after, limit=limit)
+
+
+def command_name(kind: type[AnyCommand], command_id: str) -> str:
+    """What a request is remembered under: the same id for another act is another request."""
+    return f"{kind.__name__.lower()}:{command_id}"
+
+
+def at_index(index: int | None) -> int:
+    """The index of an activation as the kernel counts; None is the visit itself."""
+    return -1 if index is None else index

@@ -1,0 +1,266 @@
+"""Dead letters: failures that nobody tries again by itself, and what people do about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
+from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
+from tidemill.engine.services.context import LIMIT_HINT, at_index
+from tidemill.engine.services.patches import Changes
+from tidemill.engine.services.runs import UNSET, Operators
+from tidemill.engine.validation import check_place
+from tidemill.engine.views import error_view
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.expressions.errors import ExpressionError
+from tidemill.kernel.commands import CloseLetter, Retry
+from tidemill.kernel.decide.decide import decide
+from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.state import key_at
+from tidemill.security.secrets import Hidden
+
+OPEN = "status:open"
+PAGE = 200
+LETTERS_MAX = 100_000
+"""Letters that are counted of one run: as many as the items of a map."""
+
+
+class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of dead letters that were tried again, or would become of them."""
+
+    matched: int
+    """Letters that were found, those of runs that refused included."""
+    runs: tuple[ReprocessedRun, ...]
+    more: bool = False
+    """There are more than `limit` allowed."""
+
+    @property
+    def handled(self) -> int:
+        """Letters of runs that went on, or would."""
+        return sum(run.letters for run in self.runs if run.result != "refused")
+
+
+class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one run's letters."""
+
+    run_id: str
+    letters: int
+    result: str
+    """`retried`, `would retry` or `refused`."""
+    code: str = ""
+    problem: str = ""
+
+
+class Letters(Operators, Changes):
+    """The verbs."""
+
+    async def dead_letters(
+        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> tuple[list[DeadLetterRow], str | None]:
+        """Failures that nobody will try again by itself (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
+        page = await self._page(DEAD_LETTER, terms, after, limit)
+        return [read_dead_letter_row(row) for row in page.rows], page.after
+
+    async def dead_letter(
+        self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
+    ) -> dict[str, Any]:
+        """One dead letter with the input that the node was given, rendered again from the log."""
+        check_place(visit, index)
+        entry = await self._entry(run_id)
+        at = visit or entry.state.peek(node).visit
+        place = key_at(node, at, at_index(index))
+        letter = entry.state.letters.get(place)
+        if letter is None:
+            raise rejected("dead_letter_unknown", f"there is no dead letter {place}", hint="see `tidemill dlq list`")
+        events = await self._log(run_id, limit=letter.seq if letter.open else None)
+        closed = _closing(events[letter.seq :], node, at, at_index(index))
+        return {
+            "run_id": run_id,
+            "workflow": entry.state.workflow,
+            "node": node,
+            "visit": at,
+            "index": index,
+            "status": "open" if closed is None else closed.status,
+            "closed_by": None if closed is None else closed.actor,
+            "closed_ms": None if closed is None else closed.at_ms,
+            "reason": "" if closed is None else closed.reason,
+            "attempts": letter.attempts,
+            "at_ms": letter.at_ms,
+            "error": error_view(letter.error),
+            "input": await self._input(run_id, node, at_index(index), events[: letter.seq]),
+        }
+
+    async def _input(self, run_id: str, node: str, index: int, events: Sequence[AnyEvent]) -> Any:
+        """The node's config as its last attempt saw it; None when it cannot be rendered, which may be the error."""
+        state = replay(events)
+        flow = await self.catalog.flow(self._tenant, state.digest)
+        known = flow.workflow.by_id[node]
+        wanted = {ref.digest for ref in blobs_of(flow.workflow, state, known)}
+        items = state.peek(node).map
+        if items is not None and isinstance(items.items, BlobRef):
+            wanted.add(items.items.digest)
+        fetched = await Values(self._blobs).fetch(self._tenant, wanted)
+        scope = scope_of(flow.workflow, state, run_id, known, fetched)
+        if items is not None and index >= 0:
+            item = shared_value(items.items, fetched)[index]
+            scope = dataclasses.replace(scope, has_item=True, item=item, index=index)
+        try:
+            return flow.program(known).config.render(dataclasses.replace(scope, secrets=Hidden()))
+        except ExpressionError:
+            return None
+
+    async def discard(
+        self,
+        run_id: str,
+        node: str,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        reason: str = "",
+        actor: str = "",
+        command_id: str | None = None,
+    ) -> None:
+        """Take a dead letter off the list; by default that of the node's latest visit."""
+        check_place(visit, index)
+        latest = (await self._entry(run_id)).state.peek(node).visit
+        close = CloseLetter(
+            id=command_id,
+            actor=actor or None,
+            node=node,
+            visit=visit or latest,
+            index=at_index(index),
+            reason=reason,
+        )
+        await self._command(run_id, close, reason=reason)
+
+    async def reprocess(
+        self,
+        *,
+        run_id: str | None = None,
+        node: str | None = None,
+        workflow: str | None = None,
+        code: str | None = None,
+        operations: Any = None,
+        config: Any = UNSET,
+        did_not_happen: Sequence[str] = (),
+        dry_run: bool = False,
+        reason: str = "",
+        actor: str = "",
+        limit: int = 1_000,
+    ) -> Reprocessed:
+        """Let the runs of open dead letters go on: those of a run, a workflow, a node, or an error.
+
+        `config` is a corrected one for `node`, `operations` a JSON Patch for anything else; each run's document is
+        patched with it first. `dry_run` only counts. No further run is begun with once `limit` letters are handled;
+        a run goes on with all of its letters, and one that refuses does not count.
+        """
+        if limit < 1:
+            raise rejected(
+                "limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit", hint=LIMIT_HINT
+            )
+        if config is not UNSET:
+            operations = _corrected(node, config, operations)
+        terms = _terms(run_id, node, workflow, code)
+        found: dict[str, ReprocessedRun] = {}
+        handled = 0
+        async for each in self._runs_with(terms):
+            if each in found:
+                continue
+            if handled >= limit:
+                return _reprocessed(found, more=True)
+            # Counted before the run goes on, because that closes them.
+            letters = await self._store.count(self._tenant, DEAD_LETTER, [*terms, f"run:{each}"], at_most=LETTERS_MAX)
+            again = await self._again(each, letters, operations, tuple(did_not_happen), dry_run, reason, actor)
+            found[each] = again
+            handled += letters if again.result != "refused" else 0
+        return _reprocessed(found)
+
+    async def _runs_with(self, terms: Sequence[str]) -> AsyncIterator[str]:
+        """The run of every letter with these terms, newest first; one with many letters comes many times."""
+        after: str | None = None
+        while True:
+            rows, after = await self.dead_letters(terms, after=after, limit=PAGE)
+            for row in rows:
+                yield row.run_id
+            if after is None:
+                return
+
+    async def _again(
+        self,
+        run_id: str,
+        letters: int,
+        operations: Any,
+        sure: tuple[str, ...],
+        dry_run: bool,
+        reason: str,
+        actor: str,
+    ) -> ReprocessedRun:
+        try:
+            if operations is not None:
+                await self.patch(
+                    run_id,
+                    operations,
+                    retry=True,
+                    dry_run=dry_run,
+                    did_not_happen=sure,
+                    message=reason,
+                    actor=actor,
+                )
+            elif dry_run:
+                await self._could_retry(run_id, sure)
+            else:
+                await self.retry(run_id, reason=reason, actor=actor, did_not_happen=sure)
+        except Rejected as refusal:
+            first = refusal.problems[0]
+            return ReprocessedRun(
+                run_id=run_id, letters=letters, result="refused", code=first.code, problem=first.message
+            )
+        return ReprocessedRun(run_id=run_id, letters=letters, result="would retry" if dry_run else "retried")
+
+    async def _could_retry(self, run_id: str, sure: tuple[str, ...]) -> None:
+        """Raise what a retry would be refused with."""
+        entry = await self._entry(run_id)
+        answer = decide(entry.flow.workflow, entry.state, Retry(sure=sure), self._store.now_ms())
+        if isinstance(answer, Problem):
+            raise Rejected(answer)
+
+
+def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str, Any]]:
+    """The patch that gives a node another config."""
+    if node is None or operations is not None:
+        hint = "name the node, or write a patch"
+        raise rejected("correction_unclear", "a corrected config is for one node", path="/config", hint=hint)
+    return [{"op": "add", "path": f"/nodes/{node}/config", "value": config}]
+
+
+def _reprocessed(found: dict[str, ReprocessedRun], *, more: bool = False) -> Reprocessed:
+    return Reprocessed(matched=sum(run.letters for run in found.values()), runs=tuple(found.values()), more=more)
+
+
+def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> DeadLetterClosed | None:
+    """Who took care of a letter, among the events that came after it."""
+    for event in events:
+        if isinstance(event, DeadLetterClosed) and (event.node, event.visit, event.index) == (node, visit, index):
+            return event
+    return None
+
+
+def _terms(run_id: str | None, node: str | None, workflow: str | None, code: str | None) -> list[str]:
+    if run_id is None and node is None and workflow is None and code is None:
+        hint = "name a run, a workflow, a node or an error code"
+        raise rejected("letters_unnamed", "nobody said which dead letters to try again", hint=hint)
+    terms = [OPEN]
+    if run_id is not None:
+        terms.append(f"run:{run_id}")
+    if workflow is not None:
+        terms.append(f"workflow:{workflow}")
+    if node is not None:
+        terms.append(f"node:{node}" if workflow is None else f"node:{workflow}/{node}")
+    if code is not None:
+        terms.append(f"code:{code}")
+    return terms

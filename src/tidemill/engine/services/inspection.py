@@ -1,0 +1,442 @@
+"""Show, events, logs, path, tokens, why, compare.
+
+Looking at a run: as it is, as it was, the way it went, why it waits, and how it differs from another.
+
+Reading what the handlers of a run have printed and logged: so far, or as it is written.
+
+Journals hold what was said as it came, often in pieces. Here it is put together to lines again.
+
+Jobs that were put aside because a large value that they need cannot be had: `why` looks for it and says which.
+
+A worker that cannot load a value gives the job back and tries it again after a while. Nothing of that is in the log, so
+whoever asks has to look where the values are kept.
+
+Children that were asked for and cannot be started, because a log is damaged: `why` looks for it and says which.
+
+A worker gives such a job back and tries it again after a while. Nothing of that is in the parent's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from shlex import quote
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import Blobs
+from tidemill.engine.attempts.log_store import KEPT_BYTES, Line, Place, Spoken, read_journals
+from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
+from tidemill.engine.attempts.results import child_id, read_ask
+from tidemill.engine.catalog import Catalog
+from tidemill.engine.corruption import UNREADABLE
+from tidemill.engine.index_rows import RUN, read_run_row
+from tidemill.engine.maintenance.reindex import row_like
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.services.workers import Roster
+from tidemill.engine.views import RunView, view_run
+from tidemill.errors import Rejected, TidemillError, Unavailable, Unfit, offered, rejected
+from tidemill.kernel.activation import Wait
+from tidemill.kernel.codec import decode_event, plain
+from tidemill.kernel.decide.waits import CHILD_FAILED
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.explain.blockers import Failure
+from tidemill.kernel.explain.ended import Account, account_for
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import JobFact
+from tidemill.kernel.jobs import key_of
+from tidemill.kernel.model import Workflow
+from tidemill.kernel.queries import Step, path, tokens
+from tidemill.kernel.state import State, peek_at
+from tidemill.stores.contract import JobView, Row, Stream
+
+LOOK_EVERY_MS = 250
+"""How often a follower looks; lines are written about once a second, and at the end of an attempt."""
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a handler printed or logged."""
+
+    node: str
+    visit: int
+    index: int
+    """The item of a map, -1 where there is none."""
+    attempt: int
+    at_ms: int
+    source: str
+    """`stdout`, `stderr`, or the level of a log record in small letters."""
+    text: str
+    """Without the end of the line."""
+
+
+class Logs(Roster):
+    """The verbs."""
+
+    async def logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> list[LogLine]:
+        """What handlers have printed and logged, in order of time: about the last megabyte of each attempt.
+
+        Lines of a node, of one visit, item or attempt of it, or of the whole run. They are written once a second, so
+        those of an attempt under way may be that late.
+        """
+        entry = await self._entry(run_id)
+        wanted = _wanted(node, visit, index, attempt)
+        spoken = await read_journals(self._store, self._tenant, run_id, {}, wanted)
+        if not spoken:
+            _check_node(entry.flow.workflow, node)
+            _check_attempt(entry.state, node, visit, index, attempt)
+        lines = Lines()
+        return _in_time([*lines.of(_latest(spoken)), *lines.rest()])
+
+    async def follow_logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """The same lines, then those that are written from now on; ends with the run."""
+        _check_node((await self._entry(run_id)).flow.workflow, node)
+        wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
+        busy = True
+        while busy:
+            # Asked first: whatever was said before the end is written before it is told.
+            busy = (await self._entry(run_id)).state.busy
+            spoken = await read_journals(self._store, self._tenant, run_id, seen, wanted)
+            fresh = list(lines.of(_latest(spoken)))
+            for line in _in_time(fresh if busy else [*fresh, *lines.rest()]):
+                yield line
+            if busy:
+                await self._ambient.sleep(LOOK_EVERY_MS)
+
+
+class Lines:
+    """Puts together what was said in pieces."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[Place, str], Line] = {}
+
+    def of(self, spoken: Iterable[Spoken]) -> Iterator[LogLine]:
+        """The lines that end with what was said now."""
+        for each in spoken:
+            where = (each.place, each.line.source)
+            begun = self._begun.pop(where, None)
+            at_ms = each.line.at_ms if begun is None else begun.at_ms
+            *whole, last = ((begun.text if begun is not None else "") + each.line.text).split("\n")
+            for number, text in enumerate(whole):
+                yield _shown(each.place, Line(each.line.at_ms if number else at_ms, each.line.source, text))
+            if last:
+                self._begun[where] = Line(each.line.at_ms if whole else at_ms, each.line.source, last)
+
+    def rest(self) -> Iterator[LogLine]:
+        """The lines that nobody has ended."""
+        begun, self._begun = self._begun, {}
+        for (place, _), line in begun.items():
+            yield _shown(place, line)
+
+
+def _shown(place: Place, line: Line) -> LogLine:
+    return LogLine(
+        node=place.node,
+        visit=place.visit,
+        index=place.index,
+        attempt=place.attempt,
+        at_ms=line.at_ms,
+        source=line.source,
+        text=line.text,
+    )
+
+
+def _latest(spoken: list[Spoken]) -> list[Spoken]:
+    """About the last megabyte of each attempt: more may still be there."""
+    left: dict[Place, int] = {}
+    kept: list[Spoken] = []
+    for each in reversed(spoken):
+        room = left.get(each.place, KEPT_BYTES)
+        if room > 0:
+            kept.append(each)
+            left[each.place] = room - len(each.line.text.encode("utf-8", "surrogatepass"))
+    return kept[::-1]
+
+
+def _in_time(lines: list[LogLine]) -> list[LogLine]:
+    """Lines of several attempts by time; those of one stay in their order."""
+    return sorted(lines, key=lambda line: line.at_ms)
+
+
+def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[Place], bool]:
+    asked = {"node": node, "visit": visit, "index": index, "attempt": attempt}
+    named = {name: value for name, value in asked.items() if value is not None}
+    return lambda place: all(getattr(place, name) == value for name, value in named.items())
+
+
+def _check_attempt(state: State, node: str | None, visit: int | None, index: int | None, attempt: int | None) -> None:
+    """Refuse a visit or an attempt that has not been; of a visit before the last one nobody knows its attempts."""
+    if node is None:
+        return
+    cell = state.peek(node)
+    if visit is not None and visit > cell.visit:
+        raise rejected("attempt_unknown", f"there is no visit {visit} of node {node}", path="/visit")
+    is_known = visit == cell.visit or cell.visit == 1
+    act = peek_at(cell, NOT_AN_ITEM if index is None else index)
+    if attempt is None or not is_known or act is None or (cell.map is not None and index is None):
+        return
+    # One that has not ended may be at an attempt whose beginning is not written yet.
+    if attempt > act.attempt + (not act.ended_seq):
+        message = f"there is no attempt {attempt} of node {node}: it has had {act.attempt}"
+        raise rejected("attempt_unknown", message, path="/attempt")
+
+
+def _check_node(workflow: Workflow, node: str | None) -> None:
+    if node is not None and node not in workflow.by_id:
+        hint = offered(str(node), workflow.by_id)
+        raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
+
+
+LOOKED_AT_MAX = 20
+"""So many values are looked at for one answer: others wait for the same, as a rule."""
+
+DUE_MS_MAX = 1_000
+"""What has been due for longer than this waits for something else."""
+
+
+class Unread:
+    """What one run needs, and what became of it."""
+
+    def __init__(self, blobs: Blobs, tenant: str, entry: Entry) -> None:
+        self._blobs, self._tenant, self._entry = blobs, tenant, entry
+        self._seen: dict[str, Failure | None] = {}
+
+    async def noted(self, jobs: Sequence[JobFact], now_ms: int) -> list[JobFact]:
+        """The jobs, and with each that was put aside the first value it needs that cannot be had."""
+        return [await self._of(job) if _rests(job, now_ms) else job for job in jobs]
+
+    async def _of(self, job: JobFact) -> JobFact:
+        for digest in self._needed(job.key):
+            if digest not in self._seen and len(self._seen) < LOOKED_AT_MAX:
+                self._seen[digest] = await self._look(digest)
+            if (unread := self._seen.get(digest)) is not None:
+                return msgspec.structs.replace(job, unread=unread)
+        return job
+
+    def _needed(self, key: str) -> Iterable[str]:
+        workflow, state = self._entry.flow.workflow, self._entry.state
+        if key == key_of("outputs"):
+            return needed_for_outputs(workflow, state)
+        kind, name, _, index = key.split("/")
+        node = workflow.by_id.get(name) if kind == "run" else None
+        return () if node is None else needed_for(workflow, state, node, int(index))
+
+    async def _look(self, digest: str) -> Failure | None:
+        try:
+            await self._blobs.get(self._tenant, digest)
+        except Unfit as error:
+            return Failure(code=error.problem.code, message=error.problem.message, hint=error.problem.hint)
+        except Unavailable as error:
+            return Failure(code="blob_unreadable", message=f"blob {digest} cannot be read: {error}")
+        return None
+
+
+def _rests(job: JobFact, now_ms: int) -> bool:
+    """Whether a job was put aside, or has just come due again and will be in a moment."""
+    return job.lease_expires_at_ms is None and job.ready_at_ms > now_ms - DUE_MS_MAX
+
+
+class Unstarted:
+    """What keeps the children of one run from being started."""
+
+    def __init__(self, catalog: Catalog, runs: Runs, blobs: Blobs, stream: Stream, state: State) -> None:
+        self._catalog, self._runs, self._blobs, self._stream, self._state = catalog, runs, blobs, stream, state
+
+    async def noted(self, jobs: Sequence[JobFact]) -> list[JobFact]:
+        """The jobs, and with each that is to start a child what cannot be read of it or of its workflow."""
+        found, left = list[JobFact](), LOOKED_AT_MAX
+        for job in jobs:
+            wait = _wait_of(self._state, job) if left and job.lease_expires_at_ms is None else None
+            left -= wait is not None
+            unread = None if wait is None else await self._look(wait)
+            found.append(job if unread is None else msgspec.structs.replace(job, unread=unread))
+        return found
+
+    async def _look(self, wait: Wait) -> Failure | None:
+        try:
+            await self._try(wait)
+        except Rejected as refusal:
+            first = refusal.problems[0]
+            if first.code in UNREADABLE:
+                return Failure(code=first.code, message=first.message, hint=first.hint)
+        except TidemillError:
+            # What does not answer now may when the worker asks.
+            return None
+        return None
+
+    async def _try(self, wait: Wait) -> None:
+        """Look at all that a worker would read; raises what it would be refused with."""
+        tenant, child = self._stream.tenant, self._stream._replace(key=wait.name)
+        await self._runs.refresh([child])
+        damage = self._runs.damage(child)
+        if damage is not None:
+            raise damage
+        ask = wait.ask
+        if ask is not None:
+            text = await self._blobs.get(tenant, ask.digest) if isinstance(ask, BlobRef) else ask
+            await self._catalog.resolve(tenant, read_ask(text).workflow)
+
+
+def _wait_of(state: State, job: JobFact) -> Wait | None:
+    """The wait for a child that a job is to start; None for any other job."""
+    kind, name, visit, index = job.key.split("/")
+    cell = state.peek(name) if kind == "child" else None
+    act = peek_at(cell, int(index)) if cell is not None and cell.visit == int(visit) else None
+    return None if act is None else act.wait
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs side by side, node by node."""
+
+    left: str
+    right: str
+    same: bool
+    outputs_same: bool
+    first_divergence: str | None
+    """The first node, in the order in which the left run ended them, that did not come out the same."""
+    nodes: tuple[dict[str, Any], ...]
+
+
+class History(Roster):
+    """The verbs."""
+
+    async def show(self, run_id: str, *, at: int | None = None) -> RunView:
+        """The run as it is now, or as it was after event `at`."""
+        entry = await self._at(run_id, at)
+        view = await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs, gaps=True)
+        view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
+        return view
+
+    async def _stuck_reason(self, run_id: str, entry: Entry) -> str:
+        """Why a worker gave up on a run for the time being; nothing once the run has gone on."""
+        state = entry.state
+        if not state.busy:
+            return ""
+        like = Row(kind=RUN, key=run_id, sort=state.created_ms, terms=("stuck", f"workflow:{state.workflow}"))
+        row = await row_like(self._store, self._tenant, like)
+        shown = None if row is None else read_run_row(row)
+        return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
+
+    async def _at(self, run_id: str, at: int | None) -> Entry:
+        if at is None:
+            return await self._entry(run_id)
+        state = replay(await self._events_until(run_id, at))
+        return Entry(state, await self.catalog.flow(self._tenant, state.digest))
+
+    async def _events_until(self, run_id: str, at: int) -> list[AnyEvent]:
+        tail = await self._tail(run_id, 0, max(at, 0))
+        if not 1 <= at <= tail.version:
+            message = f"the run has events 1 to {tail.version}, not {at}"
+            raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
+        return [decode_event(record) for record in tail.records]
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """The run's events so far, from `after` + 1 on."""
+        if after < 0:
+            raise rejected("cursor_invalid", "events are counted from 1", path="/after")
+        tail = await self._tail(run_id, after, None if limit is None else max(limit, 0))
+        return [plain(decode_event(record), seq) for seq, record in enumerate(tail.records, after + 1)]
+
+    async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
+        """The way the run went: every visit in the order in which they ended, each with the edges it took."""
+        events = await (self._log(run_id) if at is None else self._events_until(run_id, at))
+        return [_step_view(step) for step in path(events)]
+
+    async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
+        """What is in flight: the tokens that the run's counter counts."""
+        entry = await self._at(run_id, at)
+        return [
+            {"from": token.source, "to": token.to, "visit": token.visit, "hop": token.hop}
+            for token in tokens(entry.flow.workflow, entry.state)
+        ]
+
+    async def why(self, run_id: str) -> Explanation:
+        """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
+        entry = await self._entry(run_id)
+        jobs = await self._store.jobs(self._stream(run_id))
+        facts = [_fact(job) for job in jobs]
+        if entry.state.blobs:
+            facts = await Unread(self._blobs, self._tenant, entry).noted(facts, self._store.now_ms())
+        unstarted = Unstarted(self.catalog, self.runs, self._blobs, self._stream(run_id), entry.state)
+        facts = await unstarted.noted(facts)
+        workers = await self._workers(entry.state.digest)
+        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
+        if stuck := await self._stuck_reason(run_id, entry):
+            headline = f"the run is stuck: {stuck}; {found.headline}"
+            found = msgspec.structs.replace(found, stuck=stuck, headline=headline)
+        return await self._of_a_child(run_id, found)
+
+    async def why_node(self, run_id: str, node: str) -> Account:
+        """How the visits of a node ended and what decided that, or what it waits for."""
+        entry = await self._entry(run_id)
+        known = entry.flow.workflow.by_id.get(node)
+        if known is None:
+            hint = offered(str(node), entry.flow.workflow.by_id)
+            raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
+        found = await self.why(run_id)
+        return account_for(entry.state, await self._log(run_id), known, found.blockers)
+
+    async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
+        """Lead on to the child that a run has failed with, where it ever began."""
+        cause = found.first_cause
+        if cause is None or cause.error.code != CHILD_FAILED or found.rollback != "none":
+            return found
+        child = self._stream(child_id(run_id, cause.node, cause.visit, cause.index))
+        if child not in await self.runs.refresh([child]):
+            return found
+        words = "see why the child run failed and put that right, then retry this run: what completed stays"
+        return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
+
+    async def compare(self, run_id: str, other_id: str) -> Comparison:
+        """Two runs side by side: which nodes came out the same, and where they first went apart."""
+        left, right = await self.show(run_id), await self.show(other_id)
+        order = [step["node"] for step in await self.path(run_id)]
+        names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]
+        nodes = tuple(_beside(name, left.nodes.get(name), right.nodes.get(name)) for name in names)
+        apart = [node["node"] for node in nodes if not node["same"]]
+        outputs_same = bool(left.outputs == right.outputs)
+        return Comparison(
+            left=run_id,
+            right=other_id,
+            same=not apart and outputs_same and left.status == right.status,
+            outputs_same=outputs_same,
+            first_divergence=apart[0] if apart else None,
+            nodes=nodes,
+        )
+
+
+def _fact(view: JobView) -> JobFact:
+    return JobFact(
+        key=view.job.key,
+        queue=view.job.queue,
+        ready_at_ms=view.job.ready_at_ms,
+        owner=view.owner,
+        lease_expires_at_ms=view.lease_expires_at_ms,
+        expired=view.void,
+    )
+
+
+def _step_view(step: Step) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(step), "went": list(step.went)}
+
+
+def _beside(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:
+    compared = ("status", "output")
+    same = left is not None and right is not None and all(left[key] == right[key] for key in compared)
+    return {"node": name, "same": same, "left": left, "right": right}

@@ -1,0 +1,194 @@
+"""Verbs that look after a store as a whole: audit its logs, rebuild its rows, retire its old runs, bring one back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+from zlib import crc32
+
+from tidemill.blobs.archive import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, verified
+from tidemill.engine.index_rows import RUN
+from tidemill.engine.maintenance.archive import ArchivePage, Attic, Listed, blob_name
+from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
+from tidemill.engine.maintenance.retention import RESTORED, Retirer, Swept
+from tidemill.engine.maintenance.verify import Auditor, Finding, Found, Verdict, lost_logs, of_lists
+from tidemill.engine.services.context import LIMIT_HINT, Desk
+from tidemill.engine.versions import WORKFLOW
+from tidemill.errors import rejected
+from tidemill.kernel.model import RETENTION_DAYS
+from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
+from tidemill.stores.optional import Flaws, flaws_of
+
+FINDINGS_MAX = 10_000
+"""Findings kept of an audit; a store with more of them is not understood by reading on."""
+SWEEPS_MAX = 100_000
+
+Progress = Callable[[int, int], None]
+"""Told how many runs and events were read so far."""
+
+
+class Upkeep(Desk):
+    """Verbs for whoever is responsible for the store."""
+
+    _archive: Archive | None = None
+    _retention_days: float | None = RETENTION_DAYS
+
+    # Audit
+
+    async def verify_log(
+        self,
+        run_ids: Sequence[str] = (),
+        *,
+        sample: float = 100.0,
+        on_finding: Callable[[Finding], None] | None = None,
+        on_progress: Progress | None = None,
+    ) -> Verdict:
+        """Read logs again and tell everything that is not as it must be: of these runs, or of the whole store.
+
+        `sample` is a percentage of the runs of the store. It works beside running workers, and changes nothing.
+        """
+        if not 0 < sample <= 100:
+            message, hint = f"a sample is more than 0 and at most 100 percent, not {sample:g}", "leave it out for all"
+            raise rejected("sample_invalid", message, path="/sample", hint=hint)
+        tally, findings = {"runs": 0, "workflows": 0, "events": 0, "moved": 0}, list[Finding]()
+
+        async for kind, found in self._audited(run_ids, sample):
+            if kind in tally:
+                tally[kind] += 1
+            tally["events"] += found.events
+            tally["moved"] += found.moved
+            findings += found.findings[: FINDINGS_MAX - len(findings)]
+            if on_finding is not None:
+                for finding in found.findings:
+                    on_finding(finding)
+            if on_progress is not None:
+                on_progress(tally["runs"], tally["events"])
+        return Verdict(**tally, findings=tuple(findings))
+
+    async def _audited(self, run_ids: Sequence[str], sample: float) -> AsyncIterator[tuple[str, Found]]:
+        auditor = Auditor(self._store, self._blobs, self.catalog)
+        for run_id in run_ids:
+            stream = self._stream(run_id)
+            await self._known_run(stream)
+            yield "runs", await auditor.run(stream)
+        if run_ids:
+            return
+        flaws = await flaws_of(self._store) if sample == 100 else Flaws()
+        if not flaws.sound:
+            yield "lists", of_lists(flaws)
+        readable = not flaws.unreadable
+        auditor = Auditor(self._store, self._blobs, self.catalog, lists=readable)
+        async for stream in all_streams(self._store, WORKFLOW):
+            yield "workflows", await auditor.workflow(stream)
+        marks = await self._marks() if sample == 100 and readable else None
+        async for stream in all_streams(self._store, RUN):
+            if sample == 100 or crc32(stream.key.encode()) % 10_000 < sample * 100:
+                listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
+                yield "runs", await auditor.run(stream, listed=listed)
+        if sample == 100 and readable:
+            async for found in lost_logs(self._store, self._tenant):
+                yield "lists", found
+
+    async def _known_run(self, stream: Stream) -> Tail:
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        if not tail.version and not tail.damage:
+            raise rejected("run_unknown", f"there is no run {stream.key}", hint="see `tidemill runs list`")
+        return tail
+
+    async def _marks(self) -> set[int]:
+        """A few bytes for every row of a run, so that most rows need not be looked for one by one."""
+        return {_mark(self._tenant, row) async for row in all_rows(self._store, self._tenant, RUN)}
+
+    # Rows
+
+    async def reindex(self, *, dry_run: bool = False, on_progress: Callable[[int], None] | None = None) -> Reindexed:
+        """Rebuild every row from the logs, also while workers run; with `dry_run` only say what would change."""
+        indexer = Indexer(self._store, self.catalog, tenant=self._tenant, dry_run=dry_run)
+        return await indexer.run(on_progress)
+
+    # Retention
+
+    def retirer(self, *, dry_run: bool = False) -> Retirer:
+        """What sweeps old runs of this tenant into the archive."""
+        return Retirer(
+            tenant=self._tenant,
+            store=self._store,
+            blobs=self._blobs,
+            catalog=self.catalog,
+            runs=self.runs,
+            archive=self._open_archive(),
+            days=self._retention_days,
+            dry_run=dry_run,
+        )
+
+    async def archive_sweep(self, *, dry_run: bool = False) -> Swept:
+        """Retire every run that is due now; with `dry_run` only say which."""
+        retirer = self.retirer(dry_run=dry_run)
+        retired, left, failed = list[str](), list[tuple[str, str]](), list[str]()
+        for _ in range(SWEEPS_MAX):
+            swept = await retirer.sweep()
+            retired += swept.retired
+            left += swept.left
+            failed += swept.failed
+            if not swept.more:
+                break
+        return Swept(retired=tuple(retired), left=tuple(left), failed=tuple(failed), dry_run=dry_run)
+
+    async def archive_list(self, *, workflow: str | None = None, limit: int = 50) -> ArchivePage:
+        """Archived runs, the latest months first, and the names of entries that cannot be read."""
+        if limit < 1:
+            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        return await Attic(self._open_archive(), self._tenant).page(workflow, limit)
+
+    async def archive_show(self, run_id: str) -> tuple[Listed, list[dict[str, Any]]]:
+        """An archived run as it was when it was retired, with its events: the newest of this id, or of this entry."""
+        listed, found = await Attic(self._open_archive(), self._tenant).read(run_id)
+        return listed, found.events()
+
+    async def archive_restore(self, run_id: str) -> Listed:
+        """Put an archived run back as it was, byte for byte. It is kept from now on as long as after its end.
+
+        The newest of this id, or the one of this entry. The archive keeps its copy. Refused when a run of this id is
+        there; nothing has changed then.
+        """
+        archive = self._open_archive()
+        listed, found = await Attic(archive, self._tenant).read(run_id)
+        stream = self._stream(listed.run_id)
+        await self._refuse_present(stream)
+        for digest, inline in found.blobs.items():
+            body = await archive.stream(blob_name(self._tenant, digest)) if inline is None else at_once(inline)
+            if body is None or not await self._brought_back(digest, body):
+                message = f"the archive has lost {digest}, which run {listed.run_id} needs"
+                raise rejected("archive_damaged", message, hint="restore the archive from a backup")
+        tail = Tail(stream=stream, version=len(found.records), after=0, records=found.records)
+        _, rows = await rows_of(self.catalog, tail)
+        mark = Row(kind=RESTORED, key=listed.run_id, sort=self._store.now_ms())
+        commit = Commit(stream=stream, expected=0, records=found.records, rows=(*rows.values(), mark))
+        (result,) = await self._store.commit([commit])
+        if not isinstance(result, Committed):
+            await self._refuse_present(stream)
+        return listed
+
+    async def _brought_back(self, digest: str, body: AsyncIterator[bytes]) -> bool:
+        """Store what the archive has of a blob; false, and nothing is stored, when it is something else."""
+        try:
+            await self._blobs.put_stream(self._tenant, verified(digest, body))
+        except BlobDamaged:
+            return False
+        return True
+
+    def _open_archive(self) -> Archive:
+        if self._archive is None:
+            hint = "name one with --archive or TIDEMILL_ARCHIVE: a directory, or s3://bucket/prefix"
+            raise rejected("archive_unknown", "there is no archive for this store", hint=hint)
+        return self._archive
+
+    async def _refuse_present(self, stream: Stream) -> None:
+        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        if tail.version or tail.damage:
+            raise rejected("run_exists", f"run {stream.key} is in the store already", hint="nothing was changed")
+
+
+def _mark(tenant: str, row: Row) -> int:
+    return hash((tenant, row.kind, row.key, row.sort, frozenset(row.terms), row.body))

@@ -1,0 +1,297 @@
+"""Another graph, another run: patch what a run runs, branch off a run of its own.
+
+A patch is made against the run's document, which is that of its version with the run's own patches in it. Node
+types stay those that the run was compiled with, whatever has been registered since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.blobs.payloads import decode_value
+from tidemill.engine.catalog import Published
+from tidemill.engine.compiled import Flow
+from tidemill.engine.run_cache import Entry
+from tidemill.engine.services.context import Desk, command_name
+from tidemill.engine.validation import check_command_id, check_labels, check_run_id, check_words, checked_inputs
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.commands import Fork, Patch
+from tidemill.kernel.decide.decide import decide
+from tidemill.kernel.decide.fork import graph_after, shared_prefix, undone
+from tidemill.kernel.decide.patch import problems, verdict
+from tidemill.kernel.document.diff import diff_documents
+from tidemill.kernel.document.json_patch import apply_patch
+from tidemill.kernel.document.reader import normalise
+from tidemill.kernel.events import BlobRef, Payload, RunPatched
+from tidemill.kernel.evolve import replay
+from tidemill.kernel.model import Json, Workflow
+
+if TYPE_CHECKING:
+    from tidemill.kernel.compile.compiler import Compiled
+
+
+class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that a run runs, with its own patches in it."""
+
+    document: Json
+    digest: str
+    workflow: str
+    version: int
+    revision: int
+
+
+class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a patch did to a run, or would do."""
+
+    applied: bool
+    digest: str
+    revision: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    rerun: tuple[str, ...]
+    kept: tuple[str, ...]
+    warnings: tuple[Problem, ...] = ()
+    published: Published | None = None
+    needs_retry: bool = False
+    """The run has ended: the patch can be applied only with `retry`, which this dry run was not given."""
+
+
+class Changes(Desk):
+    """The verbs."""
+
+    async def document(self, run_id: str) -> RunDocument:
+        """The run's document in its normal form: what patches are made against."""
+        return await self._document(run_id, await self._entry(run_id))
+
+    async def _document(self, run_id: str, entry: Entry) -> RunDocument:
+        state = entry.state
+        version = await self.catalog.resolve(self._tenant, f"{state.workflow}@{state.version}")
+        document = await self._pinned(await self.catalog.document(self._tenant, version), version.digest)
+        if state.revision:
+            patches = [event for event in await self._log(run_id) if isinstance(event, RunPatched)]
+            for event in patches[: state.revision]:
+                patched, _ = normalise(apply_patch(document, await self._value(event.patch)))
+                document = await self._pinned(patched, event.digest)
+        return RunDocument(
+            document=document,
+            digest=state.digest,
+            workflow=state.workflow,
+            version=state.version,
+            revision=state.revision,
+        )
+
+    async def _pinned(self, document: Json, digest: str) -> Json:
+        return pinned(document, (await self.catalog.flow(self._tenant, digest)).workflow)
+
+    async def _value(self, payload: Payload) -> Any:
+        text = await self._blobs.get(self._tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+        return decode_value(text)
+
+    async def patch(
+        self,
+        run_id: str,
+        operations: Any,
+        *,
+        base_digest: str | None = None,
+        expected_seq: int | None = None,
+        retry: bool = False,
+        dry_run: bool = False,
+        did_not_happen: Sequence[str] = (),
+        publish: bool = False,
+        message: str = "",
+        actor: str = "",
+        command_id: str | None = None,
+    ) -> PatchOutcome:
+        """Change the graph of a run with a JSON Patch on its document, or see what that would do (`dry_run`).
+
+        A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
+        patch needs it. `base_digest` is the digest the patch
+        was made against. `publish` also makes the outcome a version of the workflow.
+        """
+        check_words(message=message, actor=actor)
+        check_command_id(command_id)
+        await self._check_parent(run_id)
+        entry = await self._entry(run_id)
+        if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:
+            return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
+        command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
+        flow, state = entry.flow.workflow, entry.state
+        command = msgspec.structs.replace(
+            command,
+            id=command_id,
+            actor=actor or None,
+            retry=retry or dry_run,
+            sure=tuple(did_not_happen),
+            message=message,
+        )
+        found = tuple(problems(flow, state, command))
+        if found:
+            raise Rejected(found)
+        trial = decide(flow, state, command, self._store.now_ms())
+        if isinstance(trial, Problem):
+            raise Rejected(trial)
+        seen = verdict(flow, compiled.workflow, state)
+        if not dry_run:
+            await self.catalog.store_flow(self._tenant, compiled)
+            await self._command(run_id, command, flow=Flow(compiled.workflow))
+        published: Published | None = None
+        if publish and not dry_run:
+            published = await self._publish_patched(state.version, compiled, actor, message)
+        return PatchOutcome(
+            applied=not dry_run,
+            digest=compiled.workflow.digest,
+            revision=state.revision + 1,
+            added=seen.added,
+            removed=seen.removed,
+            changed=seen.changed,
+            rerun=seen.rerun,
+            kept=seen.kept,
+            warnings=compiled.warnings,
+            published=published,
+            needs_retry=dry_run and not retry and not state.live,
+        )
+
+    async def _patched_before(
+        self, run_id: str, command_id: str, publish: bool, message: str, actor: str
+    ) -> PatchOutcome:
+        """The answer to a patch that was applied already; whether it was published too, nobody knows."""
+        events = await self._log(run_id)
+        for seq, event in enumerate(events, 1):
+            if isinstance(event, RunPatched) and event.command == command_id:
+                published: Published | None = None
+                if publish:
+                    flow = await self.catalog.flow(self._tenant, event.digest)
+                    entry = Entry(replay(events, until=seq), flow)
+                    shown = await self._document(run_id, entry)
+                    compiled = await self.catalog.compile(self._tenant, shown.document)
+                    published = await self._publish_patched(entry.state.version, compiled, actor, message)
+                return PatchOutcome(
+                    applied=True,
+                    digest=event.digest,
+                    revision=event.revision,
+                    added=event.added,
+                    removed=event.removed,
+                    changed=event.changed,
+                    rerun=(),
+                    kept=(),
+                    published=published,
+                )
+        raise AssertionError("what was carried out is in the log")
+
+    async def _patch_command(
+        self, run_id: str, entry: Entry, operations: Any, base_digest: str | None, expected_seq: int | None
+    ) -> tuple[Patch, Compiled]:
+        shown = await self._document(run_id, entry)
+        if base_digest is not None and base_digest != shown.digest:
+            hint = "read the run's document again and make the patch against it"
+            raise rejected("patch_stale", "the run has another graph by now", path="/base_digest", hint=hint)
+        compiled = await self.catalog.compile(self._tenant, apply_patch(shown.document, operations))
+        payload = await self._packed(operations, code="patch_invalid", path="/operations")
+        patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
+        return patch, compiled
+
+    async def _publish_patched(self, version: int, compiled: Compiled, actor: str, message: str) -> Published:
+        """Make what the run runs a version, as a patch of the version that the run was started with."""
+        reference = f"{compiled.workflow.name}@{version}"
+        base = await self.catalog.document(self._tenant, await self.catalog.resolve(self._tenant, reference))
+        operations = diff_documents(base, unpinned(compiled.document, base))
+        return await self.catalog.patch(self._tenant, reference, operations, author=actor, message=message)
+
+    # Another run
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int | None = None,
+        node: str | None = None,
+        inputs: Any = None,
+        patch: Any = None,
+        labels: Mapping[str, str] | None = None,
+        reason: str = "",
+        actor: str = "",
+        key: str | None = None,
+    ) -> str:
+        """Start a run of its own that shares what this one had done after event `at`, by default everything.
+
+        `node` begins anew there; `inputs` and a JSON Patch may differ. With `key` it may be repeated without harm.
+        """
+        check_words(reason=reason, actor=actor)
+        fork_id = key if key is not None else self._ambient.new_id()
+        check_run_id(fork_id)
+        events = await self._log(run_id)
+        last = shared_prefix(events, rewinds=node is not None) if at is None else at
+        if not 1 <= last <= len(events):
+            message = f"the run has events 1 to {len(events)}, not {last}"
+            raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
+        prefix = tuple(events[:last])
+        flow = await self.catalog.flow(self._tenant, graph_after(prefix))
+        command = Fork(
+            id=f"fork:{fork_id}",
+            actor=actor or None,
+            run=run_id,
+            prefix=prefix,
+            rewind=node or "",
+            undone=tuple(undone(events)),
+            inputs=None if inputs is None else await self._fork_inputs(inputs, flow.workflow),
+            labels=None if labels is None else check_labels(labels),
+            submitted_by=actor,
+            reason=reason,
+        )
+        after: Flow | None = None
+        if patch is not None:
+            entry = Entry(replay(prefix), flow)
+            patched, compiled = await self._patch_command(run_id, entry, patch, None, None)
+            await self.catalog.store_flow(self._tenant, compiled)
+            command = msgspec.structs.replace(
+                command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
+            )
+            after = Flow(compiled.workflow)
+        answer = await self.turns.command(self._stream(fork_id), command, start=flow, flow=after)
+        if answer.problem is not None and answer.problem.code != "run_exists":
+            raise Rejected(answer.problem)
+        made = (await self._entry(fork_id)).state.forked_from
+        if made is None or made[0] != run_id:
+            raise rejected("key_reused", f"key {fork_id} belongs to another run", hint="use a new key")
+        return fork_id
+
+    async def _fork_inputs(self, inputs: Any, workflow: Workflow) -> Payload:
+        return await checked_inputs(self._tenant, inputs, workflow.inputs, self._blobs)
+
+
+def pinned(document: Json, workflow: Workflow) -> Json:
+    """A document whose node types are those that the run was compiled with, also when newer ones exist by now."""
+    nodes = []
+    for node in document["nodes"]:
+        known = workflow.by_id.get(node["id"])
+        if known is not None:
+            node = {**node, "type": _same_type(node["type"], known.type)}
+            if "compensator" in node and known.compensator is not None:
+                undoing = node["compensator"]
+                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], known.compensator.type)}
+        nodes.append(node)
+    return {**document, "nodes": nodes}
+
+
+def _same_type(written: str, known: str) -> str:
+    """The version of a type that is known, if it is the type that was written."""
+    return known if written.partition("@")[0] == known.partition("@")[0] else written
+
+
+def unpinned(document: Json, base: Json) -> Json:
+    """A document whose node types are written as in another one, where they are the same types."""
+    written = {node["id"]: node for node in base["nodes"]}
+    nodes = []
+    for node in document["nodes"]:
+        known = written.get(node["id"])
+        if known is not None:
+            node = {**node, "type": _same_type(node["type"], known["type"])}
+            if "compensator" in node and "compensator" in known:
+                undoing, before = node["compensator"], known["compensator"]
+                node["compensator"] = {**undoing, "type": _same_type(undoing["type"], before["type"])}
+        nodes.append(node)
+    return {**document, "nodes": nodes}

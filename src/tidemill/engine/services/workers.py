@@ -1,0 +1,114 @@
+"""Who works on the store: the verb that lists workers, and what `why` asks about them.
+
+A worker is taken for dead when it has been silent for long. Where the store can tell whether its process is there, it
+is dead at once when that is gone, and only silent while it is there: perhaps it cannot write that it is alive.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.engine.services.context import Desk
+from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
+from tidemill.handlers.contract import Lacking
+from tidemill.kernel.explain.blockers import Failure
+from tidemill.kernel.explain.survey import Able, Workers
+from tidemill.stores.optional import Attended
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as lists show it; moments are those of the store's clock."""
+
+    name: str
+    state: State
+    host: str
+    pid: int
+    version: str
+    started_ms: int
+    beat_ms: int
+    """When it last said that it is alive."""
+    queues: tuple[str, ...]
+    """Which queues it serves; none named means all of them."""
+    types: tuple[str, ...]
+    """Node types that it can run, as `name@major`."""
+    concurrency: int
+    holding: int
+    held: tuple[Held, ...]
+    """The first of the jobs in its hands."""
+    finished: int
+    lacks: tuple[str, ...]
+    """What it had to leave to others lately, and why."""
+
+
+class Roster(Desk):
+    """The verbs."""
+
+    registry: Registry | None = None
+
+    async def workers(self) -> list[WorkerView]:
+        """Every worker that is known, those that started last first; a dead one is forgotten after an hour."""
+        return [_view(row, state) for row, state in await self._states()]
+
+    async def _states(self) -> list[tuple[WorkerRow, State]]:
+        """Every worker and how it is. This process's own is there, whatever the store knows of it yet."""
+        rows = await self._registered()
+        there = await self._store.attendance() if isinstance(self._store, Attended) else None
+        now, mine = self._store.now_ms(), None if self.registry is None else self.registry.row().name
+        return [(row, row.state(now) if row.name == mine else _state(row, now, there)) for row in rows]
+
+    async def _registered(self) -> list[WorkerRow]:
+        """All rows, with this process's worker as it is now, also before it has written its own."""
+        rows = await registered(self._store, self._tenant)
+        if self.registry is None or not self.registry.is_open:
+            return rows
+        mine = self.registry.row()
+        return [mine, *(row for row in rows if row.name != mine.name)]
+
+    async def _others(self, lacking: Lacking) -> bool:
+        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
+
+        Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
+        nobody else is.
+        """
+        if self.registry is None or self.registry.serves_one_run:
+            return False
+        if self.registry.stands and not lacking.retryable:
+            return True
+        mine = self.registry.row().name
+        return any(state == "alive" and row.name != mine for row, state in await self._states())
+
+    async def _workers(self, digest: str) -> Workers:
+        """What those can do between them who take on work now, in runs of one document."""
+        states = await self._states()
+        silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
+        mute = tuple(row.name for row, state in states if state == "silent")
+        return Workers.of([_able(row, digest) for row, state in states if state == "alive"], silent, mute)
+
+
+def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
+    """How another worker is, by what it last said of itself and, where the store knows, by who is `there`."""
+    state = row.state(now_ms)
+    if there is None or row.pid == 0:
+        return state
+    if f"{row.host}/{row.pid}" not in there:
+        return "dead"
+    return "silent" if state == "dead" else state
+
+
+def _able(row: WorkerRow, digest: str) -> Able:
+    return Able(
+        name=row.name,
+        queues=frozenset(row.queues) if row.queues else None,
+        types=frozenset(row.types),
+        lacks={
+            lack.work: Failure(code=lack.code, message=lack.message, hint=lack.hint)
+            for lack in row.lacks
+            if lack.digest == digest
+        },
+    )
+
+
+def _view(row: WorkerRow, state: State) -> WorkerView:
+    lacks = tuple(dict.fromkeys(lack.message for lack in row.lacks))
+    fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name not in ("state", "lacks")}
+    return WorkerView(state=state, lacks=lacks, **fields)

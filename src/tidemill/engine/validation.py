@@ -1,0 +1,178 @@
+"""Request fields, labels, ids, inputs against the schema.
+
+The inputs of a run: completed with the schema's defaults, checked, and packed as the log keeps them.
+
+What callers may say beside a document and its inputs: keys, labels, names and reasons.
+
+All of it goes into the log as it is and is read for ever, so it is checked at the door: text, valid Unicode,
+bounded. A refusal names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import NotJson, encode_given
+from tidemill.engine.attempts.results import unknown_file
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.limits import deeper_than
+from tidemill.expressions.schema import compile_schema
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
+
+
+async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) -> Payload:
+    """The inputs with the schema's defaults, as a payload; raises `Rejected` with every mismatch."""
+    value = with_defaults(inputs, schema)
+    if schema is not None:
+        problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")
+        if problems:
+            raise Rejected(problems)
+    return await packed(tenant, value, blobs, code="inputs_not_json", path="/inputs")
+
+
+def with_defaults(inputs: Any, schema: Any) -> Any:
+    """The inputs, completed with the `default` of every property that they lack; the argument is not changed.
+
+    An object that is there, or is itself a default, is completed too. A missing object without a default stays missing.
+    """
+    if not isinstance(schema, dict) or b'"default"' not in msgspec.json.encode(schema):
+        return {} if inputs is None else inputs
+    if inputs is None:
+        inputs = schema.get("default", {})
+    return inputs if deeper_than(inputs) else _filled(inputs, [schema], schema)
+
+
+def _filled(value: Any, schemas: list[Any], root: Any) -> Any:
+    """Complete a value with the defaults of all schemas that apply to it.
+
+    `root` is where references lead. It is None inside a default, where a recursive reference would never end.
+    """
+    parts = _applied(schemas, root)
+    if isinstance(value, list):
+        items = [part["items"] for part in parts if "items" in part]
+        return [_filled(each, items, root) for each in value] if items else value
+    if not isinstance(value, dict):
+        return value
+    properties: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, below in part.get("properties", {}).items():
+            properties.setdefault(name, []).append(below)
+    found = dict(value)
+    for name, below in properties.items():
+        if name in value:
+            found[name] = _filled(value[name], below, root)
+        else:
+            defaults = [part["default"] for part in _applied(below, root) if "default" in part]
+            if defaults:
+                found[name] = _filled(defaults[0], below, None)
+    return found
+
+
+def _applied(schemas: list[Any], root: Any) -> list[dict[str, Any]]:
+    """The schemas, those of their `allOf`, and those under `$defs` that they refer to; each once."""
+    found: dict[int, dict[str, Any]] = {}
+    waiting = list(schemas)
+    for each in waiting:
+        if isinstance(each, dict) and id(each) not in found:
+            found[id(each)] = each
+            waiting += each.get("allOf", ())
+            kind, _, name = str(each.get("$ref", "")).rpartition("/")
+            if root is not None and kind == "#/$defs":
+                waiting.append(root.get("$defs", {}).get(name))
+    return list(found.values())
+
+
+async def packed(tenant: str, value: Any, blobs: Blobs, *, code: str, path: str) -> Payload:
+    """A value that a caller gave, as the log keeps it."""
+    try:
+        text = encode_given(value)
+    except NotJson as error:
+        raise rejected(code, str(error), path=path) from None
+    await check_described(tenant, text, blobs, path=path)
+    if len(text) <= INLINE_BYTES_MAX:
+        return text
+    return BlobRef(await blobs.put(tenant, text), len(text))
+
+
+async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) -> None:
+    """Refuse a value that describes a file which is not there: what is written down must not point to nothing."""
+    problem = await unknown_file(blobs, tenant, text)
+    if problem is not None:
+        raise Rejected(msgspec.structs.replace(problem, path=path + problem.path))
+
+
+RUN_ID_BYTES_MAX = 200
+WORDS_MAX = 2_000
+LABELS_MAX = 100
+LABEL_LENGTH_MAX = 200
+
+
+def check_run_id(run_id: Any) -> None:
+    """Refuse what cannot name a run."""
+    if not isinstance(run_id, str) or not run_id.isprintable() or not 0 < len(run_id.encode()) <= RUN_ID_BYTES_MAX:
+        raise rejected(
+            "run_key_invalid",
+            "a run's key is 1 to 200 bytes of printable text",
+            hint="use an id of your own request, e.g. an order number",
+        )
+
+
+def check_command_id(command_id: Any) -> None:
+    """Refuse what cannot name a request."""
+    if command_id is not None and (not _is_text(command_id, LABEL_LENGTH_MAX) or not command_id):
+        raise rejected(
+            "command_id_invalid",
+            f"a command id is text of at most {LABEL_LENGTH_MAX} characters",
+            path="/command_id",
+            hint="use an id of your own request",
+        )
+
+
+def check_words(limit: int = WORDS_MAX, **said: Any) -> None:
+    """Refuse names and reasons that cannot be stored, each under the field it was given for."""
+    for field, words in said.items():
+        if not _is_text(words, limit):
+            message, hint = f"{field} is not text of at most {limit} characters", "pass shorter text, in valid Unicode"
+            raise rejected("text_invalid", message, path=f"/{field}", hint=hint)
+
+
+def check_roles(roles: Any) -> None:
+    """Refuse roles that are not a sequence of names; a single text is none, though it could be gone through."""
+    if not isinstance(roles, Sequence) or isinstance(roles, (str, bytes)):
+        hint = "pass a list of names, also for a single one"
+        raise rejected(
+            "text_invalid", f"roles are names in a list, not {type(roles).__name__}", path="/roles", hint=hint
+        )
+    for role in roles:
+        check_words(roles=role)
+
+
+def check_place(visit: Any, index: Any) -> None:
+    """Refuse what cannot count a visit or an item of a map."""
+    for field, value in (("visit", visit), ("index", index)):
+        if value is not None and type(value) is not int:
+            hint = "visits are counted from 1, items from 0; leave it out for the latest visit itself"
+            raise rejected("place_invalid", f"{field} is no whole number", path=f"/{field}", hint=hint)
+
+
+def check_labels(labels: Any) -> dict[str, str]:
+    """A run's labels, or a refusal: a bounded mapping from text to text."""
+    if not isinstance(labels, Mapping) or len(labels) > LABELS_MAX:
+        message, hint = f"labels are a mapping of at most {LABELS_MAX} entries", "labels are for finding runs"
+        raise rejected("labels_invalid", message, path="/labels", hint=hint)
+    for entry in (*labels.keys(), *labels.values()):
+        if not _is_text(entry, LABEL_LENGTH_MAX):
+            message = f"a label's key and value are text of at most {LABEL_LENGTH_MAX} characters"
+            raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")
+    return dict(labels)
+
+
+def _is_text(said: Any, limit: int) -> bool:
+    if type(said) is not str or len(said) > limit:
+        return False
+    # Half of a surrogate pair is a str in Python, but no text that could be stored.
+    return said.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in said)

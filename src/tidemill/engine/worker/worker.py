@@ -1,0 +1,590 @@
+"""Claim → run → settle; drain; held jobs; NodeStarted/checkpoint recording.
+
+A worker: claim jobs, run them, hand in their results, keep what follows.
+
+At most `concurrency` jobs are in hand at a time. A job that became ready by a result of this worker is handed
+over to it in the same commit, so a chain needs no claims. Stopping is a drain: nothing new is claimed, what
+runs may finish within the grace period, the rest is cancelled and given back at once.
+
+What an attempt writes to the log while it runs: that it has begun, and how far it has come.
+
+A job in a worker's hands: its lease, what it asks for, and what is being done about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import Ambient
+from tidemill.blobs.contract import Blobs
+from tidemill.blobs.payloads import NotJson
+from tidemill.engine.attempts.attempt import Attempt, outputs_of
+from tidemill.engine.attempts.compensation import Undoing
+from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
+from tidemill.engine.attempts.rendering import Values, encoded
+from tidemill.engine.attempts.results import TransactionalStatement, check_files, stored_value
+from tidemill.engine.attempts.runtime import Elsewhere, Stale, Surroundings, Tools
+from tidemill.engine.children import Errands
+from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.turn import DURABLE, OVERTAKEN, Answer, Ask, Turns
+from tidemill.engine.worker.leases import Aside, Claiming, Heart, HeartThread, Keeping, Returns
+from tidemill.errors import InternalError, Unavailable
+from tidemill.handlers.contract import Handler
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Begin,
+    Checkpoint,
+    Done,
+    Failed,
+    Lost,
+    Rendered,
+    Result,
+    UndoLost,
+    Undone,
+)
+from tidemill.kernel.decide.fencing import standing
+from tidemill.kernel.decide.rollback import current as current_undo
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.jobs import (
+    JOB_FORMAT,
+    MESSAGES,
+    SYSTEM_QUEUE,
+    Task,
+    begun_elsewhere,
+    cap_of,
+    may_run,
+    shelved,
+    task_of,
+    timer_of,
+)
+from tidemill.stores.contract import Claim, Lease, Store, Stream
+
+
+class AttemptLog:
+    """Writes for the attempts of one worker; `note` hears whether an attempt is known to have begun."""
+
+    def __init__(self, turns: Turns, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
+        self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
+
+    async def record_start(self, attempt: Attempt) -> bool:
+        """Commit NodeStarted; False when the attempt no longer counts."""
+        answer = await self._turns.command(attempt.lease.stream, self.begin_of(attempt), hold=attempt.lease)
+        self._note(attempt, answer.problem is None)
+        return answer.problem is None
+
+    async def record_checkpoint(self, attempt: Attempt, value: Any) -> None:
+        """Commit how far the attempt has come."""
+        task, lease = attempt.task, attempt.lease
+        try:
+            text = encoded(value, attempt.mask)
+        except NotJson as error:
+            text = await stored_value(self._blobs, lease.stream.tenant, value, error, attempt.mask)
+        await surely(lambda: check_files(self._blobs, lease.stream.tenant, text))
+        payload: Payload = text
+        if len(text) > INLINE_BYTES_MAX:
+            payload = BlobRef(await surely(lambda: self._blobs.put(lease.stream.tenant, text)), len(text))
+        command = Checkpoint(
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            admission=attempt.admission,
+            token=lease.token,
+            value=payload,
+            worker=self._worker,
+            started_ms=attempt.started_ms,
+        )
+        # The handler is not to blame for a store that does not answer. Written twice, a checkpoint says the same.
+        answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
+        self._note(attempt, answer.problem is None)
+
+    def begin_of(self, attempt: Attempt) -> Begin:
+        """The command that says that an attempt has begun."""
+        task = attempt.task
+        return Begin(
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
+            admission=attempt.admission,
+            token=attempt.lease.token,
+            worker=self._worker,
+            started_ms=attempt.started_ms,
+        )
+
+
+def unheard(ask: Ask, answer: Answer) -> None:
+    """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
+
+
+Place = tuple[Stream, str]
+"""Which job it is: its run, and its key there."""
+
+
+class Hand(msgspec.Struct):
+    """A job in hand."""
+
+    lease: Lease
+    task: Task
+    running: asyncio.Task[None] | None = None
+    attempt: Attempt | None = None
+    undoing: Undoing | None = None
+    begun: bool = False
+    handed_in: int = 0
+    """How often its result was handed in to a store that did not answer."""
+
+    @property
+    def place(self) -> Place:
+        """Which job it is."""
+        return self.lease.stream, self.lease.key
+
+    def statement_with(self, command: AnyCommand) -> TransactionalStatement | None:
+        """What the store is to do in the commit of this command, which the work on the job came to."""
+        work = self.attempt or self.undoing
+        if work is None or work.statement is None or not isinstance(command, (Result, Undone)):
+            return None
+        return work.statement if isinstance(command.outcome, Done) else None
+
+    @property
+    def settling(self) -> bool:
+        """Whether its work is done, and the result on its way into the log."""
+        return self.running is None or (self.running.done() and not self.running.cancelled())
+
+
+LOG = logging.getLogger(__name__)
+
+GIVE_BACK_MS = 1_000
+"""How long a job rests that could not be settled, before somebody may claim it again."""
+HANDED_IN_MAX = 60
+"""How often a result is handed in to a store that does not answer before its run is marked as stuck."""
+INTERNAL_TRIES_MAX = 4
+"""How often a job may end in an internal error before its run is marked as stuck."""
+INTERNAL_REST_MS_MAX = 600_000
+INTERNAL = "internal_error"
+TRIED_MAX = 10_000
+SETTLE_MS = 1_000
+"""How long a drain waits, after its grace, for results that are being committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works."""
+
+    name: str
+    queues: tuple[str, ...] = ()
+    """Which queues to serve; none named means all of them."""
+    only: str = ""
+    """Work on this run and its children alone."""
+    standing: bool = False
+    """It is there for whatever comes: what it lacks, another one may have, now or later."""
+    concurrency: int = 64
+    lease_ms: int = 15_000
+    claim_wait_ms: int = 1_000
+    grace_ms: int = 30_000
+    heart_thread: bool = True
+    beat_ms: int = 5_000
+    """How often it says that it is alive."""
+    dead_after_ms: int = 15_000
+    """Without a sign of life for so long, it is taken for dead."""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    """Of Tidemill; like the host and the process, it is only shown."""
+
+
+class Worker:
+    """The jobs of one process."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        runs: Runs,
+        turns: Turns,
+        blobs: Blobs,
+        ambient: Ambient,
+        handlers: Mapping[str, Handler],
+        errands: Errands,
+        options: WorkerOptions,
+        around: Surroundings,
+    ) -> None:
+        self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
+        self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
+        self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
+        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
+        self._handlers, self._options = handlers, options
+        limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
+        self._caps = {name: limit for name, limit in limits.items() if limit is not None}
+        self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
+        self._hands: dict[Place, Hand] = {}
+        self._internal: dict[Place, int] = {}
+        """How often each job has ended in an internal error."""
+        self._aside, self._returns = Aside(store.now_ms), Returns(store)
+        self._claiming = Claiming(store, ambient, self._aside, self._wanted, self._accept)
+        self.refusals = self._claiming.refusals
+        self.draining = False
+        self._hurried = False
+        room = (options.concurrency, self._hands.__len__, self._claiming.wake, ambient.monotonic_ms)
+        self.keeping = Keeping(*room, queues=self._queues, only=options.only)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms, options.beat_ms)
+        self._thread: HeartThread | None = None
+        self.finished = 0
+        self.returned = 0
+        """Jobs that the last drain gave back: those it cut short, and those whose results could not be kept."""
+
+    # Life
+
+    def open(self) -> None:
+        """Begin to work, also after a close."""
+        self._turns.taker = self
+        self.draining = self._hurried = self.keeping.stopped = False
+        self._tasks.clear()
+        self.returned = 0
+        self._claiming.open()
+        if self._options.heart_thread:
+            self._thread = HeartThread(self._heart)
+            self._thread.start(self._on_beat)
+        else:
+            self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
+
+    def drain(self) -> None:
+        """Take nothing more from this moment on, neither claimed nor handed over."""
+        self.draining = self.keeping.stopped = True
+        self._claiming.stop()
+
+    def hurry(self) -> None:
+        """Let a drain wait no longer for what still runs."""
+        self._hurried = True
+
+    async def close(self) -> None:
+        """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
+        self.drain()
+        await self._claiming.close()
+        await self._wait_until(lambda: self._hurried or not self._hands, self._options.grace_ms)
+        for hand in list(self._hands.values()):
+            if hand.running is not None:
+                hand.running.cancel()
+        await self._wait_until(lambda: not any(hand.settling for hand in self._hands.values()), SETTLE_MS)
+        left = [hand.lease for hand in self._hands.values()]
+        self._hands.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.stop)
+        self.returned += len(left)
+        self._returns.give(left)
+        await self._returns.settle()
+
+    async def _wait_until(self, over: Callable[[], bool], ms: float) -> None:
+        until = self._ambient.monotonic_ms() + ms
+        while not over() and self._ambient.monotonic_ms() < until:
+            await self._ambient.sleep(5)
+
+    @property
+    def hands(self) -> Collection[Hand]:
+        """What it holds, oldest first."""
+        return self._hands.values()
+
+    def _leases(self) -> Sequence[Lease]:
+        return [hand.lease for hand in list(self._hands.values())]
+
+    def _wanted(self) -> Claim | None:
+        """What to ask the queue for; None while the hands are full."""
+        if self.keeping.free <= 0:
+            return None
+        self.keeping.claim()
+        return Claim(
+            queues=tuple(sorted(self._queues)),
+            limit=self._options.concurrency,
+            room=lambda: self.keeping.free,
+            lease_ms=self._options.lease_ms,
+            wait_ms=self._options.claim_wait_ms,
+            owner=self._options.name,
+            family=self._options.only,
+            caps=self._caps,
+        )
+
+    async def _accept(self, leases: Sequence[Lease]) -> None:
+        """Begin with claimed jobs, loading the runs that are not known well enough in one call."""
+        room = max(0, self.keeping.free)
+        leases, surplus = leases[:room], leases[room:]
+        if surplus:
+            # A commit kept jobs for itself while these were on their way.
+            self._returns.give(surplus)
+        hands = [self._hold(lease) for lease in leases]
+        self._runs.forget_unseen()
+        known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
+        unseen = (hand.lease for hand in hands if not seen_by(known[hand.lease.stream], hand.task, hand.lease))
+        stale = dict.fromkeys(lease.stream for lease in unseen)
+        loaded: Mapping[Stream, Entry] = {}
+        if stale:
+            try:
+                loaded = await self._runs.refresh(stale)
+            except BaseException:
+                # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
+                # as a lost worker's.
+                for hand in hands:
+                    self._give_back(hand, 0 if self.draining else GIVE_BACK_MS)
+                raise
+        for hand in hands:
+            stream = hand.lease.stream
+            if hand.place in self._hands:
+                self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
+
+    def take(self, leases: tuple[Lease, ...]) -> None:
+        """Begin with jobs that a commit left in this worker's hands; their runs are known."""
+        self.keeping.took(len(leases))
+        if self.draining:
+            # They were kept by a commit that was under way when the drain began.
+            self._returns.give(leases)
+            return
+        for lease in leases:
+            self._begin(self._hold(lease), self._runs.get(lease.stream), known=True)
+
+    def _hold(self, lease: Lease) -> Hand:
+        place = (lease.stream, lease.key)
+        earlier = self._hands.get(place)
+        if earlier is not None and earlier.running is not None:
+            # The job was taken from this worker and given to it again: what runs under the old lease is void.
+            earlier.running.cancel(LEASE_LOST)
+        hand = self._hands[place] = Hand(lease, task_of(lease.body))
+        return hand
+
+    def _let_go(self, hand: Hand) -> None:
+        if self._hands.get(hand.place) is hand:
+            del self._hands[hand.place]
+            self.finished += 1
+            self._claiming.wake()
+
+    def _begin(self, hand: Hand, entry: Entry | None, known: bool) -> None:
+        """Do what a job asks for. `known`: the cached state was found to call for it just now."""
+        try:
+            self._dispatch(hand, entry, known)
+        except Exception as error:
+            self._rest(hand, self._turns.report(error))
+
+    def _dispatch(self, hand: Hand, entry: Entry | None, known: bool) -> None:
+        task = hand.task
+        if task.v > JOB_FORMAT:
+            self._put_aside(hand)
+        elif task.kind == "run" and entry is not None and entry.state.live:
+            self._begin_attempt(hand, entry, known)
+        elif entry is None or not may_run(task, entry.state):
+            self._settle(hand, shelved(task))
+        elif task.kind in MESSAGES:
+            self._in_task(hand, self._work_on(hand, partial(self._errands.run, hand.lease.stream, entry.state, task)))
+        elif task.kind == "undo":
+            self._begin_undo(hand, entry)
+        elif task.kind == "outputs":
+            self._in_task(hand, self._work_on(hand, partial(self._rendered, hand, entry)))
+        else:
+            self._settle(hand, timer_of(task))
+
+    def _begin_attempt(self, hand: Hand, entry: Entry, known: bool) -> None:
+        task, lease, state = hand.task, hand.lease, entry.state
+        node = entry.flow.workflow.by_id.get(task.node)
+        current = known or standing(state, task.node, task.visit, task.index, lease.token) == "current"
+        if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
+            # Also while the run is paused: what a lost worker may have done must not be forgotten with its job.
+            times = max(1, lease.expired)
+            self._settle(hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times))
+            return
+        if not current or node is None or state.status == "PAUSED":
+            self._settle(hand, shelved(task))
+            return
+        handler = self._handlers.get(node.type)
+        if handler is None:
+            self._put_aside(hand)
+            return
+        attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
+        work = self._run(hand, attempt)
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return
+        assert waits_for is None, "an attempt waits only in a task"
+        self._in_task(hand, work)
+
+    def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
+
+        def over(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._let_go(hand)
+
+        hand.running = asyncio.create_task(work)
+        hand.running.add_done_callback(over)
+
+    async def _run(self, hand: Hand, attempt: Attempt) -> None:
+        """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
+        ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
+        try:
+            result = await attempt.run()
+        except InternalError as error:
+            self._rest(hand, error)
+            return
+        except Unavailable as error:
+            if not attempt.called:
+                self._give_back(hand)
+                return
+            result = attempt.fails(error)
+        except Stale:
+            self._settle(hand, shelved(hand.task))
+            return
+        except Elsewhere:
+            self._put_aside(hand)
+            return
+        except Exception as error:
+            result = failed_result(hand.task, hand.lease, error, self._options.name)
+        self._settle(hand, result)
+
+    async def _rendered(self, hand: Hand, entry: Entry) -> AnyCommand:
+        return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
+
+    def _begin_undo(self, hand: Hand, entry: Entry) -> None:
+        """Undo a completed visit or item, or find that nobody needs that from this worker."""
+        task, lease = hand.task, hand.lease
+        if current_undo(entry.state, task.node, task.visit, task.index, lease.token) is None:
+            self._settle(hand, shelved(task))
+            return
+        if lease.expired:
+            lost = UndoLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired)
+            self._settle(hand, lost)
+            return
+        node = entry.flow.workflow.by_id.get(task.node)
+        compensator = None if node is None else node.compensator
+        handler = None if compensator is None else self._handlers.get(compensator.type)
+        if handler is None:
+            self._put_aside(hand)
+            return
+        undoing = hand.undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
+        self._in_task(hand, self._work_on(hand, undoing.run))
+
+    async def _work_on(self, hand: Hand, work: Callable[[], Awaitable[AnyCommand]]) -> None:
+        """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
+        try:
+            command = await work()
+        except Unavailable:
+            self._give_back(hand)
+            return
+        except Elsewhere:
+            self._put_aside(hand)
+            return
+        except Exception as error:
+            self._rest(hand, self._turns.report(error))
+            return
+        self._settle(hand, command)
+
+    def _settle(self, hand: Hand, command: AnyCommand) -> None:
+        """Hand in what a job came to; its lease is settled by the same commit."""
+        statement = hand.statement_with(command)
+        ask = Ask(command, self._settled, about=hand, ack=hand.lease, statement=statement)
+        self._turns.ask(hand.lease.stream, ask)
+
+    def _settled(self, ask: Ask, answer: Answer) -> None:
+        hand: Hand = ask.about
+        if self._internal and answer is DURABLE:
+            self._internal.pop(hand.place, None)
+        if answer is OVERTAKEN:
+            self._begin(hand, self._runs.get(hand.lease.stream), known=False)
+        elif isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
+            self._in_task(hand, self._hand_in_again(hand, ask.command, answer.error))
+        elif isinstance(answer.error, InternalError) and not self.draining:
+            self._on_internal_error(hand, ask.command, answer.error)
+        else:
+            let_go = self._let_go if answer is DURABLE else self._give_back
+            let_go(hand)
+
+    async def _hand_in_again(self, hand: Hand, result: Result, error: Unavailable) -> None:
+        """Keep what a handler came to until the store answers, however long: else it would be called again.
+
+        After a while the run is marked, as far as the store lets that happen.
+        """
+        hand.handed_in += 1
+        if hand.handed_in % HANDED_IN_MAX == 0:
+            reason = f"a result of {hand.task.node} cannot be stored: {error}"
+            await self._turns.mark_stuck(hand.lease.stream, reason)
+        await self._hand_in_later(hand, result, GIVE_BACK_MS)
+
+    def _on_internal_error(self, hand: Hand, command: AnyCommand, error: InternalError) -> None:
+        """A result is handed in again a few times, then the visit fails; a job that cannot even fail rests."""
+        tries = self._internal.get(hand.place, 0)
+        if not isinstance(command, Result) or _is_internal(command):
+            self._rest(hand, error)
+        elif tries < INTERNAL_TRIES_MAX - 1:
+            self._count_internal(hand)
+            self._in_task(hand, self._hand_in_later(hand, command, GIVE_BACK_MS * 2**tries))
+        else:
+            envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
+            failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(command.outcome, Failed))
+            self._settle(hand, msgspec.structs.replace(command, outcome=failed, route=None))
+
+    async def _hand_in_later(self, hand: Hand, result: Result, delay_ms: int) -> None:
+        await self._ambient.sleep(delay_ms)
+        self._settle(hand, result)
+
+    def _count_internal(self, hand: Hand) -> int:
+        tries = self._internal[hand.place] = self._internal.pop(hand.place, 0) + 1
+        if len(self._internal) > TRIED_MAX:
+            del self._internal[next(iter(self._internal))]
+        return tries
+
+    def _rest(self, hand: Hand, error: InternalError) -> None:
+        """Give back a job that ended in an internal error, each time for longer; in the end its run is marked."""
+        tries = self._count_internal(hand)
+        delay_ms = min(GIVE_BACK_MS * 2 ** min(tries - 1, 20), INTERNAL_REST_MS_MAX)
+        if tries < INTERNAL_TRIES_MAX or self.draining:
+            self._give_back(hand, delay_ms)
+        else:
+            self._in_task(hand, self._give_up(hand, error, delay_ms))
+
+    async def _give_up(self, hand: Hand, error: InternalError, delay_ms: int) -> None:
+        await self._turns.mark_stuck(hand.lease.stream, str(error))
+        self._give_back(hand, delay_ms)
+
+    def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
+        self.returned += self.draining
+        self._let_go(hand)
+        self._returns.give([hand.lease], delay_ms)
+
+    def _put_aside(self, hand: Hand) -> None:
+        """Leave a job that this worker cannot run to one that can."""
+        self._give_back(hand, self._aside.rest_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
+
+    def _note_begun(self, attempt: Attempt, begun: bool) -> None:
+        hand = self._hands.get((attempt.lease.stream, attempt.lease.key))
+        if hand is not None and hand.attempt is attempt:
+            hand.begun = begun
+
+    def _on_beat(self, lost: Sequence[Lease]) -> None:
+        """After each renewal: stop what was lost, and let the log know of attempts that take long."""
+        for lease in lost:
+            hand = self._hands.get((lease.stream, lease.key))
+            if hand is not None and hand.lease.token == lease.token and hand.running is not None:
+                hand.running.cancel(LEASE_LOST)
+        for hand in list(self._hands.values()):
+            attempt = hand.attempt
+            if not hand.begun and not hand.settling and attempt is not None and attempt.called:
+                hand.begun = True
+                self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), unheard, hold=hand.lease))
+
+
+def _is_internal(result: Result) -> bool:
+    """Whether a result already says that another one could not be recorded."""
+    return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL
+
+
+def seen_by(entry: Entry | None, task: Task, lease: Lease) -> bool:
+    """Whether a cached state is recent enough to do a job: it has seen what called for it."""
+    if entry is None or not task.seq or entry.state.seq < task.seq:
+        return False
+    if task.kind != "run":
+        return task.kind != "outputs"
+    return standing(entry.state, task.node, task.visit, task.index, lease.token) == "current"

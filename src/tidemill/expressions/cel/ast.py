@@ -1,0 +1,425 @@
+"""Native binding, CEL syntax tree and value references.
+
+The syntax tree of a CEL expression, as plain values.
+
+The native library gives no tree to Python, but it serializes one (protobuf, the public `cel.expr` schema) and
+takes one back. So a small reader and writer of that wire format is all it takes, and macros, strings, comments
+and the variables of comprehensions are the parser's business and not ours.
+
+The native CEL library, typed: the little of it that is used, and nothing else imports it.
+
+Its errors are values: a failed evaluation answers a value of type ERROR whose content is a non-empty string,
+which Python takes for true. Callers must accept nothing but the two booleans themselves.
+
+Which values a CEL expression reads, found in its syntax tree.
+
+So macros, strings, comments and the variables of comprehensions are the parser's business and not ours.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, cast
+
+
+class NativeType(Protocol):
+    """A CEL type."""
+
+    def name(self) -> str: ...
+
+
+class NativeValue(Protocol):
+    """The result of an evaluation, errors included."""
+
+    def value(self) -> Any: ...
+
+    def type(self) -> NativeType: ...
+
+
+class NativeExpression(Protocol):
+    """A compiled expression."""
+
+    def eval(self, *, data: Mapping[str, Any]) -> NativeValue: ...
+
+    def return_type(self) -> NativeType: ...
+
+    def serialize(self) -> bytes: ...
+
+
+class NativeEnv(Protocol):
+    """A set of declared variables and functions."""
+
+    def compile(self, expression: str, disable_check: bool = False) -> NativeExpression: ...
+
+    def deserialize(self, serialized: bytes) -> NativeExpression: ...
+
+
+@lru_cache(maxsize=4)
+def native_env(variables: tuple[str, ...]) -> NativeEnv:
+    """Make an environment in which the named variables may hold anything; `ctx` maps names to anything."""
+    from cel_expr_python import cel  # type: ignore[import-untyped]
+    from cel_expr_python.ext import ext_math, ext_optional, ext_strings  # type: ignore[import-untyped]
+
+    anything = cel.Type.DYN
+    declared = dict.fromkeys(variables, anything) | {"ctx": cel.Type.Map(cel.Type.STRING, anything)}
+    extensions = [ext_strings.ExtStrings(), ext_optional.ExtOptional(), ext_math.ExtMath()]
+    return cast(NativeEnv, cel.NewEnv(variables=declared, extensions=extensions))
+
+
+_Fields = dict[int, list["bytes | int"]]
+
+# Field numbers of the messages in cel/expr/{syntax,checked}.proto.
+_ANY_TYPE, _ANY_VALUE = 1, 2
+_CHECKED_EXPR, _PARSED_EXPR = 4, 2
+_ID, _CONST, _IDENT, _SELECT, _CALL, _LIST, _STRUCT, _COMPREHENSION = 2, 3, 4, 5, 6, 7, 8, 9
+_BOOL, _INT, _UINT, _DOUBLE, _STRING = 2, 3, 4, 5, 6
+_LOOP_NAMES, _LOOP_PARTS = (1, 3, 8), (2, 4, 5, 6, 7)
+_PARSED_TYPE = b"type.googleapis.com/cel.expr.ParsedExpr"
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal; text and bytes decoded, integers as they are, all others as the library wrote them."""
+
+    value: str | int | bytes
+    number: int
+    """Which field of the message holds it."""
+
+    @property
+    def is_integer(self) -> bool:
+        """An int or a uint."""
+        return self.number in (_INT, _UINT)
+
+    @property
+    def is_number(self) -> bool:
+        """An int, a uint or a double."""
+        return self.number in (_INT, _UINT, _DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    """A name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`operand.key`, or `has(operand.key)`."""
+
+    operand: Tree
+    key: str
+    tested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator, a function or a method."""
+
+    function: str
+    arguments: tuple[Tree, ...]
+    target: Tree | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list literal; `optional` are the places of the items that are written `?x`."""
+
+    items: tuple[Tree, ...]
+    optional: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a map or message: its key is a tree in the one, and a name in the other."""
+
+    key: Tree | str
+    value: Tree
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A map literal, or a message if it has a name."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comprehension:
+    """A macro, written out as a loop over a range."""
+
+    variable: str
+    accumulator: str
+    second: str
+    range: Tree
+    start: Tree
+    condition: Tree
+    step: Tree
+    result: Tree
+
+
+Tree = Const | Ident | Select | Call | ListOf | Struct | Comprehension
+
+
+def read_tree(serialized: bytes) -> Tree:
+    """Read the tree of a serialized expression, checked or not."""
+    envelope = _fields(serialized)
+    checked = _bytes(envelope, _ANY_TYPE).endswith(b"CheckedExpr")
+    body = _fields(_bytes(envelope, _ANY_VALUE))
+    return _tree(_bytes(body, _CHECKED_EXPR if checked else _PARSED_EXPR))
+
+
+def write_tree(tree: Tree) -> bytes:
+    """Serialize a tree as an expression that was parsed and not checked."""
+    ids = iter(range(1, 1 << 30))
+    return _field(_ANY_TYPE, _PARSED_TYPE) + _field(_ANY_VALUE, _field(_PARSED_EXPR, _written(tree, ids)))
+
+
+def children(tree: Tree) -> Iterator[Tree]:
+    """Give the trees that a tree is made of; the parts of a comprehension see more names than it does itself."""
+    match tree:
+        case Select():
+            yield tree.operand
+        case Call():
+            if tree.target is not None:
+                yield tree.target
+            yield from tree.arguments
+        case ListOf():
+            yield from tree.items
+        case Struct():
+            for entry in tree.entries:
+                if not isinstance(entry.key, str):
+                    yield entry.key
+                yield entry.value
+        case Comprehension():
+            yield from (tree.range, tree.start, tree.condition, tree.step, tree.result)
+
+
+def _tree(message: bytes) -> Tree:
+    fields = _fields(message)
+    if _CONST in fields:
+        return _const(_fields(_bytes(fields, _CONST)))
+    if _IDENT in fields:
+        return Ident(_text(_fields(_bytes(fields, _IDENT)), 1))
+    if _SELECT in fields:
+        select = _fields(_bytes(fields, _SELECT))
+        return Select(_tree(_bytes(select, 1)), _text(select, 2), bool(select.get(3)))
+    if _CALL in fields:
+        call = _fields(_bytes(fields, _CALL))
+        target = _tree(_bytes(call, 1)) if 1 in call else None
+        return Call(_text(call, 2), _trees(call, 3), target)
+    if _LIST in fields:
+        items = _fields(_bytes(fields, _LIST))
+        return ListOf(_trees(items, 1), _bytes(items, 2))
+    if _STRUCT in fields:
+        made = _fields(_bytes(fields, _STRUCT))
+        return Struct(_text(made, 1), tuple(_entry(_fields(_as_bytes(each))) for each in made.get(2, ())))
+    loop = _fields(_bytes(fields, _COMPREHENSION))
+    variable, accumulator, second = (_text(loop, number) for number in _LOOP_NAMES)
+    parts = (_tree(_bytes(loop, number)) for number in _LOOP_PARTS)
+    return Comprehension(variable, accumulator, second, *parts)
+
+
+def _const(fields: _Fields) -> Const:
+    number, values = next(iter(fields.items()))
+    value = values[-1]
+    if number == _STRING:
+        return Const(_as_bytes(value).decode(), number)
+    return Const(value, number)
+
+
+def _entry(fields: _Fields) -> Entry:
+    key = _text(fields, 2) if 2 in fields else _tree(_bytes(fields, 3))
+    return Entry(key, _tree(_bytes(fields, 4)), bool(fields.get(5)))
+
+
+def _trees(fields: _Fields, number: int) -> tuple[Tree, ...]:
+    return tuple(_tree(_as_bytes(each)) for each in fields.get(number, ()))
+
+
+def _written(tree: Tree, ids: Iterator[int]) -> bytes:
+    match tree:
+        case Const(value, number):
+            content = _CONST, _constant(value, number)
+        case Ident(name):
+            content = _IDENT, _field(1, name.encode())
+        case Select(operand, key, tested):
+            test = _field(3, 1) if tested else b""
+            content = _SELECT, _field(1, _written(operand, ids)) + _field(2, key.encode()) + test
+        case Call(function, arguments, target):
+            receiver = b"" if target is None else _field(1, _written(target, ids))
+            content = _CALL, receiver + _field(2, function.encode()) + _repeated(3, arguments, ids)
+        case ListOf(items, optional):
+            content = _LIST, _repeated(1, items, ids) + (_field(2, optional) if optional else b"")
+        case Struct(name, entries):
+            written = b"".join(_field(2, _written_entry(entry, ids)) for entry in entries)
+            content = _STRUCT, (_field(1, name.encode()) if name else b"") + written
+        case Comprehension():
+            names = zip(_LOOP_NAMES, (tree.variable, tree.accumulator, tree.second), strict=True)
+            parts = zip(_LOOP_PARTS, children(tree), strict=True)
+            named = b"".join(_field(number, name.encode()) for number, name in names if name)
+            content = _COMPREHENSION, named + b"".join(_field(number, _written(part, ids)) for number, part in parts)
+    return _field(_ID, next(ids)) + _field(*content)
+
+
+def _constant(value: str | int | bytes, number: int) -> bytes:
+    if number == _DOUBLE:
+        return bytes([_DOUBLE << 3 | 1]) + (value if isinstance(value, bytes) else b"")
+    return _field(number, value.encode() if isinstance(value, str) else value)
+
+
+TRUE = Const(1, _BOOL)
+
+
+def double(value: int) -> Const:
+    """Make the literal of a double."""
+    return Const(struct.pack("<d", float(value)), _DOUBLE)
+
+
+def text(value: str) -> Const:
+    """Make the literal of a string."""
+    return Const(value, _STRING)
+
+
+def integer(const: Const) -> int:
+    """Give the integer that a literal stands for; negative ones are two's complements on the wire."""
+    value = const.value if isinstance(const.value, int) else 0
+    return value - (1 << 64) if const.number == _INT and value >= 1 << 63 else value
+
+
+def _written_entry(entry: Entry, ids: Iterator[int]) -> bytes:
+    key = _field(2, entry.key.encode()) if isinstance(entry.key, str) else _field(3, _written(entry.key, ids))
+    return (
+        _field(1, next(ids)) + key + _field(4, _written(entry.value, ids)) + (_field(5, 1) if entry.optional else b"")
+    )
+
+
+def _repeated(number: int, trees: Iterable[Tree], ids: Iterator[int]) -> bytes:
+    return b"".join(_field(number, _written(each, ids)) for each in trees)
+
+
+def _field(number: int, value: bytes | int) -> bytes:
+    """Write one field of a protobuf message."""
+    if isinstance(value, int):
+        return _varint_written(number << 3) + _varint_written(value)
+    return _varint_written(number << 3 | 2) + _varint_written(len(value)) + value
+
+
+def _varint_written(value: int) -> bytes:
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def _text(fields: _Fields, number: int) -> str:
+    return _bytes(fields, number).decode()
+
+
+def _bytes(fields: _Fields, number: int) -> bytes:
+    found = fields.get(number)
+    return _as_bytes(found[-1]) if found else b""
+
+
+def _as_bytes(value: bytes | int) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+def _fields(message: bytes) -> _Fields:
+    """Read one protobuf message, without knowing its schema."""
+    fields: _Fields = {}
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        value: bytes | int
+        if kind == 0:
+            value, at = _varint(message, at)
+        elif kind == 2:
+            size, at = _varint(message, at)
+            value, at = message[at : at + size], at + size
+        else:
+            size = 8 if kind == 1 else 4
+            value, at = message[at : at + size], at + size
+        fields.setdefault(number, []).append(value)
+    return fields
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+        shift += 7
+
+
+_ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
+
+
+class Chain(NamedTuple):
+    """A root and the constant keys that are read from it, one after the other."""
+
+    root: str
+    keys: tuple[str, ...]
+    tested: bool
+    """Only asked for by `has()`, so its value does not matter."""
+
+
+def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset()) -> Iterator[Chain]:
+    """List every way in which an expression reads its roots; the longest static part of each.
+
+    `bound` are the names that are variables of a comprehension around it.
+    """
+    chain = chain_of(tree, roots, bound)
+    if chain is not None:
+        yield chain
+        return
+    for part, inside in scoped_parts(tree, bound):
+        yield from chains(part, roots, inside)
+
+
+def scoped_parts(tree: Tree, bound: frozenset[str]) -> Iterator[tuple[Tree, frozenset[str]]]:
+    """Give the parts of an expression, each with the names that are variables in it."""
+    if not isinstance(tree, Comprehension):
+        yield from ((part, bound) for part in children(tree))
+        return
+    inside = bound | {tree.variable, tree.second, tree.accumulator}
+    yield from ((part, bound) for part in (tree.range, tree.start))
+    yield from ((part, inside) for part in (tree.condition, tree.step))
+    yield tree.result, bound | {tree.accumulator}
+
+
+def chain_of(tree: Tree, roots: frozenset[str], bound: frozenset[str]) -> Chain | None:
+    """Read an expression as a chain of constant keys below a root, if it is one."""
+    keys: list[str] = []
+    tested = False
+    while not isinstance(tree, Ident):
+        step = _step(tree)
+        if step is None:
+            return None
+        tree, key, is_test = step
+        tested = tested or (is_test and not keys)
+        keys.append(key)
+    if tree.name in bound or tree.name.removeprefix(".") not in roots:
+        return None
+    return Chain(tree.name.removeprefix("."), tuple(reversed(keys)), tested)
+
+
+def _step(tree: Tree) -> tuple[Tree, str, bool] | None:
+    """Take the last key off an access: what it is read from, the key, and whether it is only tested."""
+    match tree:
+        case Select(operand, key, tested):
+            return operand, key, tested
+        case Call(function, (operand, Const(str(key)))) if function in _ACCESS_BY_KEY:
+            return operand, key, False
+    return None

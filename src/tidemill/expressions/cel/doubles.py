@@ -1,0 +1,172 @@
+"""CEL in which every number is a double, and the shorthand of comparisons between nodes.
+
+`(current.total - ctx.forecast.total) / ctx.forecast.total > 0.1` is what people write when they compare nodes, and
+CEL as it is refuses it as soon as one number is an integer. So the syntax tree is rewritten before it is compiled:
+integers in it become doubles, except where CEL wants an integer (an index, a position in a string), and functions
+that answer with an integer are converted. `current.x` is `current.output.x`, and `ctx.n.x` is `ctx.n.output.x`.
+
+Doubles are those of IEEE 754: integers beyond 2^53 lose their last digits, a division by zero is infinite, and zero
+by zero is not a number, which is neither less nor greater than anything, and not equal to anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from tidemill.expressions.cel.ast import (
+    TRUE,
+    Call,
+    Comprehension,
+    Const,
+    Entry,
+    Ident,
+    ListOf,
+    Select,
+    Struct,
+    Tree,
+    double,
+    integer,
+    text,
+)
+from tidemill.expressions.errors import condition_failed
+from tidemill.expressions.scope import Json
+
+_PARTS = ("output", "meta")
+_INDEXES = frozenset({"_[_]", "_[?_]"})
+_OPTIONAL = frozenset({"_?._", "_[?_]"})
+_ACCESS = _INDEXES | _OPTIONAL
+BITS = frozenset({"bitAnd", "bitOr", "bitXor", "bitNot", "bitShiftLeft", "bitShiftRight"})
+_DAYS = frozenset({"getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear"})
+MOMENTS = _DAYS | {"getHours", "getMinutes", "getSeconds", "getMilliseconds"}
+"""Functions that take a moment apart."""
+_POSITIONS = {"substring": 0, "charAt": 0, "indexOf": 1, "lastIndexOf": 1, "split": 1, "replace": 2}
+_WHOLE = _POSITIONS | dict.fromkeys(BITS, 0)
+"""Functions that want integers, and from which argument on."""
+_COUNTS = BITS | MOMENTS | {"size", "indexOf", "lastIndexOf", "int", "uint"}
+"""Functions that answer with an integer."""
+
+_Rewrite = Callable[[Tree], Tree]
+
+
+class Unsuited(Exception):
+    """An expression that means nothing when every number is a double."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def in_doubles(tree: Tree) -> Tree:
+    """Rewrite an expression; raise `Unsuited` if that cannot be done."""
+    return _rewritten(tree, frozenset())
+
+
+def doubled(value: Json) -> Json:
+    """Make every integer of a value a double; nesting is limited before."""
+    kind = type(value)
+    if kind is int:
+        try:
+            return float(value)
+        except OverflowError:
+            raise condition_failed("an integer is too large for a double", "doubles end at about 1.8e308") from None
+    if kind is dict:
+        return {key: doubled(each) for key, each in value.items()}
+    return [doubled(each) for each in value] if kind is list else value
+
+
+def _rewritten(tree: Tree, bound: frozenset[str]) -> Tree:
+    inner = partial(_rewritten, bound=bound)
+    match tree:
+        case Const():
+            return double(integer(tree)) if tree.is_integer else tree
+        case Ident():
+            return tree
+        case Select(operand, key, tested):
+            return _access(tree, operand, key, bound) or Select(_below(operand, key, bound), key, tested)
+        case Call():
+            return _call(tree, bound)
+        case ListOf(items, optional):
+            return ListOf(tuple(map(inner, items)), optional)
+        case Struct(name, entries):
+            return Struct(name, tuple(_entry(each, inner) for each in entries))
+        case Comprehension():
+            return _loop(tree, bound)
+
+
+def _entry(entry: Entry, inner: _Rewrite) -> Entry:
+    """A double cannot be a key, so an integer that is written as one stays what it is."""
+    key = entry.key if isinstance(entry.key, str | Const) else inner(entry.key)
+    return Entry(key, inner(entry.value), entry.optional)
+
+
+def _loop(loop: Comprehension, bound: frozenset[str]) -> Comprehension:
+    inside = bound | {loop.variable, loop.second, loop.accumulator}
+    return replace(
+        loop,
+        range=_rewritten(loop.range, bound),
+        start=_rewritten(loop.start, bound),
+        condition=_rewritten(loop.condition, inside),
+        step=_rewritten(loop.step, inside),
+        result=_rewritten(loop.result, bound | {loop.accumulator}),
+    )
+
+
+def _call(call: Call, bound: frozenset[str]) -> Tree:
+    if call.function in _ACCESS and len(call.arguments) == 2:
+        operand, key = call.arguments
+        name = key.value if isinstance(key, Const) and isinstance(key.value, str) else None
+        plain = key if isinstance(key, Const) else _rewritten(key, bound)
+        made = Call(call.function, (_below(operand, name, bound), plain))
+        return (_access(call, operand, name, bound) or made) if name is not None else made
+    if call.function == "_%_":
+        hint = "a cel condition has integers: output.n % 2 == 0"
+        raise Unsuited("% is there for integers only, and here every number is a double", hint)
+    first = _WHOLE.get(call.function, len(call.arguments))
+    arguments = tuple(
+        _rewritten(each, bound) if number < first else _as_integer(each, bound)
+        for number, each in enumerate(call.arguments)
+    )
+    target = None if call.target is None else _rewritten(call.target, bound)
+    made = Call(call.function, arguments, target)
+    return Call("double", (made,)) if call.function in _COUNTS else made
+
+
+def _as_integer(tree: Tree, bound: frozenset[str]) -> Tree:
+    return tree if isinstance(tree, Const) else Call("int", (_rewritten(tree, bound),))
+
+
+def _access(tree: Select | Call, operand: Tree, key: str, bound: frozenset[str]) -> Tree | None:
+    """Read `current.output` as what it is called in all of CEL: the value of `current`."""
+    if not _is_root(operand, "current", bound) or key not in _PARTS:
+        return None
+    if key == "meta":
+        raise Unsuited('current has no "meta"', "a key of the output that is called so is current.output.meta")
+    if isinstance(tree, Select):
+        return TRUE if tree.tested else operand
+    return Call("of", (operand,), Ident("optional")) if tree.function in _OPTIONAL else operand
+
+
+def _below(operand: Tree, key: str | None, bound: frozenset[str]) -> Tree:
+    """Rewrite what a key is read from; a node that is asked for neither of its parts is asked for its output."""
+    made = _rewritten(operand, bound)
+    if key in _PARTS or not _is_node(operand, bound):
+        return made
+    if isinstance(operand, Call) and operand.function in _OPTIONAL:
+        return Call("_?._", (made, text("output")))
+    return Select(made, "output")
+
+
+def _is_node(tree: Tree, bound: frozenset[str]) -> bool:
+    match tree:
+        case Select(operand, _, False):
+            return _is_root(operand, "ctx", bound)
+        case Call(function, (operand, _)) if function in _ACCESS:
+            return _is_root(operand, "ctx", bound)
+    return False
+
+
+def _is_root(tree: Tree, name: str, bound: frozenset[str]) -> bool:
+    return isinstance(tree, Ident) and tree.name not in bound and tree.name.removeprefix(".") == name

@@ -1,0 +1,312 @@
+"""Compile and evaluate CEL; big integers.
+
+Conditions in CEL: compiled once, given only what they read, and true or false or an error.
+
+The native library converts a whole variable at every evaluation, so each expression gets its roots cut down
+to the keys that it names.
+
+Integers that CEL has no room for: it knows 64 bits, and JSON knows no end.
+
+The library converts all of a value before it looks at any of it, so one such integer would fail conditions that never
+ask for it. It is put aside instead: what stands in for it is equal to the same integer and to nothing else, and no
+operator takes it. That is done when the library has refused a value, so all others pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tidemill.errors import Problem
+from tidemill.expressions.cel.ast import (
+    Chain,
+    NativeEnv,
+    NativeExpression,
+    NativeValue,
+    chains,
+    native_env,
+    read_tree,
+    write_tree,
+)
+from tidemill.expressions.cel.ast import Tree as Syntax
+from tidemill.expressions.cel.cost import is_light, pattern_problem
+from tidemill.expressions.cel.doubles import Unsuited, in_doubles
+from tidemill.expressions.cel.messages import (
+    COMPARE,
+    NO_OVERLOAD,
+    TOO_LARGE,
+    Fault,
+    compile_faults,
+    reading_faults,
+    run_time_words,
+)
+from tidemill.expressions.conditions import DEADLINE_MS
+from tidemill.expressions.errors import ExpressionError, condition_failed, place, shorten, within
+from tidemill.expressions.limits import DEPTH_MAX, deeper_than
+from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
+from tidemill.expressions.templates.lookup import READERS, is_nothing
+
+LARGEST = (1 << 64) - 1
+SMALLEST = -(1 << 63)
+HINT = "integers in conditions have 64 bits: compare it in a jsonpath condition"
+
+_ASIDE = "an integer of more than 64 bits"
+
+
+def oversized(data: Json, where: str = "") -> str | None:
+    """Name the first place that holds an integer without room in CEL; nesting is limited before."""
+    if type(data) is int:
+        return None if SMALLEST <= data <= LARGEST else where
+    if isinstance(data, dict):
+        places = ((place(where, key) if where else key, value) for key, value in data.items())
+    elif isinstance(data, list):
+        places = ((place(where, number), value) for number, value in enumerate(data))
+    else:
+        return None
+    return next((found for at, value in places if (found := oversized(value, at)) is not None), None)
+
+
+def put_aside(data: Json) -> Json:
+    """Copy a value, with an object in the place of each such integer: CEL compares objects, and does nothing else."""
+    if type(data) is int and not SMALLEST <= data <= LARGEST:
+        return {_ASIDE: hex(data)}
+    if isinstance(data, dict):
+        return {key: put_aside(value) for key, value in data.items()}
+    return [put_aside(each) for each in data] if isinstance(data, list) else data
+
+
+ROOTS = frozenset({"output", "ctx", "inputs", "run", "iteration", "current"})
+"""What a condition can see. `current` is the node's own output, like `output`."""
+
+EXPRESSION_MAX = 8192
+
+DOUBLINGS_MAX = 4
+"""Uses of the macros that write their operand twice: thirty of them, one in the other, would be a billion."""
+
+_DOUBLING = re.compile(r"\bopt(?:Flat)?Map\b")
+
+Tree = dict[str, "Tree | None"]
+"""The keys that are read, level by level: None takes the whole value, an empty tree only asks if it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cel:
+    """An expression in CEL, compiled, and what it reads."""
+
+    expression: str
+    native: NativeExpression
+    syntax: Syntax
+    chains: tuple[Chain, ...]
+    tree: Tree
+    references: References
+    light: bool = True
+    deadline_ms: int = DEADLINE_MS
+
+    def normal(self) -> Json:
+        """Write it in the one form in which it is stored."""
+        return {"type": "cel", "expression": self.expression}
+
+    def bind(self, scope: Scope) -> dict[str, Json]:
+        """Give each root, cut down to what is read of it."""
+        return bound(self, scope)
+
+    def holds(self, data: Json, scope: Scope) -> bool:
+        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
+        return evaluate_cel(self, data, scope)
+
+    def told(self) -> str:
+        """Name it in a sentence."""
+        return shorten(self.expression)
+
+
+def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: bool = False) -> Cel | None:
+    """Compile an expression, or report every problem with it; nothing is evaluated.
+
+    With `doubles` it is written as comparisons between nodes are: every number in it is a double, see `cel_doubles`.
+    """
+    compiled = _sized(expression) or _compiled(expression, doubles)
+    if isinstance(compiled, Cel):
+        return compiled
+    problems += [Problem(code=each.code, message=each.message, path=path, hint=each.hint) for each in compiled]
+    return None
+
+
+def _sized(expression: str) -> tuple[Fault, ...]:
+    """Refuse what must not even reach the parser."""
+    if len(expression) > EXPRESSION_MAX:
+        return (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
+    if len(_DOUBLING.findall(expression)) > DOUBLINGS_MAX:
+        message = f"optMap and optFlatMap are limited to {DOUBLINGS_MAX} in one expression"
+        return (Fault("condition_syntax", message, "ask with hasValue() ? ... : ... instead"),)
+    try:
+        expression.encode()
+    except UnicodeEncodeError:
+        return (Fault("condition_syntax", "the expression is not valid Unicode text"),)
+    return ()
+
+
+def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
+    """Decide over what was bound; the scope is only for the words of a failure."""
+    answer = _asked(program, data)
+    large = oversized(data) if isinstance(answer, str) and TOO_LARGE in answer else None
+    if large is not None:
+        answer = _asked(program, put_aside(data))
+        if isinstance(answer, str) and NO_OVERLOAD in answer:
+            raise within(program.told(), condition_failed(f"{large} has more than 64 bits", HINT))
+    if isinstance(answer, str):
+        raise _failed(program, scope, answer)
+    return answer
+
+
+def _asked(program: Cel, data: Json) -> bool | str:
+    """Give the answer, or what the library says instead of one; raise `ExpressionError` if it is not a boolean."""
+    try:
+        answer = program.native.eval(data=data)
+    except Exception as error:
+        return str(error)
+    value = _content(answer)
+    # Only a BOOL has one of the two Python booleans as its value, so this is also the check of its type.
+    if value is True or value is False:
+        return bool(value)
+    kind = answer.type().name()
+    if kind == "ERROR" and value is not None:
+        return str(value)
+    shown = "optional" if kind == "ERROR" else kind.lower()
+    raise condition_failed(
+        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}",
+        COMPARE,
+    )
+
+
+def _content(answer: NativeValue) -> object:
+    try:
+        return answer.value()
+    except TypeError:
+        # An optional has no counterpart in Python; it is no boolean either.
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
+    env = native_env(tuple(sorted(ROOTS)))
+    try:
+        native = env.compile(expression)
+    except Exception as error:
+        faults = compile_faults(expression, str(error), ROOTS, doubles=doubles)
+        if faults:
+            return faults
+        # All that the checker minded was integers next to doubles, where that works.
+        native = env.compile(expression, disable_check=True)
+    try:
+        answer = native.return_type().name()
+    except RuntimeError:
+        # The answer is an object whose keys are of a kind that only the parser takes for a key.
+        return (Fault("condition_syntax", "a condition must be true or false, and this is a map", COMPARE),)
+    syntax = read_tree(native.serialize())
+    if doubles:
+        try:
+            # Names and functions are resolved in a checked tree, so the one to rewrite is the one as parsed.
+            syntax = in_doubles(read_tree(env.compile(expression, disable_check=True).serialize()))
+        except Unsuited as unsuited:
+            return (Fault("condition_syntax", unsuited.message, unsuited.hint),)
+        native = env.deserialize(write_tree(syntax))
+    found = tuple(chains(syntax, ROOTS))
+    faults = (*reading_faults(found, answer), *_pattern_faults(syntax, env))
+    return faults or Cel(
+        expression, native, syntax, found, _tree(found), _references(found), light=is_light(syntax, ROOTS)
+    )
+
+
+def _pattern_faults(syntax: Syntax, env: NativeEnv) -> tuple[Fault, ...]:
+    problem = pattern_problem(syntax, env)
+    return () if problem is None else (Fault("condition_syntax", problem),)
+
+
+def _references(found: tuple[Chain, ...]) -> References:
+    nodes = frozenset(chain.keys[0] for chain in found if chain.root == "ctx" and chain.keys)
+    dynamic = any(chain.root == "ctx" and not chain.keys for chain in found)
+    return References(nodes=nodes, roots=frozenset(chain.root for chain in found), dynamic=dynamic)
+
+
+def _tree(found: tuple[Chain, ...]) -> Tree:
+    top: Tree = {}
+    for chain in found:
+        _plant(top, (chain.root, *chain.keys), chain.tested)
+    return top
+
+
+def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
+    """Add one chain; where a value is taken whole already, there is nothing to add."""
+    *inner, last = keys
+    for key in inner:
+        below = level.setdefault(key, {})
+        if below is None:
+            return
+        level = below
+    if tested:
+        level.setdefault(last, {})
+    else:
+        level[last] = None
+
+
+def bound(program: Cel, scope: Scope) -> dict[str, Json]:
+    """Give each root, cut down to what is read of it."""
+    data: dict[str, Json] = {}
+    try:
+        for root, tree in program.tree.items():
+            if root == "ctx":
+                data[root] = _every_node(program.references, scope) if tree is None else _named_nodes(tree, scope)
+                continue
+            value = READERS[root](scope)
+            if not is_nothing(value):
+                data[root] = _cut(value, tree)
+    except ExpressionError as error:
+        raise within(program.told(), error) from None
+    return data
+
+
+def _named_nodes(tree: Tree, scope: Scope) -> dict[str, Json]:
+    """Give the nodes that are named; one without an output is empty, so that `has(ctx.a.output)` is false."""
+    nodes: dict[str, Json] = {}
+    for node, parts in tree.items():
+        seen = scope.nodes.get(node)
+        nodes[node] = {} if seen is None else _entry(seen, parts)
+    return nodes
+
+
+def _every_node(references: References, scope: Scope) -> dict[str, Json]:
+    """Give all there is to an expression that computes a node's name.
+
+    What has no output is left out, unless it is also named: then it is empty, as everywhere.
+    """
+    entries = ((node, scope.nodes[node]) for node in scope.nodes)
+    nodes: dict[str, Json] = {node: _entry(seen, None) for node, seen in entries if isinstance(seen, Seen)}
+    for node in references.nodes:
+        nodes.setdefault(node, {})
+    return nodes
+
+
+def _entry(seen: Seen | Absent, parts: Tree | None) -> dict[str, Json]:
+    if parts is None:
+        parts = {"output": None, "meta": None}
+    entry: dict[str, Json] = {}
+    if "output" in parts and isinstance(seen, Seen):
+        entry["output"] = _cut(seen.output, parts["output"])
+    if "meta" in parts and seen.meta:
+        entry["meta"] = _cut(dict(seen.meta), parts["meta"])
+    return entry
+
+
+def _cut(value: Json, tree: Tree | None) -> Json:
+    if tree is None:
+        if isinstance(value, dict | list) and deeper_than(value):
+            raise condition_failed(f"a value is nested more than {DEPTH_MAX} levels deep", "read a part of it: x.key")
+        return value
+    if isinstance(value, dict):
+        return {key: _cut(value[key], below) for key, below in tree.items() if key in value}
+    return [] if isinstance(value, list) else value
+
+
+def _failed(program: Cel, scope: Scope, said: str) -> ExpressionError:
+    return within(program.told(), condition_failed(*run_time_words(said, program.chains, scope)))

@@ -1,0 +1,152 @@
+"""ExpressionError and message wording.
+
+Words for messages: how values, keys and places are named to the person who has to act.
+
+Nothing here looks at the content of a value beyond its kind and its keys, because messages end up in events
+and log lines.
+
+How an expression fails: one exception for templates and conditions alike.
+
+It is local to this room: the engine turns it into data in an event (`template_failed`, `condition_failed`),
+so it never travels to a user as an exception. It is not one of the family in `errors`, because a failed node
+is nobody's bug and no refusal of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.expressions.scope import Json
+
+NO_OUTPUT = "`when` is decided before the node has an output"
+"""The hint of a condition that asks for an output where there is none."""
+
+
+class ExpressionError(Exception):
+    """A template or condition has no result; never retried, because the same values fail again."""
+
+    def __init__(self, *, code: str, message: str, hint: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.path = path
+        """Where in the given value the expression stands, as a JSON pointer; empty for the value itself."""
+
+    def __str__(self) -> str:
+        return str(self.problem())
+
+    def problem(self) -> Problem:
+        """Give the same facts as the value that refusals and events carry."""
+        return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
+
+
+class Explanation(str):
+    """A message that carries its hint through a library that only transports strings."""
+
+    __slots__ = ("hint",)
+    hint: str
+
+    def __new__(cls, message: str, hint: str = "") -> Explanation:
+        explanation = super().__new__(cls, message)
+        explanation.hint = hint
+        return explanation
+
+
+def template_failed(message: str, hint: str = "") -> ExpressionError:
+    """Build the failure of a template; an explanation brings its own hint."""
+    if isinstance(message, Explanation):
+        hint = hint or message.hint
+    return ExpressionError(code="template_failed", message=str.__str__(message), hint=hint)
+
+
+def condition_failed(message: str, hint: str = "") -> ExpressionError:
+    """Build the failure of a condition."""
+    return ExpressionError(code="condition_failed", message=message, hint=hint)
+
+
+def within(told: str, failure: ExpressionError) -> ExpressionError:
+    """Say in which expression a condition has failed."""
+    return condition_failed(f"{failure.message} (in `{told}`)", failure.hint)
+
+
+KEYS_SHOWN = 12
+
+
+def kind_of(value: object) -> str:
+    """Name the JSON kind of a value with its article, as it is used in a sentence."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+    return "not a JSON value"
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    """Cut a text that is quoted in a message, keeping its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 3) // 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
+def listing(names: Iterable[object]) -> str:
+    """Write names as a list that stays short."""
+    shown = [shorten(str(name), 40) for name in names]
+    more = len(shown) - KEYS_SHOWN
+    return ", ".join(shown[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Guess which of the known names was meant, in whatever case, as a hint; empty if none is near."""
+    names = list(known)[:1000]
+    folded = {each.casefold(): each for each in reversed(names)}
+    near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
+    return f'did you mean "{folded.get(near[0], near[0])}"?' if near else ""
+
+
+def choices(values: Iterable[object]) -> str:
+    """Write the JSON values that are possible, as far as they are few enough to be read."""
+    texts = [shorten(msgspec.json.encode(value).decode(), 60) for value in values]
+    more = len(texts) - KEYS_SHOWN
+    shown = [*texts[:KEYS_SHOWN], f"{more} more"] if more > 0 else texts
+    return " or ".join(part for part in (", ".join(shown[:-1]), *shown[-1:]) if part)
+
+
+def place(base: str, key: str | int) -> str:
+    """Write the place that is reached by a key the way an author would."""
+    if isinstance(key, str) and key.isidentifier():
+        return f"{base}.{key}"
+    return f'{base}["{key}"]' if isinstance(key, str) else f"{base}[{key}]"
+
+
+def lacking(where: str, value: Json, key: object) -> tuple[str, str]:
+    """Say why a value has nothing under a key, as message and hint."""
+    if isinstance(value, Mapping):
+        known = f"known keys: {listing(value)}" if value else "it is empty"
+        return f'{where} has no key "{key}" ({known})', meant(str(key), value)
+    if isinstance(value, list | tuple):
+        if isinstance(key, int):
+            return f"{where} has {len(value)} items, so there is no [{key}]", "the first item is [0], the last [-1]"
+        return f'{where} is a list, so it has no key "{key}"', "choose an item first: [0], or a loop over the list"
+    if isinstance(key, int):
+        return f"{where} is {kind_of(value)}, so there is no [{key}]", ""
+    return f'{where} is {kind_of(value)}, so it has no key "{key}"', ""
+
+
+def pointer(base: str, key: str | int) -> str:
+    """Extend a JSON pointer by one step."""
+    return f"{base}/{str(key).replace('~', '~0').replace('/', '~1')}"

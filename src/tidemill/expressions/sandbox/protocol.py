@@ -1,0 +1,189 @@
+"""Messages between a worker and the child processes of the sandbox: an errand or a chore, and its answer.
+
+The child runs native code over untrusted data, so the worker reads its answer as JSON of a fixed shape and a bounded
+size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+import msgspec
+
+from tidemill.expressions.conditions import Composite, Errand, compiled
+from tidemill.expressions.errors import ExpressionError, condition_failed
+from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RunQuery, SandboxTask
+from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
+
+FRAME_MAX = 1 << 26
+"""Bytes of a condition together with the values that it reads."""
+
+ANSWER_MAX = 1 << 16
+"""Bytes of the answer to an errand."""
+
+RESULT_MAX = 1 << 26
+"""Bytes of the answer to a chore."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of an errand or a chore as JSON, or why there is none."""
+
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    message: str = ""
+    hint: str = ""
+    path: str = ""
+    retire: bool = False
+    """The child has grown too large for another call."""
+
+    def value(self) -> Json:
+        """Give the result; raise `ExpressionError` if there is none."""
+        if self.result is msgspec.UNSET:
+            raise ExpressionError(code="condition_failed", message=self.message, hint=self.hint, path=self.path)
+        return msgspec.json.decode(self.result)
+
+
+class _SentNode(msgspec.Struct, omit_defaults=True):
+    output: Json = None
+    meta: dict[str, Json] = {}
+    absent: str | None = None
+
+
+class _SentErrand(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"):
+    leaf: Json
+    deadline_ms: int
+    nodes: dict[str, _SentNode]
+    inputs: Json = None
+    run: dict[str, Json] = {}
+    iteration: int = 0
+    has_output: bool = False
+    output: Json = None
+
+
+class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
+    errand: _SentErrand
+    rows: list[Json]
+
+
+_Sent = _SentErrand | _SentFilterRows | Jq | RunQuery
+_SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
+_ANSWER = msgspec.json.Decoder(Answer)
+_ENCODER = msgspec.json.Encoder()
+
+
+def packed(work: Errand | SandboxTask) -> bytes:
+    """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
+    try:
+        body = _ENCODER.encode(_outgoing(work))
+    except RecursionError:
+        raise condition_failed("a value is nested too deeply") from None
+    except ValueError:
+        raise condition_failed("a string is not valid Unicode, or a number has thousands of digits") from None
+    if len(body) > FRAME_MAX:
+        hint = "read a part of it only, or compute the decisive value in a node before"
+        raise condition_failed(f"what {work.what} reads is larger than {FRAME_MAX >> 20} MB", hint)
+    return body
+
+
+def _outgoing(work: Errand | SandboxTask) -> _Sent:
+    match work:
+        case Errand():
+            return _sent_errand(work)
+        case FilterRows():
+            return _SentFilterRows(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
+        case Jq() | RunQuery():
+            return work
+        case _:
+            assert_never(work)
+
+
+def _sent_errand(errand: Errand) -> _SentErrand:
+    references, scope = errand.leaf.references, errand.scope
+    roots = references.roots
+    shows_output = scope.has_output and not roots.isdisjoint(("output", "current"))
+    return _SentErrand(
+        leaf=errand.leaf.normal(),
+        deadline_ms=errand.deadline_ms,
+        nodes={node: _sent(seen) for node, seen in _reached(references, scope).items()},
+        inputs=scope.inputs if "inputs" in roots else None,
+        run=dict(scope.run) if "run" in roots else {},
+        iteration=scope.iteration,
+        has_output=shows_output,
+        output=scope.output if shows_output else None,
+    )
+
+
+def _reached(references: References, scope: Scope) -> Mapping[str, Seen | Absent]:
+    if references.dynamic:
+        return scope.nodes
+    found = ((node, scope.nodes.get(node)) for node in references.nodes)
+    return {node: seen for node, seen in found if seen is not None}
+
+
+def _sent(seen: Seen | Absent) -> _SentNode:
+    if isinstance(seen, Absent):
+        return _SentNode(absent=seen.reason, meta=dict(seen.meta))
+    return _SentNode(output=seen.output, meta=dict(seen.meta))
+
+
+def unpacked(body: bytes) -> Errand | SandboxTask:
+    """Decode an errand or a chore, and compile its condition."""
+    sent = _SENT.decode(body)
+    match sent:
+        case _SentErrand():
+            return _received_errand(sent)
+        case _SentFilterRows():
+            errand = _received_errand(sent.errand)
+            return FilterRows(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
+        case Jq() | RunQuery():
+            return sent
+        case _:
+            assert_never(sent)
+
+
+def _received_errand(sent: _SentErrand) -> Errand:
+    condition = compiled(sent.leaf)
+    assert not isinstance(condition, Composite)
+    scope = Scope(
+        nodes={node: _received(each) for node, each in sent.nodes.items()},
+        inputs=sent.inputs,
+        run=sent.run,
+        iteration=sent.iteration,
+        has_output=sent.has_output,
+        output=sent.output,
+    )
+    return Errand(condition, scope, sent.deadline_ms)
+
+
+def _received(sent: _SentNode) -> Seen | Absent:
+    return Seen(sent.output, sent.meta) if sent.absent is None else Absent(sent.absent, sent.meta)
+
+
+def answer_of(value: bytes | ExpressionError, *, retire: bool = False) -> Answer:
+    """Build the answer from the text of a result, or from a failure."""
+    if isinstance(value, ExpressionError):
+        return Answer(message=value.message, hint=value.hint, path=value.path, retire=retire)
+    return Answer(result=msgspec.Raw(value), retire=retire)
+
+
+def packed_answer(answer: Answer) -> bytes:
+    """Encode an answer; an answer that is too large or not valid text becomes a failure."""
+    try:
+        body = _ENCODER.encode(answer)
+    except ValueError:
+        body = b""
+    most = ANSWER_MAX if answer.result is msgspec.UNSET else RESULT_MAX
+    if not 0 < len(body) <= most:
+        message = "there is no answer that could be sent" if body else "the condition could not be decided"
+        if len(body) > RESULT_MAX:
+            message = f"the result is larger than {RESULT_MAX >> 20} MB"
+        body = _ENCODER.encode(Answer(message=message, retire=answer.retire))
+    return body
+
+
+def unpacked_answer(body: bytes) -> Answer | None:
+    """Decode an answer; None if it is malformed."""
+    try:
+        return _ANSWER.decode(body)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,228 @@
+"""How much work a schema can ask for, known before any value is checked against it.
+
+A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. So references are written
+out here, as the validator follows them, and counting stops at a limit. A reference back to a definition that is
+being written out is recursion; it ends with the value, and the validator remembers what it has already decided.
+Only where two such references can meet at the same place of a value does a report of errors grow without bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from tidemill.expressions.errors import shorten
+from tidemill.expressions.scope import Json
+
+STEPS_MAX = 20_000
+"""Subschemas, counted as often as the validator comes to them at one place of a value."""
+
+_RETURNS_MAX = 200
+_TRAIL_PER_STEP = 16
+_LISTS = ("allOf", "anyOf", "oneOf")
+_ONES = ("not", "if", "then", "else")
+_REFERENCES = ("$ref", "$dynamicRef")
+_EVERY_CHILD = ("additionalProperties", "propertyNames", "items", "contains")
+_REST = ("unevaluatedProperties", "unevaluatedItems")
+_REST_FACTOR = 3
+"""To know what is left over, the validator goes through everything beside the keyword again; measured."""
+_ANY = "*"
+
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a schema can ask for."""
+
+    steps: int
+    """At least; counting stops beyond `STEPS_MAX`."""
+    refers: bool
+    """It has references."""
+    knotted: bool
+    """Recursion meets itself at the same place of a value, so errors cannot be listed one by one."""
+    endless: bool
+    """And in a way that the validator does not remember, so that not even its answer can be waited for."""
+    patterns: frozenset[str]
+    problem: str
+    """Why the references of the schema cannot be followed; empty if they can."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Target:
+    """A definition that is being written out, once for each reference to it, and what it is applied to."""
+
+    schema: Json
+    place: Place
+
+
+class _Step(NamedTuple):
+    """A subschema on its way: the place of the value, what is being written out around it, how often it counts."""
+
+    schema: Json
+    place: Place
+    trail: tuple[_Target, ...]
+    weight: int
+
+
+class _Parts(NamedTuple):
+    """What a subschema applies: others, each with the child of the value that it is for, and references."""
+
+    applied: tuple[tuple[Json, str | None], ...]
+    references: tuple[Json, ...]
+    factor: int
+    """How often everything in it counts."""
+
+
+def reach(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
+    """Write a schema out as far as the validator would go, or up to the limit; `known` names other schemas."""
+    survey = _Survey(schema, known)
+    waiting = [_Step(schema, (), (_Target(schema, ()),), 1)]
+    steps = 0
+    while waiting and steps <= STEPS_MAX:
+        step = waiting.pop()
+        # Far inside of references a step takes longer, here and in the validator.
+        steps += step.weight + len(step.trail) // _TRAIL_PER_STEP
+        if isinstance(step.schema, dict):
+            waiting += _below(step, survey)
+    knotted = survey.is_knotted()
+    endless = knotted and survey.is_forgetful()
+    return Reach(steps, survey.refers, knotted, endless, frozenset(survey.patterns), survey.problem)
+
+
+class _Survey:
+    """What is found on the way."""
+
+    def __init__(self, root: Json, known: frozenset[str]) -> None:
+        self.root, self.known = root, known
+        self.base = str(root.get("$id", "")) if isinstance(root, dict) else ""
+        self.anchors: dict[str, Json] = {}
+        self.patterns: set[str] = set()
+        self.refers = False
+        self.problem = ""
+        self.has_rest = False
+        self._parts: dict[int, _Parts] = {}
+        self._resolved: dict[str, Json] = {}
+        self.returns: dict[_Target, list[Place]] = {}
+        """For every recursive definition, the places at which it is come back to, seen from itself."""
+        waiting = [root]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, dict):
+                for keyword in ("$anchor", "$dynamicAnchor"):
+                    self.anchors.setdefault(str(each.get(keyword)), each)
+                waiting += [below for below, _ in _applied(each)]
+                waiting += _entries(each.get("$defs")).values()
+
+    def parts(self, schema: dict[str, Json]) -> _Parts:
+        """Take a subschema apart, once: it may be come to many thousand times."""
+        known = self._parts.get(id(schema))
+        if known is None:
+            self._note(schema)
+            references = tuple(schema[keyword] for keyword in _REFERENCES if keyword in schema)
+            factor = _REST_FACTOR if any(keyword in schema for keyword in _REST) else 1
+            known = self._parts[id(schema)] = _Parts(tuple(_applied(schema)), references, factor)
+        return known
+
+    def _note(self, schema: dict[str, Json]) -> None:
+        """Keep what matters of a subschema."""
+        self.patterns.update(_entries(schema.get("patternProperties")))
+        if isinstance(schema.get("pattern"), str):
+            self.patterns.add(schema["pattern"])
+        self.has_rest = self.has_rest or any(keyword in schema for keyword in _REST)
+        if "$id" in schema and schema is not self.root:
+            self.problem = "$id is understood at the top of a schema only"
+
+    def resolved(self, reference: Json) -> Json:
+        """Find what a reference leads to; nothing if it leads out of the schema, or is not understood."""
+        name = str(reference)
+        if name not in self._resolved:
+            self._resolved[name] = self._found(name)
+        return self._resolved[name]
+
+    def _found(self, reference: str) -> Json:
+        name, fragment = urldefrag(urljoin(self.base, reference))
+        if name not in ("", urldefrag(self.base)[0]):
+            return None
+        if fragment and not fragment.startswith("/"):
+            return self.anchors.get(fragment)
+        at = self.root
+        for key in fragment.split("/")[1:]:
+            key = unquote(key).replace("~1", "/").replace("~0", "~")
+            if isinstance(at, list) and key.isdecimal() and int(key) < len(at):
+                at = at[int(key)]
+            else:
+                at = at.get(key) if isinstance(at, dict) else None
+        return at
+
+    def come_back(self, step: _Step, first: int) -> None:
+        """Note a recursion for every definition on the way around, which starts somewhere on the trail."""
+        for each in step.trail[first:]:
+            self.returns.setdefault(each, []).append(step.place[len(each.place) :])
+
+    def is_knotted(self) -> bool:
+        """Tell whether two ways back to a definition can meet at the same place of a value.
+
+        They do also where they start together and one goes on: the other has then been there before.
+        """
+        # A definition that is referred to from many places has the same ways back each time.
+        for places in set(map(tuple, self.returns.values())):
+            if len(places) > _RETURNS_MAX or any(_meet(*pair) for pair in combinations(places, 2)):
+                return True
+        return False
+
+    def is_forgetful(self) -> bool:
+        """Tell whether recursion stays at its place, or goes through what is left over: seen to run for ever."""
+        return self.has_rest or any(() in places for places in self.returns.values())
+
+
+def _meet(one: Place, other: Place) -> bool:
+    return all(a == b or _ANY in (a, b) for a, b in zip(one, other, strict=False))
+
+
+def _below(step: _Step, survey: _Survey) -> Iterator[_Step]:
+    """Give everything that a schema applies, to the same place of the value or to a place below it."""
+    _, place, trail, weight = step
+    parts = survey.parts(step.schema)
+    weight *= parts.factor
+    for each, child in parts.applied:
+        yield _Step(each, place if child is None else (*place, child), trail, weight)
+    for reference in parts.references:
+        yield from _referred(step._replace(weight=weight), survey, reference)
+
+
+def _applied(schema: dict[str, Json]) -> Iterator[tuple[Json, str | None]]:
+    """Give the subschemas, each with the child of the value that it is for, None for the value itself."""
+    for keyword in _LISTS:
+        yield from ((each, None) for each in _items(schema.get(keyword)))
+    yield from ((schema[keyword], None) for keyword in _ONES if keyword in schema)
+    yield from ((each, None) for each in _entries(schema.get("dependentSchemas")).values())
+    yield from ((each, f".{key}") for key, each in _entries(schema.get("properties")).items())
+    yield from ((each, f"[{number}]") for number, each in enumerate(_items(schema.get("prefixItems"))))
+    yield from ((schema[keyword], _ANY) for keyword in (*_EVERY_CHILD, *_REST) if keyword in schema)
+    yield from ((each, _ANY) for each in _entries(schema.get("patternProperties")).values())
+
+
+def _referred(here: _Step, survey: _Survey, reference: Json) -> Iterator[_Step]:
+    survey.refers = True
+    found = survey.resolved(reference)
+    if found is None:
+        if reference not in survey.known:
+            survey.problem = f"$ref to {shorten(str(reference), 80)} is not understood"
+        return
+    for number, target in enumerate(here.trail):
+        if target.schema is found:
+            survey.come_back(here, number)
+            return
+    yield here._replace(schema=found, trail=(*here.trail, _Target(found, here.place)))
+
+
+def _items(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _entries(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,402 @@
+"""Step/CPU budget, budgeted sequences, bounded growth, JSON-only results.
+
+The door through which the result of an expression leaves: plain JSON or an error.
+
+A template can make things that JSON does not have (generators, methods, NaN, tuples, half a surrogate pair).
+What is harmless is converted, the rest is refused here, so that nothing behind this door has to check again.
+
+What a rendering may spend: steps, which are the same on every machine, and processor time, which is not.
+
+A step stands for some microseconds of work, so the steps alone would let a clever template block a worker for
+several seconds. Time is therefore counted too: the processor time of this thread and not the clock on the wall,
+because a process that was stopped or a machine that is busy is not the template's fault.
+
+Sequences that pay while they are read, and the prices of going through a value.
+
+The clock of a rendering is looked at only when something is paid. So whoever goes through many items, be it a loop, a
+filter or a function of Jinja's that keeps us out, gets them from here: between any two of them the meter runs.
+
+Operations whose result can be much larger than what they are given, each with a bound checked first.
+
+Python's own would fill the memory before anything could notice: `"x" * 10**10`, `s.replace("", s)`,
+`"%999999999d" % 1`. Everything a template can multiply with goes through here.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
+from time import perf_counter, thread_time
+from types import GeneratorType
+from typing import Any, Protocol
+
+from jinja2.runtime import Undefined
+
+from tidemill.expressions.errors import shorten, template_failed
+from tidemill.expressions.limits import (
+    DEPTH_MAX,
+    INT_BITS_MAX,
+    RANGE_MAX,
+    RENDER_MS_MAX,
+    STEPS_MAX,
+    TEXT_MAX,
+    VALUES_MAX,
+    WRITABLE_BITS_MAX,
+)
+from tidemill.expressions.scope import Json
+from tidemill.expressions.templates.undefined import Missing
+
+_EMPTY: dict[str, Any] = {}
+VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+"""What a dictionary gives when it is asked for its keys, values or items."""
+
+_SECONDS_MAX = RENDER_MS_MAX / 1000
+_SMALL = 1 << 64
+_LISTS = (list, tuple, range, *VIEWS)
+_NESTING = (dict, *_LISTS)
+
+
+def room(size: int) -> None:
+    """Refuse a string or list that would become larger than the bound."""
+    if size > TEXT_MAX:
+        raise template_failed(f"a value would grow beyond {TEXT_MAX} characters or items")
+
+
+class Meter:
+    """The budget of one rendering, shared by all strings of the value that is rendered."""
+
+    __slots__ = ("_began", "_look_at", "_steps_left")
+
+    def __init__(self) -> None:
+        self._steps_left = STEPS_MAX
+        self._began: float | None = None
+        self._look_at = 0.0
+
+    def spend(self, steps: int) -> None:
+        """Pay for work; a rendering that spends too much ends."""
+        self._steps_left -= max(0, steps)
+        if self._steps_left < 0:
+            raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
+        self.tick()
+
+    def tick(self) -> None:
+        """Look at the clock, where work goes on that was paid for before or is too small to be paid for."""
+        if perf_counter() >= self._look_at:
+            self._look()
+
+    def weigh(self, value: object, times: int = 1) -> None:
+        """Pay for every value inside, before they are compared one by one.
+
+        A list that holds itself twice, sixty times over, is small in memory and endless to compare. Comparing is
+        native, so a step pays for four items, or for 256 characters; who also does other things pays several times.
+        """
+        waiting: list[Any] = [value]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, str):
+                self.spend(times * (len(each) >> 8))
+            elif isinstance(each, dict):
+                self._weigh_items(each.values(), sum(map(len, each)), times, waiting)
+            elif isinstance(each, _LISTS):
+                self._weigh_items(each, 0, times, waiting)
+
+    def _weigh_items(self, items: Collection[Any], size: int, times: int, waiting: list[Any]) -> None:
+        """Pay for the items of one list, before they are looked at; what is nested in them has to wait."""
+        self.spend(times * (1 + (len(items) >> 2)))
+        for each in items:
+            kind = type(each)
+            if kind is str:
+                size += len(each)
+            elif kind is int:
+                if not -_SMALL < each < _SMALL:
+                    size += each.bit_length() >> 3
+            elif isinstance(each, _NESTING):
+                waiting.append(each)
+        self.spend(times * (size >> 8))
+
+    def _look(self) -> None:
+        """Ask for the processor time, which costs twenty times what the time of day costs.
+
+        That is done once at the beginning, and again when so much time has passed that it could be used up.
+        """
+        now = thread_time()
+        if self._began is None:
+            self._began = now
+        used = now - self._began
+        if used > _SECONDS_MAX:
+            raise template_failed(f"the template takes more than {RENDER_MS_MAX} ms", "loop over fewer items")
+        self._look_at = perf_counter() + _SECONDS_MAX - used
+
+
+SIZED = (str, list, tuple, dict, range, *VIEWS)
+
+
+class Payer(Protocol):
+    """The part of a rendering that pays."""
+
+    def spend(self, steps: int) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Passes:
+    """What a loop goes through. The passes were paid for together; in each of them the clock is looked at."""
+
+    __slots__ = ("_items", "_payer")
+
+    def __init__(self, items: Sequence[Any], payer: Payer) -> None:
+        self._items = items
+        self._payer = payer
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self._payer.tick()
+            yield item
+
+
+def paced(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
+    """Hand items on, each for some steps."""
+    for item in items:
+        payer.spend(steps)
+        yield item
+
+
+def drawn(payer: Payer, lazy: Iterable[Any]) -> list[Any]:
+    """Read a lazy sequence, one step per item, so that it ends."""
+    return list(paced(payer, lazy))
+
+
+def cost(value: object) -> int:
+    """Count what it costs to go through a value once; lazy sequences were paid for by their source."""
+    if isinstance(value, str):
+        return 1 + (len(value) >> 6)
+    return 1 + len(value) if isinstance(value, SIZED) else 1
+
+
+def cost_of_copy(value: object) -> int:
+    """Count what it costs to make a string or list out of others, item by item but natively."""
+    return 1 + (len(value) >> 6) if isinstance(value, SIZED) else 1
+
+
+def short(value: str) -> str:
+    """Refuse a text of the scope that is too long to be worked on natively, where no clock is looked at."""
+    if len(value) > TEXT_MAX:
+        message = f"a text of {len(value)} characters is too long to be worked on, at most {TEXT_MAX} are possible"
+        raise template_failed(message, "pass it on as it is, or search it with a regex filter")
+    return value
+
+
+_LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
+
+
+def plain(value: object, tick: Callable[[], None] | None = None) -> Json:
+    """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
+
+    `tick` is called for every container, by whom a walk takes too long that is allowed by its size.
+    """
+    if value is None or type(value) is bool:
+        return value
+    return _Walk(VALUES_MAX, 1, 6, f"the result has more than {VALUES_MAX} values", tick).convert(value, 0)
+
+
+def printable(value: object) -> Json:
+    """Give the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
+    message = f"a value would grow beyond {TEXT_MAX} characters when it is printed"
+    return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)
+
+
+def text(value: object) -> str:
+    """Give the value as a template prints it; `None` and booleans as Jinja's users know them."""
+    kind = type(value)
+    if kind is str:
+        return value  # type: ignore[return-value]
+    if kind is int or kind is bool or value is None:
+        return str(value)
+    if kind is Undefined:
+        # Only an inline `if` without `else` makes one of these; Jinja prints it as nothing.
+        return ""
+    return str(printable(value))
+
+
+class _Walk:
+    """One conversion; it counts, because a small template can hold the same list or text very often.
+
+    A value counts so much, and a text as much more as it is long, divided by a power of two.
+    """
+
+    __slots__ = ("complaint", "each", "left", "shift", "tick")
+
+    def __init__(
+        self, left: int, each: int, shift: int, complaint: str, tick: Callable[[], None] | None = None
+    ) -> None:
+        self.left, self.each, self.shift, self.complaint = left, each, shift, complaint
+        self.tick = tick
+
+    def convert(self, value: Any, depth: int) -> Json:
+        kind = type(value)
+        self.left -= self.each if kind is not str else self.each + (len(value) >> self.shift)
+        if self.left < 0:
+            raise template_failed(self.complaint)
+        if kind is str:
+            return _sound(value)
+        if kind is bool or value is None:
+            return value
+        if kind is int:
+            return _writable(value)
+        if kind is float:
+            return _finite(value)
+        if depth >= DEPTH_MAX:
+            raise template_failed(f"the result is nested more than {DEPTH_MAX} levels deep")
+        if self.tick is not None:
+            self.tick()
+        if kind is dict:
+            self.left -= sum(len(key) for key in value if type(key) is str) >> self.shift
+            return {_key(key): self.convert(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.convert(each, depth + 1) for each in value]
+        return _other(value)
+
+
+def _sound(value: str) -> str:
+    if len(value) > TEXT_MAX:
+        raise template_failed(f"a string of the result is longer than {TEXT_MAX} characters")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise template_failed("the result holds a string that is not valid Unicode") from None
+    return value
+
+
+def _writable(value: int) -> int:
+    if value.bit_length() > WRITABLE_BITS_MAX:
+        raise template_failed("the result holds an integer with thousands of digits")
+    return value
+
+
+def _finite(value: float) -> float:
+    if not isfinite(value):
+        raise template_failed(f"the result holds {value}, which is not a JSON number")
+    return value
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise template_failed(f"the result has an object with the key {shorten(repr(key), 40)}; keys are strings")
+    return _sound(str.__str__(key))
+
+
+def _other(value: object) -> Json:
+    if isinstance(value, str):
+        return _sound(str.__str__(value))
+    if isinstance(value, Missing):
+        value.refuse()
+    if isinstance(value, Undefined):
+        raise template_failed("the expression has no value", "give the inline `if` an `else`")
+    if isinstance(value, _LISTABLE):
+        raise template_failed("the result is a sequence that was not read yet", "end the expression with `| list`")
+    raise template_failed(
+        f"the result is not a JSON value but a {type(value).__name__}",
+        "a method is called with (), and nodes, inputs and items hold only JSON",
+    )
+
+
+_SEQUENCES = (str, list, tuple)
+_STARRED = re.compile(r"%[^%a-zA-Z]*\*")
+_DIGITS = re.compile(r"\d+")
+_SPELLED_FLOAT = 400
+"""The longest a float gets when it is printed without a width, rounded up."""
+
+
+def bounded_range(*limits: int) -> range:
+    """Make a range of bounded length."""
+    numbers = range(*limits)
+    if len(numbers) > RANGE_MAX:
+        raise template_failed(f"range() is limited to {RANGE_MAX} numbers")
+    return numbers
+
+
+def add(left: Any, right: Any) -> Any:
+    """Add, or join two strings or lists."""
+    if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
+        room(len(left) + len(right))
+    return operator.add(left, right)
+
+
+def multiply(left: Any, right: Any) -> Any:
+    """Multiply, or repeat a string or list."""
+    if isinstance(left, int) and isinstance(right, int):
+        _bits(left.bit_length() + right.bit_length())
+    elif isinstance(left, _SEQUENCES) and isinstance(right, int):
+        room(len(left) * right)
+    elif isinstance(right, _SEQUENCES) and isinstance(left, int):
+        room(len(right) * left)
+    return operator.mul(left, right)
+
+
+def power(left: Any, right: Any) -> Any:
+    """Raise to a power."""
+    if isinstance(left, int) and isinstance(right, int):
+        _bits(left.bit_length() * abs(right))
+    return operator.pow(left, right)
+
+
+def modulo(left: Any, right: Any) -> Any:
+    """Take the remainder, or fill a printf-style pattern."""
+    return formatted(left, right) if isinstance(left, str) else operator.mod(left, right)
+
+
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {"+": add, "*": multiply, "**": power, "%": modulo}
+
+
+def _bits(count: int) -> None:
+    if count > INT_BITS_MAX:
+        raise template_failed(f"an integer would need more than {INT_BITS_MAX} bits")
+
+
+def formatted(pattern: str, values: object) -> str:
+    """Fill a printf-style pattern."""
+    if _STARRED.search(pattern):
+        raise template_failed("a width given as * is not supported", "write the width into the pattern: %5d")
+    spread = values if isinstance(values, tuple) else tuple(values.values()) if isinstance(values, dict) else (values,)
+    longest = max((len(text(each)) for each in spread), default=0)
+    widths = sum(int(digits[:9]) for digits in _DIGITS.findall(pattern))
+    room(len(pattern) + widths + pattern.count("%") * max(longest, _SPELLED_FLOAT) if spread else len(pattern))
+    return pattern % values
+
+
+def joined(separator: str, parts: Iterable[object]) -> str:
+    """Join anything printable."""
+    texts: list[str] = []
+    size = 0
+    for part in parts:
+        each = text(part)
+        size += len(each) + len(separator)
+        room(size)
+        texts.append(each)
+    return separator.join(texts)
+
+
+def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
+    """Replace a part of a string."""
+    found = whole.count(old) if old else len(whole) + 1
+    if count >= 0:
+        found = min(found, count)
+    room(len(whole) + found * max(0, len(new) - len(old)))
+    return whole.replace(old, new, count)
+
+
+def padded(method: str) -> Callable[..., str]:
+    """Give the string method of that name (`ljust`, `center`…) with a bounded width."""
+    native: Callable[..., str] = getattr(str, method)
+
+    def pad(whole: str, width: int, *fill: str) -> str:
+        room(width)
+        return native(whole, width, *fill)
+
+    return pad

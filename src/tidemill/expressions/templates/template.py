@@ -1,0 +1,470 @@
+"""Compile/check/render any JSON value with templates; compiled strings.
+
+One string of a template, compiled: four shapes, from the cheapest to Jinja itself.
+
+Most strings are a path or text with paths in between, and those never reach Jinja. A compiled string is
+immutable and knows what it refers to; it is cached by its source, because compiling costs a thousand times
+what rendering costs.
+
+Templates: any JSON value in which strings may hold Jinja expressions.
+
+This is the door to everything about templates. A value is compiled once per node of a document and rendered
+for every attempt, so rendering is what has to be cheap: what has no expression in it is handed out as it is.
+Rendered values share structure with the template and the scope and must be treated as read-only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateSyntaxError
+
+from tidemill.errors import Problem, TidemillError
+from tidemill.expressions.errors import Explanation, ExpressionError, pointer, shorten, template_failed
+from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
+from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
+from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
+from tidemill.expressions.templates.limits import Meter, cost, plain, room, text
+from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build, has_syntax
+from tidemill.expressions.templates.rewrite import Rewriting
+from tidemill.expressions.templates.undefined import Missing
+
+CACHED_MAX = 1 << 14
+"""Longer sources are not cached here: a few of them would fill it. Whoever compiled them keeps them."""
+
+_SIMPLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z]\w*)*)\s*\}\}", re.ASCII)
+_BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %}, braces as such {{ "{{" }}'
+_NOT_A_PATH = (
+    frozenset(
+        [
+            "and",
+            "else",
+            "if",
+            "in",
+            "is",
+            "not",
+            "or",
+            "true",
+            "false",
+            "none",
+            "True",
+            "False",
+            "None",
+            "self",
+            "super",
+            "loop",
+        ]
+    )
+    | FUNCTIONS.keys()
+)
+
+
+class Program(Protocol):
+    """What a string of a template compiles to."""
+
+    @property
+    def references(self) -> References: ...
+
+    def evaluate(self, scope: Scope, meter: Meter) -> Json: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Text without any expression left in it, such as what stood between raw tags."""
+
+    text: str
+    references: References = NOTHING
+
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+        """Give the text."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Exactly one path: the value itself, with its type, shared with the scope."""
+
+    path: Path
+
+    @property
+    def references(self) -> References:
+        """What the path refers to."""
+        return self.path.references
+
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+        """Follow the path."""
+        value = self.path.follow(scope)
+        if isinstance(value, Missing):
+            raise _failure(value.explanation, scope)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Text with paths in between."""
+
+    parts: tuple[str | Path, ...]
+    references: References
+
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+        """Follow the paths and join everything."""
+        shown: list[str] = []
+        size = 0
+        for part in self.parts:
+            each = part if type(part) is str else _shown(part, scope, meter)  # type: ignore[arg-type]
+            size += len(each)
+            room(size)
+            shown.append(each)
+        whole = "".join(shown)
+        meter.spend(1 + (len(whole) >> 6))
+        return whole
+
+
+def _shown(path: Path, scope: Scope, meter: Meter) -> str:
+    value = path.follow(scope)
+    if type(value) is str:
+        return value
+    if isinstance(value, Missing):
+        raise _failure(value.explanation, scope)
+    if isinstance(value, dict | list):
+        meter.spend(cost(value))
+    return text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Anything else, run by Jinja in the sandbox."""
+
+    source: str
+    render: Callable[[ScopeContext], Iterator[str]]
+    environment: TemplateEnvironment
+    paths: tuple[Path, ...]
+    references: References
+    single: bool
+    """The string is exactly one expression, so its value keeps its type."""
+
+    def evaluate(self, scope: Scope, meter: Meter) -> Json:
+        """Run the template."""
+        context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
+        try:
+            meter.spend(1)
+            value = self._value(context) if self.single else self._text(context)
+            meter.spend(1)
+            return value
+        except ExpressionError as failure:
+            raise _failure(failure.message, scope, failure.hint) from None
+        except TidemillError:
+            raise
+        except Exception as error:
+            raise self._translated(error, scope) from error
+
+    def _value(self, context: ScopeContext) -> Json:
+        for _ in self.render(context):
+            pass
+        return plain(context.vars["result"], context.tick)
+
+    def _text(self, context: ScopeContext) -> Json:
+        shown: list[str] = []
+        size = 0
+        for piece in self.render(context):
+            size += len(piece)
+            room(size)
+            shown.append(piece)
+        return plain("".join(shown))
+
+    def _translated(self, error: Exception, scope: Scope) -> ExpressionError:
+        reason = error.args[0] if error.args else None
+        if isinstance(reason, Explanation):
+            return _failure(reason, scope)
+        said = shorten(str(error) or type(error).__name__, 300)
+        return _failure(f"{said} (in {shorten(self.source, 80)})", scope)
+
+
+def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
+    """Build the failure without the secrets that a message may have quoted."""
+    failure = template_failed(message, hint)
+    for secret in scope.secrets.values():
+        if secret:
+            failure.message = failure.message.replace(secret, "***")
+            failure.hint = failure.hint.replace(secret, "***")
+    return failure
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a source: a program, or the faults that keep it from being one."""
+
+    program: Program | None
+    references: References = NOTHING
+    faults: tuple[Fault, ...] = ()
+
+
+def compile_source(source: str) -> Outcome:
+    """Compile a string that has template syntax; short ones are cached."""
+    return _cached(source) if len(source) <= CACHED_MAX else _compile(source)
+
+
+@lru_cache(maxsize=4096)
+def _cached(source: str) -> Outcome:
+    return _compile(source)
+
+
+def _compile(source: str) -> Outcome:
+    if len(source) > SOURCE_MAX:
+        return Outcome(None, faults=(Fault(f"a template is limited to {SOURCE_MAX} characters", 1),))
+    program = _simple(source)
+    if program is not None:
+        return Outcome(program, program.references)
+    try:
+        return _full(source)
+    except TemplateSyntaxError as error:
+        return Outcome(None, faults=(Fault(error.message or "it cannot be read", error.lineno, _BRACES),))
+    except (RecursionError, MemoryError):
+        return Outcome(None, faults=(Fault("it is nested too deep", 1),))
+    except (ValueError, SyntaxError) as error:
+        return Outcome(None, faults=(Fault(shorten(str(error)), 1),))
+
+
+def _simple(source: str) -> Program | None:
+    """Compile text with dotted names in between, without Jinja; None if there is anything else in it."""
+    pieces = _SIMPLE.split(source)
+    parts: list[str | Path] = []
+    for number, piece in enumerate(pieces):
+        if number % 2:
+            root, *keys = piece.split(".")
+            if root in _NOT_A_PATH:
+                return None
+            parts.append(build(root, keys))
+        elif has_syntax(piece) or (piece.endswith("{") and number < len(pieces) - 1):
+            return None
+        elif piece:
+            parts.append(piece)
+    return _assembled(parts)
+
+
+def _assembled(parts: list[str | Path]) -> Program:
+    paths = [part for part in parts if isinstance(part, Path)]
+    rest = "".join(part for part in parts if isinstance(part, str))
+    if not paths:
+        return Fixed(rest)
+    if len(paths) == 1 and not rest.strip():
+        return Value(paths[0])
+    return Joined(tuple(parts), merged(path.references for path in paths))
+
+
+def _full(source: str) -> Outcome:
+    """Compile with Jinja's parser and, unless it is all paths after all, its code generator."""
+    place = environment()
+    rewriting = Rewriting(place, place._parse(source, None, None))
+    tree = rewriting.run()
+    if rewriting.faults:
+        return Outcome(None, rewriting.references, tuple(rewriting.faults))
+    printed = _printed(tree)
+    program = _all_paths(printed, rewriting.paths) if printed is not None else None
+    if program is None:
+        only = _only_expression(printed) if printed is not None else None
+        program = _generated(source, tree, only, rewriting)
+    return Outcome(program, program.references)
+
+
+def _printed(tree: nodes.Template) -> list[nodes.Expr] | None:
+    """List what the template prints if it does nothing but print."""
+    if not all(isinstance(statement, nodes.Output) for statement in tree.body):
+        return None
+    return [each for statement in tree.body for each in statement.nodes]  # type: ignore[attr-defined]
+
+
+def _all_paths(printed: list[nodes.Expr], paths: list[Path]) -> Program | None:
+    parts: list[str | Path] = []
+    for each in printed:
+        if isinstance(each, nodes.TemplateData):
+            parts.append(each.data)
+        elif isinstance(each, nodes.Filter) and each.name == PATH and isinstance(each.node, nodes.Const):
+            parts.append(paths[each.node.value])
+        else:
+            return None
+    return _assembled(parts)
+
+
+def _only_expression(printed: list[nodes.Expr]) -> nodes.Expr | None:
+    """Give the one expression that stands alone, white space aside."""
+    rest = [each for each in printed if not (isinstance(each, nodes.TemplateData) and not each.data.strip())]
+    return rest[0] if len(rest) == 1 and not isinstance(rest[0], nodes.TemplateData) else None
+
+
+def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewriting: Rewriting) -> Compiled:
+    place = rewriting.environment
+    if only is not None:
+        target = nodes.Name("result", "store", lineno=1)
+        tree = nodes.Template([nodes.Assign(target, only, lineno=1)], lineno=1)
+        tree.set_environment(place)
+    return Compiled(
+        source=source,
+        render=place.from_string(tree).root_render_func,
+        environment=place,
+        paths=tuple(rewriting.paths),
+        references=rewriting.references,
+        single=only is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A compiled JSON value; immutable, and safe to share between threads."""
+
+    part: _Part
+    references: References
+    is_constant: bool
+    """There is no expression in it: `render` gives the compiled value itself."""
+
+    def render(self, scope: Scope) -> Json:
+        """Fill in the values; raise `ExpressionError` with the place of the string that failed."""
+        return self.part.render(scope, Meter())
+
+
+def compile_template(value: Json) -> Template:
+    """Compile a value; raise `ExpressionError` for the first string that is not a valid template."""
+    found: list[References] = []
+    part = _compiled(value, "", found, 0)
+    constant = type(part) is _Constant
+    return Template(part, merged(found), constant)
+
+
+def check_template(value: Json, path: str = "") -> tuple[list[Problem], References]:
+    """Report everything that is wrong with the templates in a value, and what they refer to."""
+    problems: list[Problem] = []
+    found: list[References] = []
+    for place, source in _sources(value, path, problems):
+        outcome = _outcome(source)
+        problems.extend(_problem(fault, place) for fault in outcome.faults)
+        found.append(outcome.references)
+    return problems, merged(found)
+
+
+def is_template(value: Json) -> bool:
+    """Tell whether a value is a string with template syntax, so that its real value is not known yet."""
+    return isinstance(value, str) and has_syntax(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: Json
+
+    def render(self, scope: Scope, meter: Meter) -> Json:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    program: Program
+    path: str
+
+    def render(self, scope: Scope, meter: Meter) -> Json:
+        try:
+            return self.program.evaluate(scope, meter)
+        except ExpressionError as failure:
+            failure.path = self.path
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """The whole object as it is, and the entries that are rendered over it; so the order of keys stays."""
+
+    whole: dict[str, Json]
+    entries: tuple[tuple[str, _Part], ...]
+
+    def render(self, scope: Scope, meter: Meter) -> Json:
+        filled = self.whole.copy()
+        for key, part in self.entries:
+            filled[key] = part.render(scope, meter)
+        return filled
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    whole: list[Json]
+    entries: tuple[tuple[int, _Part], ...]
+
+    def render(self, scope: Scope, meter: Meter) -> Json:
+        filled = self.whole.copy()
+        for index, part in self.entries:
+            filled[index] = part.render(scope, meter)
+        return filled
+
+
+_Part = _Constant | _Text | _Object | _List
+_K = TypeVar("_K", str, int)
+
+
+def _compiled(value: Json, path: str, found: list[References], depth: int) -> _Part:
+    if depth > DEPTH_MAX:
+        raise _failure_at(_TOO_DEEP, path)
+    if isinstance(value, str):
+        return _compiled_text(value, path, found) if has_syntax(value) else _Constant(value)
+    if isinstance(value, dict):
+        entries = tuple(_rendered(value.items(), path, found, depth))
+        return _Object(value, entries) if entries else _Constant(value)
+    if isinstance(value, list):
+        items = tuple(_rendered(enumerate(value), path, found, depth))
+        return _List(value, items) if items else _Constant(value)
+    return _Constant(value)
+
+
+def _rendered(
+    entries: Iterable[tuple[_K, Json]], path: str, found: list[References], depth: int
+) -> Iterator[tuple[_K, _Part]]:
+    """Compile the entries of an object or list that have to be rendered each time."""
+    for key, each in entries:
+        if isinstance(each, dict | list) or is_template(each):
+            part = _compiled(each, pointer(path, key), found, depth + 1)
+            if type(part) is not _Constant:
+                yield key, part
+
+
+def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
+    outcome = _outcome(source)
+    if outcome.program is None:
+        raise _failure_at(outcome.faults[0], path)
+    found.append(outcome.references)
+    return _Text(outcome.program, path)
+
+
+def _outcome(source: str) -> Outcome:
+    # Jinja is imported with the first string that needs it: many a command reads no template.
+
+    return compile_source(source)
+
+
+def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Walk to every string with template syntax."""
+    if isinstance(value, str):
+        if has_syntax(value):
+            yield path, value
+    elif isinstance(value, dict | list):
+        if depth > DEPTH_MAX:
+            problems.append(_problem(_TOO_DEEP, path))
+            return
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(each, str | dict | list):
+                yield from _sources(each, pointer(path, key), problems, depth + 1)
+
+
+_TOO_DEEP = Fault(f"the value is nested more than {DEPTH_MAX} levels deep", 1)
+
+
+def _problem(fault: Fault, path: str) -> Problem:
+    return Problem(code="template_syntax", message=_sentence(fault), path=path, hint=fault.hint)
+
+
+def _failure_at(fault: Fault, path: str) -> ExpressionError:
+    return ExpressionError(code="template_failed", message=_sentence(fault), hint=fault.hint, path=path)
+
+
+def _sentence(fault: Fault) -> str:
+    return f"line {fault.line}: {fault.message}"

@@ -1,0 +1,70 @@
+"""The undefined value: chainable, fails with the reason when used.
+
+A value that is not there, inside a template.
+
+It may be passed on, asked for keys and given to `default(...)` or `is defined`; whatever else is done with it
+fails with a sentence that says what was missing and why. The sentence is made only then, because with
+`default` it is never needed.
+
+Values that are not there, known by sight to those who must not need Jinja for it; `missing` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from jinja2.exceptions import UndefinedError
+from jinja2.runtime import StrictUndefined
+from jinja2.utils import missing as unset
+
+from tidemill.expressions.errors import Explanation
+
+
+class Gap:
+    """A value that is not there, inside a template."""
+
+    __slots__ = ()
+
+    def refuse(self) -> NoReturn:
+        """Fail the way any use of this value fails."""
+        raise NotImplementedError
+
+
+class Missing(StrictUndefined, Gap):
+    """Strict when used, silent while it is only passed on.
+
+    The first four parameters are those with which Jinja itself creates such a value.
+    """
+
+    __slots__ = ("_why",)
+
+    def __init__(
+        self,
+        hint: str | None = None,
+        obj: Any = unset,
+        name: str | None = None,
+        exc: type[UndefinedError] = UndefinedError,
+        *,
+        why: Callable[[], Explanation] | None = None,
+    ) -> None:
+        super().__init__(hint, obj, name, exc)
+        self._why = why
+
+    @property
+    def _undefined_message(self) -> str:
+        if self._why is not None:
+            return self._why()
+        return super()._undefined_message
+
+    def __getitem__(self, key: object) -> Missing:  # type: ignore[override]
+        return self
+
+    @property
+    def explanation(self) -> str:
+        """The sentence that any use of this value fails with; usually an `Explanation`."""
+        return self._undefined_message
+
+    def refuse(self) -> NoReturn:
+        """Fail the way any use of this value fails."""
+        self._fail_with_undefined_error()

@@ -1,0 +1,381 @@
+"""Static operand checks from JSON Schemas.
+
+Conditions that can never be decided, because a schema promises scalars that do not fit together.
+
+Only the operands themselves are looked at: a literal, or a value whose schema promises null, a boolean, a number or a
+string. Lists, objects and computed values have no kind here, and no condition is refused because of them.
+
+What a JSON Schema promises of the values below it: which kinds they are, and which keys cannot be there.
+
+Only what is certain is told. A schema that leaves something open, or refers to another place than itself, promises
+nothing. Kinds have the names that conditions have for them: a number is an `int` or a `double`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidemill.expressions.cel.ast import (
+    Call,
+    Chain,
+    Comprehension,
+    Const,
+    Select,
+    Tree,
+    chain_of,
+    chains,
+    children,
+    scoped_parts,
+)
+from tidemill.expressions.cel.evaluate import ROOTS, Cel
+from tidemill.expressions.cel.messages import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
+from tidemill.expressions.comparisons import HOLDER_HINT, ORDER_HINT, Comparison, Computation, Operand
+from tidemill.expressions.conditions import Composite, Condition
+from tidemill.expressions.errors import listing, meant, place
+from tidemill.expressions.jsonpath.condition import JsonPath
+from tidemill.expressions.scope import Json
+
+Kinds = frozenset[str]
+
+REFS_MAX = 20
+"""References that are followed from one schema to the next, so that a circle of them ends."""
+
+_TYPES: dict[str, Kinds] = {
+    "null": frozenset({"null"}),
+    "boolean": frozenset({"bool"}),
+    "integer": frozenset({"int"}),
+    "number": frozenset({"int", "double"}),
+    "string": frozenset({"string"}),
+    "array": frozenset({"list"}),
+    "object": frozenset({"map"}),
+}
+_PYTHON = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
+_OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
+"""Keywords beside which `additionalProperties: false` is not taken at its word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """The key at this place of a chain can never be there."""
+
+    at: int
+    kinds: Kinds
+    """What the value is that has no such key."""
+    known: tuple[str, ...] = ()
+    """The keys that it can have, if it is an object."""
+
+
+def expected(schema: Json, keys: Sequence[str]) -> Kinds | Lacking | None:
+    """Follow keys into a schema: the kinds that the value can be, where the chain ends early, or nothing certain."""
+    here = _followed(schema, schema)
+    for at, key in enumerate(keys):
+        if here is None:
+            return None
+        kinds = _kinds(here)
+        if kinds is not None and "map" not in kinds:
+            return Lacking(at, kinds)
+        properties = here.get("properties", {})
+        if not isinstance(properties, dict):
+            return None
+        if key in properties:
+            here = _followed(schema, properties[key])
+        elif here.get("additionalProperties") is False and not any(word in here for word in _OPENING):
+            return Lacking(at, _TYPES["object"], tuple(properties))
+        else:
+            return None
+    return None if here is None else _kinds(here)
+
+
+def _followed(root: Json, schema: Json) -> dict[str, Json] | None:
+    """Give the schema that a place stands for, references within the document followed."""
+    for _ in range(REFS_MAX):
+        if not isinstance(schema, dict) or ("$id" in schema and schema is not root):
+            return None
+        reference = schema.get("$ref")
+        if reference is None:
+            return schema
+        schema = _pointed(root, reference)
+    return None
+
+
+def _pointed(root: Json, reference: Json) -> Json:
+    if not isinstance(reference, str) or not reference.startswith("#/") or "%" in reference:
+        return None
+    for step in reference[2:].split("/"):
+        root = root.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
+    return root
+
+
+def _kinds(schema: dict[str, Json]) -> Kinds | None:
+    given = schema.get("type")
+    if given is not None:
+        names = given if isinstance(given, list) else [given]
+        found = [_TYPES.get(name) if isinstance(name, str) else None for name in names]
+        return None if None in found else frozenset().union(*(kinds for kinds in found if kinds))
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return None
+    return frozenset(map(kind_named, values))
+
+
+def kind_named(value: Json) -> str:
+    """Name the kind of a value; a whole number is an integer to a schema, however it is written."""
+    return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
+
+
+Promise = Kinds | Lacking | None
+Look = Callable[[Chain], Promise]
+"""What is promised of a chain of keys."""
+
+_NUMBERS: Kinds = frozenset({"int", "uint", "double"})
+_TEXTS: Kinds = frozenset({"string", "bytes"})
+_EQUALITY = frozenset({"==", "!="})
+_ORDER = frozenset({">", "<", ">=", "<="})
+_METHODS = frozenset({"contains", "startsWith", "endsWith", "matches"})
+_LOGIC = frozenset({"_&&_", "_||_", "!_", "_?_:_"})
+_ARITHMETIC: dict[str, Kinds] = {
+    **dict.fromkeys(("_-_", "_*_", "_/_", "-_"), _NUMBERS),
+    "_%_": _NUMBERS - {"double"},
+    "_+_": _NUMBERS | _TEXTS,
+}
+"""The kinds that an operator takes; all operands must be of one of them."""
+_WORDS = {"bool": "a boolean", "int": "an integer", "uint": "an unsigned integer", "double": "a double"} | {
+    "string": "a string",
+    "list": "a list",
+    "map": "an object",
+}
+_LITERALS = ("null", "bool", "int", "uint", "double", "string", "bytes")
+"""The kinds of literals in the order of the numbers, from 1, that the syntax tree has for them."""
+
+
+class Mismatch(NamedTuple):
+    """Something that can never work, and what to do about it."""
+
+    message: str
+    hint: str
+
+
+class Misfit(NamedTuple):
+    """A mismatch, and the key below the condition at which it is written."""
+
+    key: str
+    mismatch: Mismatch
+
+
+class _Side(NamedTuple):
+    """An operand: the kinds that it can have, and its name in a message."""
+
+    kinds: Kinds
+    name: str
+
+
+def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[Misfit]:
+    """Find everything in a condition that can never work; `raw` is how it is written, for the places."""
+    match condition:
+        case Composite():
+            for number, part in enumerate(condition.parts):
+                for key, found in misfits(part, raw["conditions"][number], look):
+                    yield Misfit(f"/conditions/{number}{key}", found)
+        case Cel():
+            key = "" if isinstance(raw, str) else "/expression"
+            yield from (Misfit(key, found) for found in mismatches(condition.syntax, ROOTS, look))
+        case Computation():
+            numbers = mismatches(condition.program.syntax, ROOTS, lambda chain: _in_doubles(look(chain)))
+            yield from (Misfit("/expression", each) for each in numbers)
+        case Comparison():
+            yield from _of_comparison(condition, look)
+        case JsonPath():
+            yield from _of_query(condition, look)
+
+
+def _in_doubles(found: Promise) -> Promise:
+    """Where every number is a double, integers are none."""
+    if found is None or isinstance(found, Lacking):
+        return found
+    return frozenset("double" if kind == "int" else kind for kind in found)
+
+
+def _of_comparison(condition: Comparison, look: Look) -> Iterator[Misfit]:
+    sides: list[_Side | None] = []
+    for key, operand in (("/left", condition.left), ("/right", condition.right)):
+        chain = _chain_of(operand)
+        found = None if chain is None else look(chain)
+        if chain is not None and isinstance(found, Lacking) and not operand.has_value:
+            yield Misfit(f"{key}/path", _lacks(chain, found))
+        written = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
+        if operand.path is None or isinstance(found, Lacking):
+            sides.append(_side(chain, written))
+        else:
+            sides.append(_side(chain, found and found | written))
+    if mismatch := _between(condition.operator, *sides):
+        yield Misfit("/operator", mismatch)
+
+
+def _chain_of(operand: Operand) -> Chain | None:
+    """Give the keys by which an operand is read; nothing for a value, and for a place in a list."""
+    path = operand.path
+    if path is None:
+        return None
+    keys = tuple(key for key in path.keys if isinstance(key, str))
+    if len(keys) < len(path.keys):
+        return None
+    if path.node is None:
+        return Chain("output", keys, False)
+    return Chain("ctx", (path.node, "meta" if path.meta else "output", *keys), False)
+
+
+def _of_query(condition: JsonPath, look: Look) -> Iterator[Misfit]:
+    """A query for one value is a chain of keys. What is missing is nothing, and may be asked for."""
+    keys = condition.head.keys if condition.single else None
+    names = tuple(key for key in keys or () if isinstance(key, str))
+    if keys is None or len(names) < len(keys):
+        return
+    chain = Chain(condition.source, names, False)
+    found = look(chain)
+    if isinstance(found, Lacking):
+        if condition.operator in _ORDER | {"==", "in", "contains"}:
+            yield Misfit("/query", _lacks(chain, found))
+        return
+    side = _side(chain, found)
+    if condition.measured:
+        if side is not None and "string" not in side.kinds:
+            yield Misfit("/query", Mismatch(f"{side.name} has no length", "a string, a list and an object have one"))
+    elif mismatch := _between(condition.operator, side, _side(None, frozenset({kind_named(condition.value)}))):
+        yield Misfit("/operator", mismatch)
+
+
+def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch | None:
+    """Tell why two values never go together; other operators than those between two values take anything."""
+    if left is None or right is None:
+        return None
+    message = f"{operator} does not take {left.name} and {right.name}"
+    if operator in _EQUALITY | _ORDER and _never_compare(operator, left.kinds, right.kinds):
+        return Mismatch(message, ORDER_HINT if operator in _ORDER else "they are never the same")
+    if operator in ("in", "not_in", "contains") and not ("string" in left.kinds and "string" in right.kinds):
+        return Mismatch(message, HOLDER_HINT)
+    return None
+
+
+def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
+    """Numbers of all kinds compare with each other, and whether something is null may be asked of anything."""
+    one, other = ({"number" if kind in _NUMBERS else kind for kind in kinds} for kinds in (left, right))
+    if operator in _EQUALITY:
+        return "null" not in one | other and not one & other
+    return not (one & other) - {"null"}
+
+
+def mismatches(tree: Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
+    """Find everything in an expression that can never work; `look` tells what is promised of a chain of keys."""
+    checker = _Checker(tree, roots, look)
+    found = list(checker.check(tree, frozenset()))
+    whole = checker.side(tree, frozenset())
+    if whole is not None and "bool" not in whole.kinds:
+        found.append(Mismatch(f"a condition must be true or false, and {whole.name} never is", COMPARE))
+    return list(dict.fromkeys(found))
+
+
+class _Checker:
+    def __init__(self, tree: Tree, roots: frozenset[str], look: Look) -> None:
+        self.roots, self.look = roots, look
+        # An expression that tests for a key, with `has()` or `in`, expects that it may be missing.
+        self.asked_for = {(chain.root, *chain.keys) for chain in chains(tree, roots) if chain.tested}
+        waiting = [tree]
+        while waiting:
+            each = waiting.pop()
+            waiting += children(each)
+            match each:
+                case Call("@in", (Const(str(key)), holder)) if chain := chain_of(holder, roots, frozenset()):
+                    self.asked_for.add((chain.root, *chain.keys, key))
+
+    def check(self, tree: Tree, bound: frozenset[str]) -> Iterator[Mismatch]:
+        chain = chain_of(tree, self.roots, bound)
+        if chain is not None:
+            found = self._promise(tree, chain)
+            if isinstance(found, Lacking) and (chain.root, *chain.keys[: found.at + 1]) not in self.asked_for:
+                yield _lacks(chain, found)
+            return
+        for part, inside in scoped_parts(tree, bound):
+            yield from self.check(part, inside)
+        match tree:
+            case Comprehension() if side := self.side(tree.range, bound):
+                yield Mismatch(f"{side.name} has no items to go through", "")
+            case Call():
+                yield from _of_call(tree.function, [self.side(each, bound) for each in children(tree)])
+
+    def side(self, tree: Tree, bound: frozenset[str]) -> _Side | None:
+        """Give an operand, if it is a scalar for sure."""
+        if isinstance(tree, Const):
+            return _side(None, frozenset({_LITERALS[tree.number - 1]}))
+        chain = chain_of(tree, self.roots, bound)
+        found = None if chain is None else self._promise(tree, chain)
+        return None if isinstance(found, Lacking) else _side(chain, found)
+
+    def _promise(self, tree: Tree, chain: Chain) -> Promise:
+        return None if chain.tested or _is_optional(tree) else self.look(chain)
+
+
+def _of_call(function: str, sides: list[_Side | None]) -> Iterator[Mismatch]:
+    operator = "? :" if function == "_?_:_" else shown_operator(function)
+    known = [side for side in sides if side is not None]
+    if function in _LOGIC:
+        asked = sides[:1] if function == "_?_:_" else sides
+        yield from (Mismatch(_untaken(operator, each), COMPARE) for each in asked if each and "bool" not in each.kinds)
+    elif function in _METHODS:
+        text = sides[0]
+        if text is not None and not text.kinds & _TEXTS:
+            yield Mismatch(_untaken(operator, text), "")
+    elif function == "@in":
+        holder = sides[-1]
+        if holder is not None:
+            yield Mismatch(_untaken(operator, holder), "")
+    elif len(known) < len(sides):
+        return
+    elif operator in _EQUALITY | _ORDER:
+        if _never_compare(operator, known[0].kinds, known[1].kinds):
+            yield Mismatch(_untaken(operator, *known), CONVERT)
+    elif function in _ARITHMETIC and not _ARITHMETIC[function].intersection(*(side.kinds for side in known)):
+        mixed = function != "_%_" and all(side.kinds & _NUMBERS for side in known)
+        yield Mismatch(_untaken(operator, *known), MIXING if mixed else TO_NUMBER)
+
+
+def _untaken(operator: str, *sides: _Side) -> str:
+    return f"{operator} does not take {' and '.join(side.name for side in sides)}"
+
+
+def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
+    """Name a value by where it comes from and by its kind; nothing where it may be other than a scalar."""
+    if not kinds or not kinds.issubset(_LITERALS):
+        return None
+    return _Side(kinds, _said(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_said(kinds)})")
+
+
+def _lacks(chain: Chain, lacking: Lacking) -> Mismatch:
+    where, key = _written(chain, lacking.at), chain.keys[lacking.at]
+    if lacking.kinds != {"map"}:
+        return Mismatch(f'{where} is {_said(lacking.kinds)}, so it has no key "{key}"', "")
+    hint = meant(key, lacking.known) or f"known keys: {listing(lacking.known)}"
+    return Mismatch(f'{where} never has a key "{key}"', hint)
+
+
+def _is_optional(tree: Tree) -> bool:
+    """Whether a chain has a step that expects to find nothing."""
+    while isinstance(tree, (Select, Call)):
+        if isinstance(tree, Call) and tree.function in ("_?._", "_[?_]"):
+            return True
+        tree = tree.arguments[0] if isinstance(tree, Call) else tree.operand
+    return False
+
+
+def _written(chain: Chain, depth: int) -> str:
+    text = chain.root
+    for key in chain.keys[:depth]:
+        text = place(text, key)
+    return text
+
+
+def _said(kinds: Kinds) -> str:
+    if kinds == {"int", "double"}:
+        return "a number"
+    return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))

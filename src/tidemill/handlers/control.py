@@ -1,0 +1,374 @@
+"""Value, fail, sleep, wait_until, input, output, human, signal, workflow.
+
+Node types that wait for the world: a person, a signal, another workflow, a moment.
+
+None of them holds a worker while it waits. A handler only says what is waited for; who may end the wait, and how,
+is decided by the kernel.
+
+Node types at the borders of a workflow: `input` shows what a run was given, `output` what it comes to.
+
+Neither changes anything. They give a place in the graph, a name and a schema to what otherwise stands only at the head
+and at the foot of a document.
+
+Node types that touch nothing: `value` returns its config, `fail` fails, `sleep` waits on a durable timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.tasks import find_all
+from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.templates.template import is_template
+from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return
+from tidemill.kernel.model import Flaw, NodeType
+
+
+def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[Flaw]:
+    """Report what is wrong with a JSONPath query that is no template; `single` wants one that finds one value."""
+    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
+
+    if is_template(query):
+        return
+    try:
+        found = read_query(query)
+    except QueryFault as fault:
+        yield Flaw(path, fault.message, fault.hint)
+        return
+    if single and found.keys is None:
+        yield Flaw(path, "the query can find several values, and one is wanted", "such as $.customer.name")
+
+
+def _part_flaw(config: Any) -> Iterator[Flaw]:
+    if config is not None and "path" in config:
+        yield from query_flaw(config["path"], "/path", single=True)
+
+
+INPUT = NodeType(
+    name="input",
+    title="Input",
+    icon="log-in",
+    description="Shows what the run was given, or a part of it, and checks it.",
+    schemas=("schema",),
+    check=_part_flaw,
+    config_schema={
+        "type": ["object", "null"],
+        "properties": {
+            "path": {"type": "string", "minLength": 1, "default": "$"},
+            "default": True,
+            "schema": {"type": ["object", "boolean"]},
+        },
+        "additionalProperties": False,
+    },
+)
+
+OUTPUT = NodeType(
+    name="output",
+    title="Output",
+    icon="log-out",
+    description="Names what the run comes to, and checks it.",
+    schemas=("schema",),
+    config_schema={
+        "type": ["object", "null"],
+        "properties": {"value": True, "schema": {"type": ["object", "boolean"]}},
+        "additionalProperties": False,
+    },
+)
+
+
+def shown_input(context: NodeContext) -> Ended:
+    """Give the inputs of the run, or the part that is named, or its default."""
+    config: dict[str, Any] = context.config or {}
+    path = config.get("path", "$")
+    try:
+        found = find_all(path, context.inputs)
+    except ExpressionError as failure:
+        raise Fail("config_invalid", f"/path: {failure.message}", hint=failure.hint) from None
+    if not found and "default" not in config:
+        raise Fail("nothing_found", f"the inputs have nothing at {path}", hint="give it a default")
+    value = found[0] if found else config["default"]
+    check_value(value, config.get("schema"), "the input")
+    return Return(value)
+
+
+def shown_output(context: NodeContext) -> Ended:
+    """Give the value that is named, or what came from before."""
+    config: dict[str, Any] = context.config or {}
+    value = config["value"] if "value" in config else value_before(context)
+    check_value(value, config.get("schema"), "the output")
+    return Return(value)
+
+
+def value_before(context: NodeContext) -> Any:
+    """Give the output of the node before this one; of several, an object of them by their ids."""
+    outputs = dict(context.upstream)
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def check_value(value: Any, schema: Any, what: str) -> None:
+    """Fail if a value does not match a schema."""
+    if schema is None:
+        return
+    try:
+        problems = compile_schema(schema).problems(value)
+    except ExpressionError as failure:
+        raise Fail("config_invalid", f"/schema{failure.path}: {failure.message}", hint=failure.hint) from None
+    if problems:
+        said = "; ".join(f"{each.path or '/'}: {each.message}" for each in problems[:5])
+        raise Fail("schema_mismatch", f"{what} does not match its schema: {said}", hint=problems[0].hint)
+
+
+BORDERS = (Handler(INPUT, shown_input), Handler(OUTPUT, shown_output))
+
+
+VALUE = NodeType(name="value", description="Returns its rendered config.")
+
+FAIL = NodeType(
+    name="fail",
+    description="Fails, or fails the first attempts and then returns a value.",
+    config_schema={
+        "type": ["object", "null"],
+        "properties": {
+            "message": {"type": "string"},
+            "kind": {"type": "string", "pattern": "^[a-z][a-z0-9_]*$", "maxLength": 64, "default": "failed"},
+            "retryable": {"type": "boolean", "default": False},
+            "attempts": {"type": "integer", "minimum": 0},
+            "value": True,
+        },
+        "additionalProperties": False,
+    },
+)
+
+SLEEP = NodeType(
+    name="sleep",
+    waits=True,
+    description="Waits on a durable timer; outputs null.",
+    config_schema={
+        "type": "object",
+        "properties": {
+            "seconds": {"type": "number", "minimum": 0, "maximum": 3_155_760_000},
+            "ms": {"type": "integer", "minimum": 0, "maximum": 3_155_760_000_000},
+        },
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    },
+)
+
+
+def value(context: NodeContext) -> Ended:
+    """Return the rendered config."""
+    return Return(context.config)
+
+
+def fail(context: NodeContext) -> Ended:
+    """Fail with the configured kind; after `attempts` failures of this visit or item, return `value`."""
+    config: dict[str, Any] = context.config or {}
+    failing = config.get("attempts")
+    if failing is not None and context.attempt > failing:
+        return Return(config.get("value"))
+    raise Fail(
+        config.get("kind", "failed"),
+        config.get("message", "the node is told to fail"),
+        retryable=config.get("retryable", False),
+    )
+
+
+def sleep(context: NodeContext) -> Ended:
+    """Ask for a timer."""
+    config: dict[str, Any] = context.config
+    ms = config["ms"] if "ms" in config else round(config["seconds"] * 1000)
+    return Pause(on="timer", for_ms=ms)
+
+
+PLAIN = (Handler(VALUE, value), Handler(FAIL, fail), Handler(SLEEP, sleep))
+
+
+HOURS_MAX = 876_600
+"""A hundred years, as for the node type `sleep`."""
+MOMENT_MS_MAX = 253_402_300_800_000
+"""The end of the year 9999."""
+_PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
+_NODE_IDS = {"type": "array", "items": {"type": "string"}}
+
+
+def _too_few(asked: Iterable[str], quorum: int) -> Flaw | None:
+    """Why people who are all known by name can never agree: there are not enough of them."""
+    people = set(asked)
+    if quorum <= len(people) or not people or not all(name.startswith("user:") for name in people):
+        return None
+    message = f"{quorum} people have to agree, but only {len(people)} are asked"
+    return Flaw("/quorum", message, "lower the quorum, or ask a role")
+
+
+def _never_agreed(config: Any) -> Iterator[Flaw]:
+    quorum = config.get("quorum", 1)
+    for asked in (config.get("approvers"), config.get("escalate_to")):
+        if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
+            flaw = _too_few(asked, quorum)
+            if flaw is not None:
+                yield flaw
+
+
+def _no_moment(config: Any) -> Iterator[Flaw]:
+    """A moment that is written down and is none."""
+    at = config.get("at")
+    if isinstance(at, str) and not is_template(at):
+        try:
+            _moment_ms(at)
+        except Fail as failure:
+            yield Flaw("/at", failure.message, failure.hint)
+
+
+HUMAN = NodeType(
+    name="human",
+    waits=True,
+    exits=("rejection_path", "changes_path"),
+    schemas=("form",),
+    check=_never_agreed,
+    description="Asks people to approve, reject or request changes.",
+    output_schema={
+        "type": "object",
+        "properties": {
+            "decision": {"type": "string"},
+            **dict.fromkeys(("comments", "decided_by", "decided_at", "form"), True),
+        },
+        "additionalProperties": False,
+    },
+    config_schema={
+        "type": ["object", "null"],
+        "properties": {
+            "title": {"type": "string", "maxLength": 500},
+            "description": {"type": "string", "maxLength": 20_000},
+            "form": {"type": "object"},
+            "approvers": _PRINCIPALS,
+            "quorum": {"type": "integer", "minimum": 1, "default": 1},
+            "four_eyes": {"type": "boolean", "default": False},
+            "timeout_seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX * 3_600},
+            "timeout_hours": {"type": "number", "exclusiveMinimum": 0, "maximum": HOURS_MAX},
+            "on_timeout": {"enum": ["approve", "reject", "escalate", "fail"], "default": "fail"},
+            "escalate_to": {**_PRINCIPALS, "minItems": 1},
+            "rejection_path": _NODE_IDS,
+            "changes_path": _NODE_IDS,
+            "approval_url": {"type": "string", "maxLength": 2_000},
+        },
+        "additionalProperties": False,
+        "not": {"required": ["timeout_seconds", "timeout_hours"]},
+        "if": {"properties": {"on_timeout": {"const": "escalate"}}, "required": ["on_timeout"]},
+        "then": {"required": ["escalate_to"]},
+    },
+)
+
+SIGNAL = NodeType(
+    name="signal",
+    waits=True,
+    description="Waits for a signal; outputs its payload.",
+    config_schema={
+        "type": ["object", "null"],
+        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 200}},
+        "additionalProperties": False,
+    },
+)
+
+WORKFLOW = NodeType(
+    name="workflow",
+    waits=True,
+    description="Runs another workflow as a child; outputs what it returns.",
+    config_schema={
+        "type": "object",
+        "properties": {
+            "workflow": {"type": "string", "minLength": 1, "maxLength": 300},
+            "inputs": True,
+            "close": {"enum": ["cancel", "abandon"], "default": "cancel"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": ["workflow"],
+        "additionalProperties": False,
+    },
+)
+
+WAIT_UNTIL = NodeType(
+    name="wait_until",
+    waits=True,
+    check=_no_moment,
+    description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
+    config_schema={
+        "type": "object",
+        "properties": {"at": {"type": "string"}, "at_ms": {"type": "integer", "minimum": 0, "maximum": MOMENT_MS_MAX}},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    },
+)
+
+
+def human(context: NodeContext) -> Ended:
+    """Ask people."""
+    config: dict[str, Any] = context.config or {}
+    approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
+    for asked in (approvers, config.get("escalate_to", ())):
+        flaw = _too_few(asked, quorum)
+        if flaw is not None:
+            raise Fail("config_invalid", flaw.message, hint=flaw.hint)
+    return Pause(
+        on="human",
+        approval=Asked(
+            title=config.get("title") or context.node,
+            description=config.get("description", ""),
+            form=config.get("form"),
+            approvers=approvers,
+            quorum=quorum,
+            four_eyes=config.get("four_eyes", False),
+            timeout_ms=_timeout_ms(config),
+            on_timeout=config.get("on_timeout", "fail"),
+            escalate_to=tuple(config.get("escalate_to", ())),
+            url=config.get("approval_url", ""),
+        ),
+    )
+
+
+def _timeout_ms(config: dict[str, Any]) -> int | None:
+    seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
+    return None if seconds is None else max(1, round(float(seconds) * 1_000))
+
+
+def signal(context: NodeContext) -> Ended:
+    """Wait for a signal, by default of the node's own name."""
+    return Pause(on="signal", name=(context.config or {}).get("name", context.node))
+
+
+def workflow(context: NodeContext) -> Ended:
+    """Ask for a child run."""
+    config: dict[str, Any] = context.config
+    return Pause(
+        on="child",
+        child=Child(
+            workflow=config["workflow"],
+            inputs=config.get("inputs", {}),
+            close=config.get("close", "cancel"),
+            labels=config.get("labels", {}),
+        ),
+    )
+
+
+def wait_until(context: NodeContext) -> Ended:
+    """Ask for a timer at a moment."""
+    config: dict[str, Any] = context.config
+    return Pause(on="timer", until_ms=int(config["at_ms"]) if "at_ms" in config else _moment_ms(config["at"]))
+
+
+def _moment_ms(text: str) -> int:
+    """A moment as ISO 8601 writes it; without an offset it is UTC."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0, round(moment.timestamp() * 1_000))
+    except (ValueError, OverflowError):
+        hint = "for example 2030-01-31T09:00:00+01:00"
+        raise Fail("config_invalid", f"{text!r} is no moment", hint=hint) from None
+
+
+WAITING = (Handler(HUMAN, human), Handler(SIGNAL, signal), Handler(WORKFLOW, workflow), Handler(WAIT_UNTIL, wait_until))

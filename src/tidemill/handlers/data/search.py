@@ -1,0 +1,207 @@
+"""Search node (BM25).
+
+Node type `search`: the rows or documents of an input that have most to do with a query.
+
+Ranking texts by the words of a query: BM25, with words as people of any language would compare them.
+
+Case and accents do not count. Scripts without spaces between words are taken character by character. The order of
+the result depends on the texts and the query alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tidemill.expressions.errors import kind_of
+from tidemill.expressions.templates.template import is_template
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.data.pipeline import source_rows
+from tidemill.handlers.data.tables import Row, Rows, read
+from tidemill.kernel.model import Flaw, NodeType
+
+DOCUMENTS_MAX = 100_000
+TEXT_MAX = 50_000_000
+"""Characters of all documents together."""
+LIMIT = 10
+LIMIT_MAX = 10_000
+THREAD_TEXT = 20_000
+"""Characters that are ranked in the loop's own thread; more would keep others waiting."""
+
+_FIELD = {"type": "string", "minLength": 1}
+
+
+def _empty_query(config: Any) -> Iterator[Flaw]:
+
+    query = config.get("query")
+    if isinstance(query, str) and not is_template(query) and not words(query):
+        yield Flaw("/query", "there is no word in the query", "letters and digits are words")
+    if "rows" in config and "documents" in config:
+        yield Flaw("/documents", "rows and documents exclude each other", "leave one of them out")
+
+
+SEARCH = NodeType(
+    name="search",
+    title="Search",
+    icon="search",
+    description="Ranks rows or documents by the words of a query.",
+    check=_empty_query,
+    config_schema={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "maxLength": 10_000},
+            "rows": True,
+            "items": _FIELD,
+            "documents": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]},
+            "fields": {
+                "anyOf": [
+                    {"type": "array", "items": _FIELD, "minItems": 1},
+                    {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+                ]
+            },
+            "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT},
+            "min_score": {"type": "number", "minimum": 0, "default": 0},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    output_schema={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"score": {"type": "number"}, "index": {"type": "integer"}, "row": True},
+            "additionalProperties": False,
+        },
+    },
+)
+
+
+async def search(context: NodeContext) -> Ended:
+    """Rank, and give the best with their scores and places."""
+    # Its patterns know all scripts there are, and are compiled for whoever searches.
+
+    config: dict[str, Any] = context.config
+    found: Rows | list[str]
+    if "documents" in config:
+        found = _documents(config["documents"])
+        texts = [{"": document} for document in found]
+        weights: Mapping[str, float] = {}
+    else:
+        found = source_rows(config, context)
+        weights = _weights(config.get("fields"))
+        texts = [_parts(row, weights) for row in found]
+    size = sum(len(text) for parts in texts for text in parts.values())
+    if len(texts) > DOCUMENTS_MAX or size > TEXT_MAX:
+        message = f"there are {len(texts)} documents with {size} characters"
+        hint = f"at most {DOCUMENTS_MAX} with {TEXT_MAX} characters can be searched: filter them first"
+        raise Fail("rows_too_many", message, hint=hint)
+    query = config["query"]
+    hits = rank(texts, query, weights) if size <= THREAD_TEXT else await asyncio.to_thread(rank, texts, query, weights)
+    best = _best(hits, config.get("limit", LIMIT), config.get("min_score", 0))
+    return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
+
+
+def _best(hits: list[Hit], limit: int, least: float) -> list[Hit]:
+    return [hit for hit in hits if hit.score >= least][:limit]
+
+
+def _documents(given: Any) -> list[str]:
+    if not isinstance(given, list):
+        raise Fail("rows_invalid", f"documents are a list of strings, and this is {kind_of(given)}")
+    return given
+
+
+def _weights(fields: Any) -> dict[str, float]:
+    return dict(fields) if isinstance(fields, dict) else dict.fromkeys(fields or (), 1.0)
+
+
+def _parts(row: Row, weights: Mapping[str, float]) -> dict[str, str]:
+    """Give the text of the fields that are searched; by default of all of them."""
+    return {field: text for field in weights or row if (text := _text(read(row, field)))}
+
+
+def _text(value: Any) -> str:
+    """Give the words in a value: strings, numbers, and all that is in lists and objects."""
+    waiting, found = [value], []
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            found.append(each)
+        elif isinstance(each, list):
+            waiting.extend(reversed(each))
+        elif isinstance(each, dict):
+            waiting.extend(reversed(each.values()))
+        elif isinstance(each, int | float) and not isinstance(each, bool):
+            found.append(str(each))
+    return " ".join(found)
+
+
+SEARCHING = (Handler(SEARCH, search),)
+
+
+SATURATION = 1.2
+"""How soon a word that is repeated stops counting for more (`k1`)."""
+LENGTH_SHARE = 0.75
+"""How much the length of a text counts against it (`b`)."""
+DIGITS = 6
+"""Digits of a score that are kept: beyond them machines may differ."""
+
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
+
+
+class Hit(NamedTuple):
+    """A text that has something to do with the query."""
+
+    score: float
+    number: int
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words; one that has been folded can be compared with another."""
+    folded = text.casefold()
+    if not folded.isascii():
+        plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", folded))
+        folded = unicodedata.normalize("NFC", plain)
+    return _WORD.findall(folded)
+
+
+def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, float]) -> list[Hit]:
+    """Rank texts, each given as parts by name, of which some count for more; those without any of the words are out."""
+    wanted = list(dict.fromkeys(words(query)))
+    counted = [_counted(parts, weights) for parts in texts]
+    lengths = [sum(counts.values()) for counts in counted]
+    average = sum(lengths) / len(lengths) if lengths else 0.0
+    hits: list[Hit] = []
+    rarity = {word: _rarity(sum(word in counts for counts in counted), len(counted)) for word in wanted}
+    for number, counts in enumerate(counted):
+        relative = lengths[number] / average if average else 0.0
+        found = (rarity[word] * _weight(counts[word], relative) for word in wanted if word in counts)
+        score = round(math.fsum(found), DIGITS)
+        if score > 0:
+            hits.append(Hit(score, number))
+    return sorted(hits, key=lambda hit: (-hit.score, hit.number))
+
+
+def _counted(parts: Mapping[str, str], weights: Mapping[str, float]) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    for name, text in parts.items():
+        weight = weights.get(name, 1.0)
+        for word, times in Counter(words(text)).items():
+            counts[word] = counts.get(word, 0.0) + weight * times
+    return counts
+
+
+def _rarity(holders: int, total: int) -> float:
+    return math.log(1 + (total - holders + 0.5) / (holders + 0.5))
+
+
+def _weight(times: float, relative: float) -> float:
+    return times * (SATURATION + 1) / (times + SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * relative))

@@ -1,0 +1,258 @@
+"""The steps of a pipeline as they are written: which fields each has, and what can be wrong with them.
+
+Everything that does not hang on a template is checked when a workflow is published, and all of it again when a
+pipeline has been rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.errors import ExpressionError, meant, pointer, shorten
+from tidemill.expressions.sandbox.tasks import PROGRAM_MAX, check_jq
+from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.templates.dates import check_forms, check_zone
+from tidemill.expressions.templates.regex import compile_pattern
+from tidemill.expressions.templates.template import is_template
+from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
+from tidemill.kernel.model import Flaw, NodeType
+
+STEPS_MAX = 100
+FIELDS_MAX = 1_000
+JQ_SECONDS = 30
+JQ_SECONDS_MAX = 300
+
+Step = dict[str, Any]
+
+ROW_HINT = "the row is called output: output.FIELD; besides, there are inputs, ctx.NODE.output, iteration and run"
+
+_FIELD = {"type": "string", "minLength": 1}
+_FIELDS = {"type": "array", "items": _FIELD, "minItems": 1, "maxItems": FIELDS_MAX}
+_ONE_OR_MORE = {"anyOf": [_FIELD, _FIELDS]}
+_ORDER = {"enum": ["asc", "desc"]}
+_NULLS = {"enum": ["first", "last"]}
+_OTHERWISE = {"enum": ["null", "drop", "fail"]}
+_SORT_KEY = {
+    "anyOf": [
+        _FIELD,
+        {
+            "type": "object",
+            "properties": {"field": _FIELD, "order": _ORDER, "nulls": _NULLS},
+            "required": ["field"],
+            "additionalProperties": False,
+        },
+    ]
+}
+_SORT_KEYS = {"anyOf": [_SORT_KEY, {"type": "array", "items": _SORT_KEY, "minItems": 1, "maxItems": FIELDS_MAX}]}
+_AGGREGATION = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": _FIELD},
+    ]
+}
+_TABLE = {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "string"}]}
+"""A string only while it is a template."""
+
+
+def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"step": True, **properties},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+SCHEMAS: Mapping[str, dict[str, Any]] = {
+    "http_request": {"type": "object", "properties": {"items": _FIELD}, "required": ["url"]},
+    "table_sort": _object(("field",), field=_SORT_KEYS, order=_ORDER, nulls=_NULLS),
+    "table_filter": _object(("condition",), condition=True),
+    "table_select": _object(
+        (), fields={"anyOf": [_FIELDS, {"type": "object", "additionalProperties": _FIELD}]}, drop=_FIELDS
+    )
+    | {"oneOf": [{"required": ["fields"]}, {"required": ["drop"]}]},
+    "top_k": _object(("k",), k={"type": "integer", "minimum": 0}, field=_SORT_KEYS, order=_ORDER, nulls=_NULLS),
+    "groupby": _object(
+        ("by",),
+        by=_ONE_OR_MORE,
+        aggregations={"type": "object", "additionalProperties": _AGGREGATION, "minProperties": 1},
+    ),
+    "join": _object(
+        ("with",),
+        **{"with": _TABLE},
+        on=_ONE_OR_MORE,
+        left_on=_ONE_OR_MORE,
+        right_on=_ONE_OR_MORE,
+        how={"enum": ["inner", "left", "right", "full"]},
+        suffix={"type": "string", "minLength": 1},
+    )
+    | {"oneOf": [{"required": ["on"]}, {"required": ["left_on", "right_on"]}]},
+    "jq_transform": _object(
+        ("program",),
+        program={"type": "string", "minLength": 1, "maxLength": PROGRAM_MAX},
+        each={"type": "boolean"},
+        timeout_seconds={"type": "number", "exclusiveMinimum": 0, "maximum": JQ_SECONDS_MAX},
+    ),
+    "regex_extract": _object(
+        ("field", "pattern"),
+        field=_FIELD,
+        pattern={"type": "string", "minLength": 1},
+        into=_FIELD,
+        all={"type": "boolean"},
+        otherwise=_OTHERWISE,
+    ),
+    "parse_date": _object(
+        ("field",),
+        field=_FIELD,
+        format=_ONE_OR_MORE,
+        zone=_FIELD,
+        output=_FIELD,
+        output_zone=_FIELD,
+        into=_FIELD,
+        otherwise=_OTHERWISE,
+    ),
+}
+
+
+def one_or_more(given: Any) -> list[str]:
+    """Read a name, or a list of them."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def call_config(step: Step) -> dict[str, Any]:
+    """Give the configuration of the call that a step asks for; an address without a scheme is meant to be safe."""
+    config = {key: value for key, value in step.items() if key not in ("step", "params", "items")}
+    if "params" in step:
+        config["query"] = step["params"]
+    url = config.get("url")
+    if isinstance(url, str) and "://" not in url and not url.startswith("{"):
+        config["url"] = f"https://{url}"
+    return config
+
+
+def flaws(config: Any, http: NodeType) -> Iterator[Flaw]:
+    """Report everything that is wrong with the steps of a pipeline."""
+    steps = config["pipeline"]
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None
+        path = f"/pipeline/{number}"
+        if schema is None:
+            # It is a template, and comes back once it is rendered.
+            continue
+        problems = compile_schema(schema).problems(step, path, wildcard=is_template)
+        yield from (Flaw(each.path, each.message, each.hint) for each in problems)
+        if not problems:
+            yield from _http_flaws(step, path, http) if step["step"] == "http_request" else _own_flaws(step, path)
+
+
+def program_flaws(config: Any) -> Iterator[Flaw]:
+    """Report programs that cannot be compiled; for whoever publishes, since a run finds out where it is safe."""
+    steps = config["pipeline"]
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        program = step.get("program") if isinstance(step, dict) and step["step"] == "jq_transform" else None
+        if isinstance(program, str) and not is_template(program):
+            for flaw in _tried(partial(check_jq, program), f"/pipeline/{number}/program"):
+                yield Flaw(flaw.path, f"step {number + 1} (jq_transform): {flaw.message}", flaw.hint)
+
+
+def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[Flaw]:
+    if "params" in step and "query" in step:
+        yield Flaw(f"{path}/params", "params and query are the same", "leave one of them out")
+        return
+    config = call_config(step)
+    problems = compile_schema(http.config_schema).problems(config, "", wildcard=is_template)
+    found = [Flaw(each.path, each.message, each.hint) for each in problems]
+    if not found and http.check is not None:
+        found = list(http.check(config))
+    for flaw in found:
+        place = flaw.path.replace("/query", "/params", 1) if "params" in step else flaw.path
+        yield Flaw(path + place, flaw.message, flaw.hint)
+
+
+def _own_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    check = _CHECKS.get(step["step"])
+    if check is not None:
+        yield from check(step, path)
+
+
+def _condition_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    if holds_template(step["condition"]):
+        return
+    _, problems = parse_condition(step["condition"], f"{path}/condition")
+    for each in problems:
+        yield Flaw(each.path, each.message, ROW_HINT if each.code == "condition_unknown_name" else each.hint)
+
+
+def holds_template(value: Any) -> bool:
+    """Tell whether there is a template anywhere in a value."""
+    if isinstance(value, dict):
+        return any(map(holds_template, value.values()))
+    return any(map(holds_template, value)) if isinstance(value, list) else is_template(value)
+
+
+def _group_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    by, asked = step["by"], step.get("aggregations", {})
+    if is_template(asked):
+        return
+    for name, given in asked.items():
+        where = pointer(f"{path}/aggregations", name)
+        if not is_template(by) and name in one_or_more(by):
+            yield Flaw(where, f"{name} is already the name of what the rows are grouped by", "choose another name")
+        if is_template(given):
+            continue
+        function, field = aggregation(given)
+        if function not in FUNCTIONS:
+            hint = meant(function, FUNCTIONS) or f"one of: {', '.join(FUNCTIONS)}"
+            yield Flaw(where, f"there is no function {shorten(function, 60)}", hint)
+        elif field is None and function != "count":
+            yield Flaw(where, f"{function} needs a field", f"such as {{{function}: amount}}")
+
+
+def _join_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    left, right = step.get("left_on", ()), step.get("right_on", ())
+    if not holds_template([left, right]) and len(one_or_more(left)) != len(one_or_more(right)):
+        yield Flaw(f"{path}/right_on", "left_on and right_on name different numbers of fields", "pair them up")
+    if isinstance(step["with"], str) and not is_template(step["with"]):
+        yield Flaw(f"{path}/with", "the other table is a list of rows", "such as {{ node.output }}")
+
+
+def _pattern_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    if not is_template(step["pattern"]):
+        yield from _tried(partial(compile_pattern, step["pattern"]), f"{path}/pattern")
+
+
+def _date_flaws(step: Step, path: str) -> Iterator[Flaw]:
+    forms = [each for each in one_or_more(step.get("format", [])) if not is_template(each)]
+    yield from _tried(partial(check_forms, forms, readable=True), f"{path}/format")
+    output = step.get("output", "iso")
+    if output not in OUTPUT_WORDS and not is_template(output):
+        if "%" not in output:
+            hint = f"a format such as %d.%m.%Y, or one of: {', '.join(OUTPUT_WORDS)}"
+            yield Flaw(f"{path}/output", f"{output} is neither a format nor a known word", hint)
+        yield from _tried(partial(check_forms, [output], readable=False), f"{path}/output")
+    for key in ("zone", "output_zone"):
+        zone = step.get(key, "UTC")
+        if not is_template(zone):
+            yield from _tried(partial(check_zone, zone), f"{path}/{key}")
+
+
+def _tried(check: Callable[[], object], path: str) -> Iterator[Flaw]:
+    try:
+        check()
+    except ExpressionError as failure:
+        yield Flaw(path, failure.message, failure.hint)
+
+
+_CHECKS: Mapping[str, Callable[[Step, str], Iterator[Flaw]]] = {
+    "groupby": _group_flaws,
+    "join": _join_flaws,
+    "parse_date": _date_flaws,
+    "regex_extract": _pattern_flaws,
+    "table_filter": _condition_flaws,
+}
+
+COUNTED = {"count": Aggregation("count")}
+"""What is computed of groups of which nothing else is asked."""

@@ -1,0 +1,492 @@
+"""Sort, select, group, join, extract over JSON rows.
+
+Tables of JSON rows: how a field is read, and sorting, selecting and taking the first of them.
+
+A table is a list of objects. Nothing is converted on the way: an integer stays one, whatever its size, and values
+that cannot be compared are refused, with the row in which they were found. A field is a key, or, where a row has no
+such key, a way into nested objects: `address.city`. A field that a row does not have counts as null there; one that
+no row has is a mistake.
+
+Fields made from the text of others: parts that a pattern finds, and dates.
+
+Groups of rows that have something in common, and what can be computed of each.
+
+Two tables joined by what their rows have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from tidemill.expressions.errors import ExpressionError, kind_of, listing, meant
+from tidemill.expressions.templates.dates import fitting_forms, read_moment, readable_directives, write_moment
+from tidemill.expressions.templates.regex import Match, Pattern, compile_pattern, work_of
+
+Row = dict[str, Any]
+Rows = list[Row]
+Order = Literal["asc", "desc"]
+Nulls = Literal["first", "last"]
+
+
+class Wrong(Exception):
+    """A step cannot be carried out: what is wrong, in which field and row, and what to do."""
+
+    def __init__(self, message: str, *, field: str = "", row: int | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.row = row
+        self.hint = hint
+
+
+class Absent:
+    """What a row has in place of a field that it lacks; null is a value."""
+
+
+ABSENT: Final = Absent()
+
+
+def table(value: Any) -> Rows:
+    """Take a value as a table; raise `Wrong` where it is none."""
+    if not isinstance(value, list):
+        hint = "name the list in it: {{ node.output.items }}"
+        raise Wrong(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
+    for number, row in enumerate(value):
+        if not isinstance(row, dict):
+            raise Wrong(f"a row is an object, and this is {kind_of(row)}", row=number)
+    return value
+
+
+def read(row: Row, field: str) -> Any:
+    """Give a field of a row, `ABSENT` if there is none."""
+    if field in row:
+        return row[field]
+    value: Any = row
+    for key in field.split("."):
+        if not isinstance(value, dict) or key not in value:
+            return ABSENT
+        value = value[key]
+    return value
+
+
+def column(rows: Rows, field: str) -> list[Any]:
+    """Give a field of every row, null where a row lacks it; raise `Wrong` if all of them do."""
+    values = [read(row, field) for row in rows]
+    if rows and all(value is ABSENT for value in values):
+        known = columns(rows)
+        hint = meant(field, known) or f"fields: {listing(known)}"
+        raise Wrong("no row has such a field", field=field, hint=hint)
+    return [None if value is ABSENT else value for value in values]
+
+
+def columns(rows: Rows) -> list[str]:
+    """Give the keys of all rows, in the order in which they first appear."""
+    known: dict[str, None] = {}
+    for row in rows:
+        known.update(dict.fromkeys(row))
+    return list(known)
+
+
+class SortKey(NamedTuple):
+    """One field to sort by."""
+
+    field: str
+    order: Order = "asc"
+    nulls: Nulls = "last"
+
+
+def sort_keys(field: Any, order: Order, nulls: Nulls) -> list[SortKey]:
+    """Read what to sort by: one field or several, each a name or an object with an order of its own."""
+    given = field if isinstance(field, list) else [field]
+    return [
+        SortKey(each, order, nulls)
+        if isinstance(each, str)
+        else SortKey(each["field"], each.get("order", order), each.get("nulls", nulls))
+        for each in given
+    ]
+
+
+def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
+    """Sort by several fields, the first of which decides first; equal rows keep their order."""
+    for key in reversed(keys):
+        values = column(rows, key.field)
+        _comparable(values, key.field)
+        present = [number for number, value in enumerate(values) if value is not None]
+        absent = [number for number, value in enumerate(values) if value is None]
+        present.sort(key=values.__getitem__, reverse=key.order == "desc")
+        rows = [rows[number] for number in (absent + present if key.nulls == "first" else present + absent)]
+    return rows
+
+
+def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = ()) -> Rows:
+    """Take the first rows, after sorting them if there is something to sort by."""
+    return sort_rows(rows, keys)[:k]
+
+
+def select_fields(rows: Rows, fields: Sequence[str] | Mapping[str, str]) -> Rows:
+    """Keep some fields, in the given order; a mapping gives each the name on its left."""
+    named = dict(fields) if isinstance(fields, Mapping) else {field: field for field in fields}
+    taken = {name: column(rows, field) for name, field in named.items()}
+    return [{name: values[number] for name, values in taken.items()} for number in range(len(rows))]
+
+
+def drop_fields(rows: Rows, fields: Sequence[str]) -> Rows:
+    """Leave some fields out; they are keys, not ways into nested objects."""
+    gone = set(fields)
+    return [{key: value for key, value in row.items() if key not in gone} for row in rows]
+
+
+def kind_for_order(value: Any) -> str | None:
+    """Name the kind of values that a value can be compared with; nothing if it has no order."""
+    return kind_of(value) if isinstance(value, int | float | str) else None
+
+
+def _comparable(values: list[Any], field: str) -> None:
+    """Refuse values that have no order among each other; null has its own place."""
+    expected: tuple[str, int] | None = None
+    for number, value in enumerate(values):
+        if value is None:
+            continue
+        kind = kind_for_order(value)
+        if kind is None:
+            hint = "choose a field inside of it"
+            raise Wrong(f"{kind_of(value)} cannot be put in order", field=field, row=number, hint=hint)
+        if expected is None:
+            expected = kind, number
+        elif kind != expected[0]:
+            message = f"{kind} cannot be compared with {expected[0]}, as row {expected[1]} has it"
+            raise Wrong(message, field=field, row=number, hint="filter or convert the values first")
+
+
+WORK_MAX = 1 << 31
+"""What a pattern may cost over all rows, as `work_of` counts it: at worst a quarter of a minute."""
+
+Otherwise = Literal["null", "drop", "fail"]
+"""What becomes of a row in which nothing is found: its new fields are null, it is left out, or the step fails."""
+
+
+class Extract(NamedTuple):
+    """What is looked for in a field, and where it goes."""
+
+    field: str
+    pattern: str
+    into: str | None = None
+    every: bool = False
+    """Take all places that match, as a list, and not only the first."""
+    otherwise: Otherwise = "null"
+
+
+class Dates(NamedTuple):
+    """How the dates of a field are written, and how they shall be."""
+
+    field: str
+    formats: Sequence[str] = ()
+    zone: str = "UTC"
+    output: str = "iso"
+    output_zone: str | None = None
+    into: str | None = None
+    otherwise: Otherwise = "fail"
+
+
+def extract(rows: Rows, wanted: Extract) -> Rows:
+    """Add what a pattern finds: a field for each named group, or else one for the first group or the whole match."""
+    pattern = compile_pattern(wanted.pattern)
+    shape = _shape(pattern, wanted)
+    budget = WORK_MAX
+    made: Rows = []
+    for number, (row, text) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
+        if text is None:
+            found = []
+        elif isinstance(text, str):
+            budget -= _work(pattern, text, wanted.field, number)
+            if budget < 0:
+                raise Wrong("the pattern is too complex for so much text", field=wanted.field, row=number)
+            found = list(pattern.finditer(text)) if wanted.every else _first(pattern, text)
+        else:
+            raise Wrong(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
+        if not found and wanted.otherwise == "fail":
+            raise Wrong("the pattern does not match", field=wanted.field, row=number, hint="otherwise: null, or drop")
+        if found or wanted.otherwise == "null":
+            made.append(row | shape(found))
+    return made
+
+
+def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
+    try:
+        return work_of(pattern, text)
+    except ExpressionError as failure:
+        raise Wrong(failure.message, field=field, row=row, hint=failure.hint) from None
+
+
+def _first(pattern: Pattern, text: str) -> list[Match]:
+    match = pattern.search(text)
+    return [] if match is None else [match]
+
+
+def _shape(pattern: Pattern, wanted: Extract) -> Callable[[list[Match]], Row]:
+    """Choose how matches become fields."""
+    names = sorted(pattern.groupindex, key=pattern.groupindex.__getitem__)
+    into = wanted.into or wanted.field
+    group = 1 if pattern.groups else 0
+    if wanted.every and names:
+        return lambda found: {into: [{name: match.group(name) for name in names} for match in found]}
+    if wanted.every:
+        return lambda found: {into: [match.group(group) for match in found]}
+    if names:
+        return lambda found: {name: found[0].group(name) if found else None for name in names}
+    return lambda found: {into: found[0].group(group) if found else None}
+
+
+def parse_dates(rows: Rows, wanted: Dates) -> Rows:
+    """Write the dates of a field anew; null stays null."""
+    into = wanted.into or wanted.field
+    made: Rows = []
+    for number, (row, value) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
+        if value is None:
+            made.append(row | {into: None})
+            continue
+        try:
+            made.append(row | {into: written(read_moment(value, wanted.formats, wanted.zone), wanted)})
+        except ExpressionError as failure:
+            if wanted.otherwise == "fail":
+                raise Wrong(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
+            if wanted.otherwise == "null":
+                made.append(row | {into: None})
+    return made
+
+
+def _date_hint(value: Any) -> str:
+    """Say which format would have fitted, or what formats are made of."""
+    fitting = " or ".join(f'"{form}"' for form in fitting_forms(value)) if isinstance(value, str) else ""
+    if fitting:
+        return f"format: {fitting} would fit; several formats are a list"
+    return f"a format such as %d.%m.%Y is made of {readable_directives()}; otherwise: null or drop passes over it"
+
+
+def written(moment: datetime, wanted: Dates) -> Any:
+    """Give a moment as it is wanted: a word from below, or a format."""
+    match wanted.output:
+        case "iso":
+            return write_moment(moment, None, wanted.output_zone)
+        case "date":
+            return write_moment(moment, "%Y-%m-%d", wanted.output_zone)
+        case "timestamp":
+            seconds = moment.timestamp()
+            return int(seconds) if seconds.is_integer() else seconds
+        case "timestamp_ms":
+            return round(moment.timestamp() * 1000)
+        case form:
+            return write_moment(moment, form, wanted.output_zone)
+
+
+OUTPUT_WORDS = ("iso", "date", "timestamp", "timestamp_ms")
+
+
+Key = tuple[tuple[str, Any], ...]
+
+
+class Aggregation(NamedTuple):
+    """What is computed of a field of a group; without a field, of its rows."""
+
+    function: str
+    field: str | None = None
+
+
+def aggregation(given: Any) -> Aggregation:
+    """Read `count`, or `{sum: amount}`."""
+    if isinstance(given, str):
+        return Aggregation(given)
+    ((function, field),) = given.items()
+    return Aggregation(function, field)
+
+
+def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
+    """Give a value as a key: equal if and only if the JSON values are, so that true is not 1, but 1.0 is."""
+    if value is None:
+        return "null", None
+    kind = kind_for_order(value)
+    if kind is None:
+        raise Wrong(f"{kind_of(value)} cannot be a key", field=field, row=row, hint="choose a field inside of it")
+    return kind, value
+
+
+def keys_of(rows: Rows, fields: Sequence[str]) -> list[Key]:
+    """Give the key of every row."""
+    keyed = [[key_of(value, field, number) for number, value in enumerate(column(rows, field))] for field in fields]
+    return list(zip(*keyed, strict=True)) if rows else []
+
+
+def group_rows(rows: Rows, by: Sequence[str], aggregations: Mapping[str, Aggregation]) -> Rows:
+    """Give one row per group, in the order in which the groups first appear."""
+    groups: dict[Key, list[int]] = {}
+    for number, key in enumerate(keys_of(rows, by)):
+        groups.setdefault(key, []).append(number)
+    columns = {each.field: column(rows, each.field) for each in aggregations.values() if each.field is not None}
+    return [
+        _named(by, key) | {name: _aggregated(each, members, columns) for name, each in aggregations.items()}
+        for key, members in groups.items()
+    ]
+
+
+def _named(by: Sequence[str], key: Key) -> Row:
+    return {field: value for field, (_, value) in zip(by, key, strict=True)}
+
+
+def _aggregated(each: Aggregation, members: list[int], columns: Mapping[str, list[Any]]) -> Any:
+    if each.field is None:
+        return len(members)
+    values = columns[each.field]
+    return FUNCTIONS[each.function]([(number, values[number]) for number in members], each.field)
+
+
+_Found = list[tuple[int, Any]]
+"""Values with the rows that they are from."""
+
+
+def _present(found: _Found) -> _Found:
+    return [(number, value) for number, value in found if value is not None]
+
+
+def _numbers(found: _Found, field: str) -> list[Any]:
+    present = _present(found)
+    for number, value in present:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            hint = "count, first, last and list take anything"
+            raise Wrong(f"{kind_of(value)} is no number", field=field, row=number, hint=hint)
+    return [value for _, value in present]
+
+
+def _total(values: list[Any], field: str) -> Any:
+    """Add exactly: integers stay integers, and doubles are rounded once."""
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    return _finite(lambda: math.fsum(values), field)
+
+
+def _finite(compute: Callable[[], float], field: str) -> float:
+    try:
+        value = compute()
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise Wrong("the result is too large for a number with a fraction", field=field)
+    return value
+
+
+def _sum(found: _Found, field: str) -> Any:
+    return _total(_numbers(found, field), field)
+
+
+def _average(found: _Found, field: str) -> Any:
+    values = _numbers(found, field)
+    return _finite(lambda: _total(values, field) / len(values), field) if values else None
+
+
+def _extreme(choose: Callable[[Iterable[Any]], Any]) -> Callable[[_Found, str], Any]:
+    def chosen(found: _Found, field: str) -> Any:
+        present = _present(found)
+        kinds = {kind_for_order(value): number for number, value in present}
+        if None in kinds:
+            raise Wrong("lists and objects have no order", field=field, row=kinds[None])
+        if len(kinds) > 1:
+            message = f"{' and '.join(sorted(map(str, kinds)))} cannot be compared"
+            raise Wrong(message, field=field, row=max(kinds.values()))
+        return choose(value for _, value in present) if present else None
+
+    return chosen
+
+
+FUNCTIONS: Mapping[str, Callable[[_Found, str], Any]] = {
+    "count": lambda found, _: len(_present(found)),
+    "sum": _sum,
+    "avg": _average,
+    "min": _extreme(min),
+    "max": _extreme(max),
+    "first": lambda found, _: found[0][1],
+    "last": lambda found, _: found[-1][1],
+    "list": lambda found, _: [value for _, value in found],
+}
+
+
+SUFFIX = "_right"
+How = Literal["inner", "left", "right", "full"]
+
+
+class Join(NamedTuple):
+    """Which fields must be equal, and what becomes of rows without a partner."""
+
+    left_on: Sequence[str]
+    right_on: Sequence[str]
+    how: How = "inner"
+    suffix: str = SUFFIX
+    """What is added to the name of a field of the right table that the left one has as well."""
+
+
+def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
+    """Join two tables: partners in the order of the left table, then what only the right one has.
+
+    Null has no partner, not even another null. Raises `Wrong` beyond so many rows.
+    """
+    joined: Rows = []
+    for row in _joined(left, right, join):
+        if len(joined) == rows_max:
+            hint = "the fields of a join should tell the rows of one of the tables apart"
+            raise Wrong(f"the result has more than {rows_max} rows", field=", ".join(join.left_on), hint=hint)
+        joined.append(row)
+    return joined
+
+
+def _joined(left: Rows, right: Rows, join: Join) -> Iterator[Row]:
+    names, left_names = _names(left, right, join), columns(left)
+    partners: dict[Key, list[int]] = {}
+    for number, key in enumerate(keys_of(right, join.right_on)):
+        if not _is_empty(key):
+            partners.setdefault(key, []).append(number)
+    lonely = set(range(len(right)))
+    nothing = dict.fromkeys(names.values())
+    for row, key in zip(left, keys_of(left, join.left_on), strict=True):
+        found = partners.get(key, ()) if not _is_empty(key) else ()
+        for number in found:
+            lonely.discard(number)
+            yield row | nothing | {name: right[number].get(field) for field, name in names.items()}
+        if not found and join.how in ("left", "full"):
+            yield row | nothing
+    if join.how in ("right", "full"):
+        for number in sorted(lonely):
+            yield _alone(right[number], left_names, names, join)
+
+
+def _is_empty(key: Key) -> bool:
+    return any(value is None for _, value in key)
+
+
+def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
+    """Give the fields of the right table the names that they have in the result.
+
+    A field that both tables are joined by is there once.
+    """
+    shared = {there for here, there in zip(join.left_on, join.right_on, strict=True) if here == there}
+    taken = set(columns(left))
+    names: dict[str, str] = {}
+    for field in columns(right):
+        if field in shared:
+            continue
+        name = field + join.suffix if field in taken else field
+        if name in taken or name in names.values():
+            hint = "choose another suffix, or select and rename fields before"
+            raise Wrong(f"two fields of the result would be called {name}", field=field, hint=hint)
+        names[field] = name
+    return names
+
+
+def _alone(row: Row, left_names: list[str], names: dict[str, str], join: Join) -> Row:
+    """Give a row of the right table without a partner: what it is joined by stands where the left one has it."""
+    whole: dict[str, Any] = dict.fromkeys(left_names)
+    for here, there in zip(join.left_on, join.right_on, strict=True):
+        if here == there:
+            found = read(row, there)
+            whole[here] = None if found is ABSENT else found
+    return whole | {name: row.get(field) for field, name in names.items()}

@@ -1,0 +1,107 @@
+"""Node type `webhook`: tells somebody that something happened, signed as Standard Webhooks wants it.
+
+All attempts at one visit carry the same id, so that a receiver takes the message once. A redirect is not followed: a
+signed message goes to the URL it was written for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tidemill.ambient import wall_clock_ms
+from tidemill.errors import Rejected
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import (
+    EXPECT_SCHEMA,
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    check_status,
+    failure,
+    header_flaws,
+    object_schema,
+    time_ms,
+    url_flaws,
+    written_flaws,
+)
+from tidemill.kernel.model import Flaw, NodeType
+from tidemill.net.egress import CallFailed
+from tidemill.net.http_client import Call, Fetcher
+from tidemill.security.signing import KEYS_MAX, signed_headers
+
+_KEY = {"type": "string", "minLength": 1}
+
+
+def _flaws(config: Any) -> Iterator[Flaw]:
+    yield from url_flaws(config.get("url"))
+    yield from header_flaws(config.get("headers"))
+    for key in _keys(config):
+        yield from written_flaws(key, "/secret", "key")
+
+
+WEBHOOK = NodeType(
+    name="webhook",
+    title="Webhook",
+    icon="megaphone",
+    description="Sends a signed message to a URL.",
+    secret_fields=("url", "headers", "secret"),
+    check=_flaws,
+    config_schema=object_schema(
+        ("url", "type", "secret"),
+        url={"type": "string", "minLength": 1},
+        type={"type": "string", "minLength": 1, "maxLength": 200},
+        data=True,
+        secret={"anyOf": [_KEY, {"type": "array", "items": _KEY, "minItems": 1, "maxItems": KEYS_MAX}]},
+        headers=HEADERS_SCHEMA,
+        expect=EXPECT_SCHEMA | {"default": ["2xx"]},
+        timeout_seconds=TIMEOUT_SCHEMA,
+    ),
+    output_schema=object_schema((), id={"type": "string"}, status={"type": "integer"}),
+)
+
+
+def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
+    """The node type over a fetcher."""
+
+    async def work(context: NodeContext) -> Ended:
+        moment = now_ms()
+        message_id = "msg_" + hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
+        try:
+            call = _call(context, message_id, moment)
+            answer = await fetcher.fetch(call)
+        except CallFailed as error:
+            raise failure(error) from error
+        check_status(answer, call.method, context.config.get("expect"), moment)
+        return Return({"id": message_id, "status": answer.status})
+
+    return Handler(WEBHOOK, work, close=fetcher.close)
+
+
+def _keys(config: Any) -> list[Any]:
+    keys = config.get("secret")
+    return keys if isinstance(keys, list) else [keys]
+
+
+def _call(context: NodeContext, message_id: str, now_ms: int) -> Call:
+    config: dict[str, Any] = context.config
+    happened = datetime.fromtimestamp(now_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    body = msgspec.json.encode({"type": config["type"], "timestamp": happened, "data": config.get("data")})
+    try:
+        signed = signed_headers(_keys(config), message_id, now_ms, body)
+    except Rejected as refusal:
+        problem = refusal.problems[0]
+        raise Fail(problem.code, problem.message, hint=problem.hint) from None
+    given = {name.lower(): value for name, value in (config.get("headers") or {}).items()}
+    return Call(
+        url=config["url"],
+        method="POST",
+        headers={"content-type": "application/json", **given, **signed},
+        body=body,
+        repeatable=not context.at_most_once,
+        total_ms=time_ms(config),
+        redirects_max=0,
+    )

@@ -1,0 +1,152 @@
+"""Llm node and shared config.
+
+Node type `llm`: asks a language model, and returns its words or the value that they spell.
+
+The fields that the configs of all node types over models have in common: which model, where, and how it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, header_flaws, url_flaws, written_flaws
+from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
+from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
+from tidemill.kernel.model import Capabilities, Flaw, NodeType
+
+SECRET_FIELDS = ("api_key", "headers", "base_url")
+_PRICE = {"type": "number", "minimum": 0}
+_COUNT = {"type": "integer", "minimum": 1}
+_RESERVED = ("messages", "model", "n", "stream", "tools")
+
+
+def model_schema(providers: Iterable[str], required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    """The schema of a config that has the common fields and some of its own."""
+    return {
+        "type": "object",
+        "properties": {**_common(providers), **properties},
+        "required": list(required),
+        "additionalProperties": False,
+        "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
+        "then": {"required": ["answers"]},
+        "else": {"required": ["model"]},
+    }
+
+
+def _common(providers: Iterable[str]) -> dict[str, Any]:
+    return {
+        "provider": {"enum": sorted(providers), "default": "openai"},
+        "model": {"type": "string", "minLength": 1},
+        "base_url": {"type": "string", "minLength": 1, "default": OPENAI_URL},
+        "api_key": {"type": "string"},
+        "headers": HEADERS_SCHEMA,
+        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "max_tokens": _COUNT,
+        "seed": {"type": "integer"},
+        "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
+        "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
+        "strict": {"type": "boolean", "default": False},
+        "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
+        "prices": {
+            "type": "object",
+            "properties": {
+                "input_per_million": _PRICE,
+                "output_per_million": _PRICE,
+                "cached_input_per_million": _PRICE,
+            },
+            "required": ["input_per_million", "output_per_million"],
+            "additionalProperties": False,
+        },
+        "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
+    }
+
+
+def model_flaws(config: Any) -> Iterator[Flaw]:
+    """What the schema cannot say of the common fields."""
+    yield from written_flaws(config.get("api_key"), "/api_key", "key")
+    yield from url_flaws(config.get("base_url"), "/base_url")
+    yield from header_flaws(config.get("headers"))
+
+
+_TEXT = {"type": "string"}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
+        "name": _TEXT,
+    },
+    "required": ["role", "content"],
+    "additionalProperties": False,
+}
+_STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 16}]}
+
+
+def _flaws(config: Any) -> Iterator[Flaw]:
+    yield from model_flaws(config)
+    if "prompt" not in config and "messages" not in config:
+        yield Flaw("", "there is nothing to ask", "write `prompt` or `messages`")
+    if "first_token_seconds" in config and config.get("stream") in (None, False):
+        yield Flaw("/first_token_seconds", "only a stream has a first token", "add stream: true")
+
+
+def llm_type(providers: Providers) -> NodeType:
+    """The node type as the compiler sees it."""
+    return NodeType(
+        name="llm",
+        title="Language model",
+        icon="sparkles",
+        description="Asks a language model; with a schema, its answer is a checked JSON value.",
+        capabilities=Capabilities(streaming=True),
+        secret_fields=SECRET_FIELDS,
+        schemas=("schema",),
+        check=_flaws,
+        config_schema=model_schema(
+            providers,
+            (),
+            prompt=_TEXT,
+            messages={"type": "array", "items": _MESSAGE, "minItems": 1},
+            system=_TEXT,
+            schema={"type": ["object", "boolean"]},
+            stream={"type": "boolean", "default": False},
+            stop=_STOP,
+            first_token_seconds=TIMEOUT_SCHEMA,
+        ),
+        output_schema={
+            "type": "object",
+            "properties": {"text": _TEXT, "value": True, "finish_reason": _TEXT, **ACCOUNT_SCHEMA},
+            "additionalProperties": False,
+        },
+    )
+
+
+def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
+    """The node type over some providers, by name."""
+
+    async def work(context: NodeContext) -> Ended:
+        settings = msgspec.convert(context.config, Settings)
+        answer = await answered(providers[settings.provider], question_of(context.config, settings), context)
+        reply = answer.reply
+        output = {"text": reply.text, "finish_reason": reply.finish_reason, **answer.account(settings.prices)}
+        return Return(output if "schema" not in context.config else output | {"value": answer.value})
+
+    return Handler(llm_type(providers), work, close=close)
+
+
+def question_of(config: dict[str, Any], settings: Settings) -> Question:
+    """What a config asks: the messages, and the prompt as the last of them."""
+    messages: list[Message] = [*config.get("messages", ())]
+    if "prompt" in config:
+        messages.append({"role": "user", "content": config["prompt"]})
+    form = config.get("schema")
+    return Question(
+        settings=settings,
+        messages=instructed(config.get("system", ""), messages, form),
+        form=form,
+        stream=config.get("stream", False),
+    )

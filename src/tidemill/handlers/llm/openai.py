@@ -1,0 +1,480 @@
+"""OpenAI-compatible provider: wire format, streaming, errors, rate limits.
+
+The provider `openai`: any endpoint that speaks the OpenAI protocol, called through the fetcher.
+
+Nothing is sent that the node's config does not name, redirects are not followed, and the engine alone retries.
+
+What a provider's refusal means for an attempt: which failure it is, whether to try again, and when.
+
+Endpoints that speak the same protocol do not speak it alike, so the status, the code and the words all count.
+
+The chat completions of the OpenAI protocol: what is sent, and how what comes back is read.
+
+Only the few fields that are used are looked at, because endpoints that speak this protocol differ in all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import io
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill.ambient import wall_clock_ms
+from tidemill.expressions.errors import shorten
+from tidemill.handlers.contract import Fail, clipped
+from tidemill.handlers.http.exchange import failure, retry_after_ms
+from tidemill.handlers.llm.provider import OPENAI_URL, Ask, Hear, Question, Reply, Settings, Usage
+from tidemill.net.egress import CallFailed, shown
+from tidemill.net.http_client import Call, Fetcher, Streamed, read_url
+
+_SAID_MAX = 300
+_WORDS_MAX = 2_000
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|maximum context|too many (input )?tokens|prompt is too long", re.IGNORECASE
+)
+_REFUSED = re.compile(r"content[ _](filter|policy|management)|safety (system|policy)|moderation", re.IGNORECASE)
+_NO_MODEL = re.compile(
+    r"model_not_found|\bmodel\b.*\b(not (exist|found|available|supported)|unknown|invalid)", re.IGNORECASE | re.DOTALL
+)
+_NO_MONEY = re.compile(r"insufficient[ _](quota|funds|balance|credit)", re.IGNORECASE)
+_OVERLOADED = re.compile(r"overloaded|rate.?limit", re.IGNORECASE)
+_NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
+_EPOCH_FROM_SECONDS = 1_000_000_000
+"""A number of seconds beyond this is a moment, not a time to wait."""
+
+
+class ProviderRefused(Exception):
+    """The endpoint answered with a status that is no success."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
+        super().__init__(f"{status}: {clipped(self.text, _SAID_MAX)}")
+
+    @property
+    def body(self) -> Any:
+        """What the endpoint says of the error; without JSON, its text."""
+        try:
+            said = msgspec.json.decode(self.text)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return self.text
+        return said.get("error", said) if isinstance(said, dict) else self.text
+
+
+def failure_of(error: ProviderRefused, now_ms: int) -> Fail:
+    """A refusal as the failure of an attempt."""
+    return refusal(error.status, error.body, error.headers, now_ms, error.text)
+
+
+class Fault(NamedTuple):
+    """The code of a refusal, whether it is worth another try, and what to do."""
+
+    code: str
+    retryable: bool = False
+    hint: str = ""
+
+
+def refusal(status: int, body: Any, headers: Mapping[str, str], now_ms: int, otherwise: str = "") -> Fail:
+    """What the provider said instead of an answer; status 0 if it had begun to answer already."""
+    said, words = _said(body, otherwise)
+    fault = _fault(status, words)
+    message = f"the provider answered with {status}: {said}" if status else f"the provider broke off: {said}"
+    wait = wait_ms(headers, now_ms) if fault.retryable else None
+    return Fail(fault.code, message, retryable=fault.retryable, retry_after_ms=wait, hint=fault.hint)
+
+
+def _said(body: Any, otherwise: str) -> tuple[str, str]:
+    """What to show of a refusal, and all that it says."""
+    if isinstance(body, Mapping):
+        message, code, kind = (str(body.get(key) or "") for key in ("message", "code", "type"))
+        return _short(message or code or otherwise), f"{code} {kind} {message}"[:_WORDS_MAX]
+    text = body if isinstance(body, str) else otherwise
+    return _short(text), text[:_WORDS_MAX]
+
+
+def _short(text: str) -> str:
+    return shorten(" ".join(clipped(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
+
+
+def _fault(status: int, words: str) -> Fault:
+    if status in (401, 403):
+        return Fault("auth_failed", hint="see `api_key`: it is missing, wrong or may not use this model")
+    if status == 402 or (_NO_MONEY.search(words) and status < 500):
+        return Fault("quota_exhausted", hint="see the account at the provider")
+    if status == 429 or (not status and _OVERLOADED.search(words)):
+        return Fault("rate_limited", True, "ask less often, e.g. with `limits.max_parallel`, or allow more attempts")
+    if status >= 500 or status in (408, 409, 425):
+        return Fault("provider_unavailable", True)
+    if status == 413 or _TOO_LONG.search(words):
+        return Fault("context_too_long", hint="shorten the messages, or use a model with a longer context")
+    if _REFUSED.search(words):
+        return Fault("content_refused", hint="say it differently")
+    if _NO_MODEL.search(words):
+        return Fault("model_unknown", hint="see `model`: the provider has none of this name")
+    if not status:
+        return Fault("provider_unavailable", True)
+    wrong_place = status == 404 or status < 400
+    hint = "see `base_url`: it mostly ends with /v1, and redirects are not followed" if wrong_place else ""
+    return Fault("provider_refused", hint=hint)
+
+
+def wait_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
+    """How long a provider asks to wait, the most exact header first; None if it does not say."""
+    exact = _milliseconds(headers.get("retry-after-ms", ""))
+    if exact is not None:
+        return exact
+    after = headers.get("retry-after", "").strip()
+    if _NUMBER.fullmatch(after):
+        return round(float(after) * 1_000)
+    asked = retry_after_ms(after, now_ms) if after else None
+    return asked if asked is not None else _reset_ms(headers, now_ms)
+
+
+def _milliseconds(text: str) -> int | None:
+    return round(float(text)) if _NUMBER.fullmatch(text.strip()) else None
+
+
+def _reset_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
+    """When the limit that was hit is lifted; without a hint which one it was, when all of them are."""
+    known = {
+        name: wait
+        for name in ("", "-requests", "-tokens")
+        if (wait := duration_ms(headers.get(f"x-ratelimit-reset{name}", ""), now_ms)) is not None
+    }
+    spent = [wait for name, wait in known.items() if headers.get(f"x-ratelimit-remaining{name}", "").strip() == "0"]
+    return max(spent or known.values(), default=None)
+
+
+def duration_ms(text: str, now_ms: int) -> int | None:
+    """A time as these headers write it: `20ms`, `6m0s`, seconds, or the second since 1970 when it is over."""
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        seconds = float(text)
+        wait = seconds * 1_000 - now_ms if seconds >= _EPOCH_FROM_SECONDS else seconds * 1_000
+        return max(0, round(wait))
+    found = _DURATION.fullmatch(text)
+    if not text or not found:
+        return None
+    return round(sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS_MS, strict=True) if part))
+
+
+PATH = "/chat/completions"
+DISPENSABLE = ("response_format", "logprobs", "stream_options")
+"""Fields of a request that make an answer better, and that not all endpoints know."""
+_PASSED_ON = ("temperature", "top_p", "stop", "seed")
+
+
+class _Text(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Token(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class _Tokens(msgspec.Struct):
+    content: list[_Token] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Text | None = None
+    delta: _Text | None = None
+    finish_reason: str | None = None
+    logprobs: _Tokens | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Used(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+    def usage(self) -> Usage:
+        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        return Usage(
+            input_tokens=self.prompt_tokens or 0, output_tokens=self.completion_tokens or 0, cached_tokens=cached or 0
+        )
+
+
+class Completion(msgspec.Struct):
+    """An answer, or one part of a streamed one."""
+
+    choices: list[_Choice] | None = None
+    model: str | None = None
+    usage: _Used | None = None
+    error: Any = None
+
+
+def body_of(question: Question) -> dict[str, Any]:
+    """The body of a request."""
+    settings = question.settings
+    body: dict[str, Any] = {
+        **settings.extra,
+        "model": settings.model,
+        "messages": [*question.messages, *question.correction],
+        "stream": question.stream,
+    }
+    body |= {name: value for name in _PASSED_ON if (value := getattr(settings, name)) is not None}
+    if settings.max_tokens is not None:
+        # The field got a new name that the newer models of its inventor insist on, and that others do not know.
+        body["max_completion_tokens" if settings.base_url.rstrip("/") == OPENAI_URL else "max_tokens"] = (
+            settings.max_tokens
+        )
+    if question.form is not None and settings.response_format == "json_schema":
+        wanted = {"name": "answer", "schema": question.form, "strict": settings.strict}
+        body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+    elif question.form is not None and settings.response_format == "json_object":
+        body["response_format"] = {"type": "json_object"}
+    if question.logprobs:
+        body["logprobs"] = True
+    if question.stream:
+        body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def without(body: dict[str, Any], complaint: str) -> dict[str, Any] | None:
+    """The body without the dispensable fields that a complaint is about; None if it is about none of them."""
+    named = [field for field in DISPENSABLE if field in body and (field in complaint or _nickname(field) in complaint)]
+    return {key: value for key, value in body.items() if key not in named} if named else None
+
+
+def _nickname(field: str) -> str:
+    return "json_schema" if field == "response_format" else field
+
+
+class Assembly:
+    """A reply that is put together from its parts."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self._texts: list[str] = []
+        self._refusals: list[str] = []
+        self._tokens: list[tuple[str, float]] = []
+        self._model = self._finish_reason = ""
+        self._usage: Usage | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has said anything."""
+        return bool(self._texts or self._refusals)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model has said that this is all."""
+        return bool(self._finish_reason)
+
+    def add(self, part: Completion) -> None:
+        """Take a part, or all of it at once."""
+        self._model = part.model or self._model
+        self._usage = part.usage.usage() if part.usage is not None else self._usage
+        for choice in (part.choices or [])[:1]:
+            said = choice.delta or choice.message or _Text()
+            if said.content:
+                self._texts.append(said.content)
+                self._hear(said.content)
+            if said.refusal:
+                self._refusals.append(said.refusal)
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            tokens = choice.logprobs.content if choice.logprobs is not None else None
+            self._tokens += [(each.token, each.logprob) for each in tokens or ()]
+
+    def reply(self, question: Question) -> Reply:
+        """All of it."""
+        return Reply(
+            text="".join(self._texts),
+            model=self._model or question.settings.model,
+            finish_reason=self._finish_reason,
+            refusal="".join(self._refusals),
+            usage=self._usage,
+            logprobs=tuple(self._tokens),
+        )
+
+
+NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+REFUSAL_BYTES_MAX = 65_536
+"""How much of a refusal is read."""
+_DONE = "[DONE]"
+_CLOSING_SECONDS = 1.0
+"""How long to wait, after the last event, for the end of the response, so that the connection can be used again."""
+_TIMER_SLACK_MS = 60_000
+"""`_timed` limits the whole answer; the fetcher's own timer must not fire first."""
+
+
+def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Ask:
+    """The provider over a fetcher, whose rules hold for its calls."""
+
+    async def ask(question: Question, hear: Hear) -> Reply:
+        # Loading the HTTP library would keep other tasks waiting, and is not the model's time.
+        await asyncio.to_thread(import_module, "tidemill.net.transport")
+        fetcher.transport()
+        try:
+            return await _timed(question, hear, lambda assembly: _fill(fetcher, question, assembly, now_ms))
+        except CallFailed as error:
+            raise failure(error) from error
+        except ProviderRefused as error:
+            raise failure_of(error, now_ms()) from error
+
+    return ask
+
+
+async def _timed(question: Question, hear: Hear, fill: Callable[[Assembly], Awaitable[None]]) -> Reply:
+    """A reply within the time that it may take, and with a first word within the time for that."""
+    settings = question.settings
+    first_s = settings.first_token_seconds if question.stream else None
+    host = shown(settings.base_url)
+    try:
+        async with asyncio.timeout(settings.timeout_seconds) as whole, asyncio.timeout(first_s) as first:
+
+            def heard(part: str) -> None:
+                first.reschedule(None)
+                hear(part)
+
+            assembly = Assembly(heard)
+            await fill(assembly)
+            return assembly.reply(question)
+    except TimeoutError as error:
+        if first.expired() and not assembly.begun:
+            message = f"{host} did not begin to answer within {first_s:g} s"
+            raise Fail("first_token_late", message, retryable=True) from error
+        if whole.expired():
+            message = f"{host} did not answer within {settings.timeout_seconds:g} s"
+            raise Fail("timeout", message, retryable=True, hint="raise timeout_seconds, or stream") from error
+        raise
+
+
+async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    """Send a request, and send it again without what the endpoint does not know."""
+    body: dict[str, Any] | None = body_of(question)
+    while body is not None:
+        try:
+            async with fetcher.stream(_call(question.settings, body)) as answer:
+                await _read(answer, body["stream"], assembly, now_ms)
+            return
+        except ProviderRefused as error:
+            body = without(body, error.text) if error.status in (400, 422) else None
+            if body is None:
+                raise
+
+
+def _call(settings: Settings, body: dict[str, Any]) -> Call:
+    read_url(settings.base_url)
+    base = urlsplit(settings.base_url)
+    credentials = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+    return Call(
+        method="POST",
+        url=base._replace(path=base.path.rstrip("/") + PATH, fragment="").geturl(),
+        headers={
+            "accept": "text/event-stream, application/json" if body["stream"] else "application/json",
+            "content-type": "application/json",
+        },
+        credentials=credentials | {name.lower(): value for name, value in settings.headers.items()},
+        body=msgspec.json.encode(body),
+        total_ms=round(settings.timeout_seconds * 1_000) + _TIMER_SLACK_MS,
+        redirects_max=0,
+    )
+
+
+async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    headers = dict(answer.headers)
+    if not 200 <= answer.status < 300:
+        raise ProviderRefused(answer.status, await _beginning(answer), headers)
+    if stream and "json" not in headers.get("content-type", ""):
+        await _follow(answer, assembly, now_ms)
+    else:
+        _take(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
+
+
+async def _beginning(answer: Streamed) -> bytes:
+    read = b""
+    async for chunk in answer.chunks():
+        read += chunk
+        if len(read) > REFUSAL_BYTES_MAX:
+            break
+    return read[:REFUSAL_BYTES_MAX]
+
+
+def _take(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    """Read an answer that came as a whole."""
+    try:
+        completion = msgspec.json.decode(body, type=Completion)
+    except NOT_JSON as error:
+        raise _unreadable(body, error) from error
+    if completion.error:
+        raise refusal(0, completion.error, {}, now_ms())
+    if not completion.choices:
+        raise _unreadable(body, ValueError("it has no choices"))
+    assembly.add(completion)
+
+
+async def _follow(answer: Streamed, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    """Read an answer part by part. One that ends without an end was cut."""
+    chunks = answer.chunks()
+    try:
+        async for data in events(chunks):
+            if data.startswith(_DONE):
+                await _finish(chunks)
+                break
+            part = msgspec.json.decode(data, type=Completion)
+            if part.error:
+                raise refusal(0, part.error, {}, now_ms())
+            assembly.add(part)
+    except NOT_JSON as error:
+        raise _unreadable(b"a part of the answer", error) from error
+    except CallFailed as error:
+        if error.retryable and assembly.begun:
+            raise _cut() from error
+        raise
+    if not assembly.ended:
+        raise _cut()
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The data of server-sent events. The last one counts only if a blank line ends it."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    pieces: list[str] = []
+    data: list[str] = []
+    async for chunk in chunks:
+        first, *rest = decoder.decode(chunk).split("\n")
+        pieces.append(first)
+        for later in rest:
+            line, pieces = "".join(pieces), [later]
+            field, _, value = line.partition(":")
+            if field == "data":
+                data.append(value.removeprefix(" "))
+            elif not line and data:
+                text, data = "\n".join(data), []
+                if text:
+                    yield text
+
+
+async def _finish(chunks: AsyncIterator[bytes]) -> None:
+    """Read what follows the last event; whatever happens to the connection now, the answer is complete."""
+    with suppress(TimeoutError, CallFailed):
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            async for _ in chunks:
+                pass
+
+
+def _cut() -> Fail:
+    return Fail("stream_cut", "the answer was cut off before its end", retryable=True)
+
+
+def _unreadable(body: bytes, error: Exception) -> Fail:
+    message = f"this is not what an OpenAI-compatible endpoint answers: {error}"
+    page = body.lstrip().startswith(b"<")
+    hint = "see `base_url`: there is a web page at that address; it mostly ends with /v1" if page else ""
+    return Fail("response_invalid", message, retryable=not page, hint=hint)

@@ -1,0 +1,131 @@
+"""A conversation of at most two turns: ask, and if the answer does not suit its schema, ask for a better one.
+
+The second turn shows the model its answer and what is wrong with it. There is no third: a model that cannot do it
+twice costs money without end.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from tidemill.expressions.errors import shorten
+from tidemill.expressions.schema import Schema, compile_schema
+from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.handlers.llm.provider import Ask, Hear, Message, Prices, Question, Reply, Usage, deaf
+
+PROBLEMS_SHOWN = 10
+CUT_SHORT = "length"
+"""Why an answer ends that has as many tokens as it may have."""
+_FENCED = re.compile(r"```[A-Za-z]*\s*(.*?)\s*```", re.DOTALL)
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation came to."""
+
+    reply: Reply
+    """The last one."""
+    value: Any = None
+    """What the text says, where a schema was given."""
+    usage: Usage | None
+    """Of all turns."""
+    repaired: bool = False
+
+    def account(self, prices: Prices | None) -> dict[str, Any]:
+        """The fields that all node types over models return: who answered, and what it took."""
+        usage = self.usage
+        return {
+            "model": self.reply.model,
+            "usage": None if usage is None else usage.shown(),
+            "cost": None if usage is None or prices is None else usage.cost(prices),
+            "repaired": self.repaired,
+        }
+
+
+ACCOUNT_SCHEMA: dict[str, Any] = {
+    "model": {"type": "string"},
+    "usage": {
+        "type": ["object", "null"],
+        "properties": {
+            "input_tokens": {"type": "integer"},
+            "output_tokens": {"type": "integer"},
+            "cached_tokens": {"type": "integer"},
+            "total_tokens": {"type": "integer"},
+        },
+        "additionalProperties": False,
+    },
+    "cost": {"type": ["number", "null"]},
+    "repaired": {"type": "boolean"},
+}
+
+
+def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message, ...]:
+    """The messages with what the model is to be: first the system's, then which form the answer must have."""
+    said = [system] if system else []
+    # Many models that are run at home take one such message, at the beginning.
+    if messages and messages[0].get("role") == "system" and isinstance(messages[0].get("content"), str):
+        said, messages = [*said, messages[0]["content"]], messages[1:]
+    if form is not None:
+        schema = msgspec.json.encode(form).decode()
+        said.append(f"Answer with JSON that suits this JSON Schema, and with nothing else:\n{schema}")
+    return (*([{"role": "system", "content": "\n\n".join(said)}] if said else []), *messages)
+
+
+async def answered(ask: Ask, question: Question, context: NodeContext) -> Answered:
+    """Ask, and have the answer repaired once if it does not suit its schema."""
+    first = await _asked(ask, question, context.stream if question.stream else deaf, context)
+    if question.form is None:
+        return Answered(reply=first, usage=first.usage)
+    schema = compile_schema(question.form)
+    value, problems = _read(first.text, schema)
+    if not problems:
+        return Answered(reply=first, value=value, usage=first.usage)
+    if first.finish_reason == CUT_SHORT:
+        raise _invalid(problems, "the answer was cut short: raise max_tokens")
+    context.log.info("the answer is repaired, because it does not suit the schema: %s", "; ".join(problems))
+    second = await _asked(ask, _corrected(question, first.text, problems), deaf, context)
+    usage = second.usage if first.usage is None else first.usage + (second.usage or Usage())
+    value, problems = _read(second.text, schema)
+    if problems:
+        raise _invalid(problems, "simplify the schema, say more in the prompt, or use another model")
+    return Answered(reply=second, value=value, usage=usage, repaired=True)
+
+
+async def _asked(ask: Ask, question: Question, hear: Hear, context: NodeContext) -> Reply:
+    reply = await ask(question, hear)
+    used = (
+        "unknown tokens" if reply.usage is None else f"{reply.usage.input_tokens} + {reply.usage.output_tokens} tokens"
+    )
+    context.log.info("%s answered: %s, %s", reply.model, reply.finish_reason or "no reason to end", used)
+    if reply.refusal or reply.finish_reason == "content_filter":
+        said = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
+        raise Fail("content_refused", f"the model does not answer: {said}", hint="say it differently")
+    if not reply.text.strip():
+        cut = reply.finish_reason == CUT_SHORT
+        hint = "raise max_tokens: the model used all of them before it said anything" if cut else ""
+        raise Fail("empty_answer", "the model answered with nothing", retryable=not cut, hint=hint)
+    return reply
+
+
+def _corrected(question: Question, text: str, problems: list[str]) -> Question:
+    wrong = "\n".join(f"- {problem}" for problem in problems)
+    wish = f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
+    turns = ({"role": "assistant", "content": text}, {"role": "user", "content": wish})
+    return msgspec.structs.replace(question, correction=turns, stream=False)
+
+
+def _read(text: str, schema: Schema) -> tuple[Any, list[str]]:
+    """What a text says, and what is wrong with it. Models like to wrap JSON as Markdown does."""
+    fenced = _FENCED.fullmatch(text.strip())
+    try:
+        value = msgspec.json.decode(fenced[1] if fenced else text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return None, [f"it is not JSON: {error}"]
+    problems = schema.problems(value)[:PROBLEMS_SHOWN]
+    return value, [f"{each.path}: {each.message}" if each.path else each.message for each in problems]
+
+
+def _invalid(problems: list[str], hint: str) -> Fail:
+    return Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)

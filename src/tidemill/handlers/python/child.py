@@ -1,0 +1,500 @@
+"""The process side: calls, context proxy, interruption.
+
+The connection from a function's process to its worker: its output, its questions, and its cancellation.
+
+The child process that calls functions of `python` nodes: it reads a call, answers, and reads the next.
+
+The functions are the operator's own code and may do anything; what is limited is the harm. The process has a memory
+limit, and its supervisor kills it with all that it has started, at the latest when the worker is gone. When its time is
+up, the worker sends a signal, and the function gets an exception that it may catch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import inspect
+import io
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.handlers.contract import Cancelled, Ended, Fail, NodeContext, Pause, Return, Skip, clipped, ended
+from tidemill.handlers.python.functions import Given, callee, drained, imported, settled
+from tidemill.handlers.python.protocol import (
+    OUT_OF_MEMORY_STATUS,
+    RESULT_MAX,
+    Answer,
+    Ask,
+    Call,
+    Done,
+    Failed,
+    Logged,
+    Message,
+    Part,
+    Paused,
+    Progress,
+    Reply,
+    Said,
+    SentBlob,
+    Skipped,
+    Stopped,
+    failed_of,
+    order_of,
+    packed,
+    taken_out,
+    threw,
+)
+from tidemill.observability.capture import Decoded
+from tidemill.processes.supervisor import frame, read_frame, resident_mb
+from tidemill.security.secrets import SecretMissing
+
+TEXT_MAX = 65_536
+"""The most text of one message."""
+FOLDED = object()
+"""Stands for all parts of a result together; the worker has them."""
+OVER = "the time of this attempt is up, or nobody wants its result any more"
+
+
+class CancelSignal:
+    """The worker's signal to stop; raised once in the main thread, where a function runs."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self._raises = False
+        self._deferred = 0
+        self._callback: Callable[[], object] | None = None
+
+    def receive(self, number: int, stack: FrameType | None) -> None:
+        """The signal handler."""
+        self.received = True
+        if self._callback is not None:
+            self._callback()
+        else:
+            self._raise_if_due()
+
+    @contextmanager
+    def delivered(self) -> Iterator[None]:
+        """Within it, `Cancelled` is raised in the function."""
+        self._raises = True
+        try:
+            self._raise_if_due()
+            yield
+        finally:
+            self._raises = False
+
+    @contextmanager
+    def passed_on(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Within it, a callback is called instead."""
+        self._callback = callback
+        try:
+            if self.received:
+                callback()
+            yield
+        finally:
+            self._callback = None
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Within it, nothing is raised: a message must not be half sent."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._deferred += 1
+        try:
+            yield
+        finally:
+            self._deferred -= 1
+        self._raise_if_due()
+
+    def _raise_if_due(self) -> None:
+        if self.received and self._raises and not self._deferred:
+            self._raises = False
+            raise Cancelled(OVER)
+
+
+class WorkerConnection:
+    """The wire to the worker, for any thread of this process. A forked copy of the process cannot use it."""
+
+    def __init__(self, wire: socket.socket, cancel: CancelSignal) -> None:
+        self._wire, self._cancel = wire, cancel
+        self._lock = threading.RLock()
+        self._forked = False
+        self.calls = 0
+        """Number of finished calls; messages that belong to an earlier one are refused."""
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._forked = True
+        self._lock = threading.RLock()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def next_call(self) -> Call | None:
+        """Wait for a call; None when the worker is gone, or in a forked copy of the process."""
+        if self._forked:
+            return None
+        order = self._next()
+        self._cancel.received = False
+        return order if isinstance(order, Call) else None
+
+    def end_call(self) -> None:
+        with self._lock:
+            self.calls += 1
+
+    def send(self, message: Message, call: int | None = None) -> None:
+        """Send a message that belongs to a certain call, or to none."""
+        if self._forked:
+            return
+        data = frame(packed(message))
+        with self._cancel.deferred(), self._lock:
+            self._check(call)
+            self._wire.sendall(data)
+
+    def print(self, source: str, number: int, text: str) -> None:
+        """Send printed text; a forked copy of the process writes it to the file descriptor."""
+        if self._forked:
+            with suppress(OSError):
+                os.write(number, text.encode())
+        else:
+            self.send(Said(source, text))
+
+    def ask(self, what: str, value: Any, call: int) -> bytes | None:
+        if self._forked:
+            raise RuntimeError("a forked copy of the process cannot ask for anything")
+        data = frame(packed(Ask(what, encode_value(value))))
+        with self._cancel.deferred(), self._lock:
+            self._check(call)
+            self._wire.sendall(data)
+            reply = self._next()
+        if not isinstance(reply, Reply):
+            raise SystemExit("the worker is gone")
+        if reply.failed is not None:
+            raise reply.failed.error()
+        return reply.value
+
+    def cancelled(self) -> bool:
+        return self._cancel.received
+
+    def _check(self, call: int | None) -> None:
+        if call is not None and call != self.calls:
+            raise Cancelled(OVER)
+
+    def _next(self) -> Call | Reply | None:
+        body = read_frame(self._wire)
+        return None if body is None else order_of(body)
+
+
+class CallConnection:
+    """The connection during one call; a thread that outlives the call cannot use it."""
+
+    def __init__(self, worker: WorkerConnection) -> None:
+        self._worker, self._call = worker, worker.calls
+
+    def send(self, message: Message) -> None:
+        self._worker.send(message, self._call)
+
+    def ask(self, what: str, value: Any = None) -> bytes | None:
+        return self._worker.ask(what, value, self._call)
+
+    def keep(self, value: Any) -> Given[None]:
+        self.ask("checkpoint", value)
+        return Given(None)
+
+    def over(self) -> bool:
+        """Whether the function is to stop, or has ended."""
+        return self._worker.cancelled() or self._worker.calls != self._call
+
+
+class RemoteVoice:
+    """The voice of an attempt in another process."""
+
+    def __init__(self, call: CallConnection) -> None:
+        self._call = call
+
+    def chunk(self, value: Any) -> None:
+        try:
+            self._call.send(Part(encode_value(value)))
+        except NotJson as refusal:
+            plain, blobs = taken_out(value, refusal)
+            self._call.send(Part(encode_value(plain), blobs))
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        self._call.send(Progress(None if fraction is None else float(fraction), str(message)))
+
+    def beat(self) -> None:
+        """Raise if the function is to stop."""
+        if self._call.over():
+            raise Cancelled(OVER)
+
+    def folded(self) -> Any:
+        """All parts; the worker puts them together."""
+        return FOLDED
+
+
+class RemoteUpstream(Mapping[str, Any]):
+    """The outputs of the nodes before, asked for one by one."""
+
+    def __init__(self, call: CallConnection) -> None:
+        self._call = call
+        self._names: list[str] | None = None
+
+    def _known(self) -> list[str]:
+        if self._names is None:
+            self._names = decode_value(self._call.ask("names") or b"[]")
+        return self._names
+
+    def __getitem__(self, name: str) -> Any:
+        text = self._call.ask("upstream", name)
+        if text is None:
+            raise KeyError(name)
+        return decode_value(text)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+
+class RemoteSecrets(Mapping[str, str]):
+    """Secrets, asked for by name."""
+
+    def __init__(self, call: CallConnection) -> None:
+        self._call = call
+
+    def __getitem__(self, name: str) -> str:
+        value = self._call.ask("secret", name)
+        if value is None:
+            raise SecretMissing(name)
+        return value.decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
+    """The context of the function; inputs, outputs and secrets are asked for when it reads them."""
+    return NodeContext(
+        run_id=call.run_id,
+        node=call.node,
+        visit=call.visit,
+        index=call.index,
+        attempt=call.attempt,
+        config=config,
+        upstream=RemoteUpstream(worker),
+        deadline_ms=call.deadline_ms,
+        last_checkpoint=decode_value(call.last_checkpoint),
+        resumed=decode_value(call.resumed),
+        undoing=call.undoing,
+        at_most_once=call.at_most_once,
+        checkpoint=worker.keep,
+        read=lambda description: Given(worker.ask("read", description) or b""),
+        given=lambda: decode_value(worker.ask("inputs") or b"null"),
+        voice=RemoteVoice(worker),
+        secrets=RemoteSecrets(worker),
+    )
+
+
+class ForwardedStream(io.TextIOBase):
+    """A standard stream that is sent to the worker line by line."""
+
+    def __init__(self, worker: WorkerConnection, source: str, number: int) -> None:
+        self._worker, self._source, self._number = worker, source, number
+        self._lock = threading.RLock()
+        self._text: list[str] = []
+        self._size = 0
+        self.buffer = Decoded(self)
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._text.append(text)
+            self._size += len(text)
+        if self._size > TEXT_MAX or text.endswith("\n"):
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            text, self._text, self._size = "".join(self._text), [], 0
+            clean = text.encode("utf-8", "replace").decode()
+            for start in range(0, len(clean), TEXT_MAX):
+                self._worker.print(self._source, self._number, clean[start : start + TEXT_MAX])
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+
+class ForwardedLog(logging.Handler):
+    """Sends log records to the worker, which logs them."""
+
+    def __init__(self, worker: WorkerConnection) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._worker.send(Logged(record.name, record.levelno, clipped(self.format(record), TEXT_MAX)))
+        except Exception:
+            self.handleError(record)
+
+
+RETIRE_MB = 256
+"""A process that has grown by more than this since its first call is replaced."""
+
+
+def main(wire: socket.socket) -> None:
+    """Serve until the worker closes the wire."""
+    # Programs that functions start must not keep it open when this process is gone.
+    wire.set_inheritable(False)
+    faulthandler.enable(file=2)
+    # The worker ends its functions when a service is stopped. A handler, because programs that a function starts
+    # would inherit an ignored signal.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    cancel = CancelSignal()
+    worker = WorkerConnection(wire, cancel)
+    signal.signal(signal.SIGALRM, cancel.receive)
+    sys.stdout, sys.stderr = ForwardedStream(worker, "stdout", 1), ForwardedStream(worker, "stderr", 2)
+    logging.getLogger().addHandler(ForwardedLog(worker))
+    sys.argv[:] = [""]
+    wire.sendall(frame(b""))
+    first_mb = 0
+    while (call := worker.next_call()) is not None:
+        answer = _answer(call, worker, cancel)
+        first_mb = first_mb or resident_mb()
+        if isinstance(answer, Done) and resident_mb() > first_mb + RETIRE_MB:
+            answer = msgspec.structs.replace(answer, retire=True)
+        _send(answer, worker)
+
+
+def _send(answer: Answer, worker: WorkerConnection) -> None:
+    """Send the answer; a pause that holds what is not JSON becomes an error."""
+    try:
+        worker.send(answer)
+    except (TypeError, ValueError) as error:
+        worker.send(threw(error))
+
+
+def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
+    """Call the function; every outcome is an answer."""
+    logging.getLogger().setLevel(call.log_level)
+    sys.path[:] = call.paths
+    try:
+        with _memory(call.memory_mb):
+            answer = _called(call, worker, cancel)
+    except MemoryError as error:
+        answer = _out_of_memory(call, error)
+    except BaseException as error:
+        answer = Stopped() if _is_end(error, cancel) else threw(error)
+    for printed in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            printed.flush()
+    worker.end_call()
+    return answer
+
+
+def _called(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
+    config = decode_value(call.config)
+    context = context_of(call, config, CallConnection(worker))
+    try:
+        function = imported(call.function)
+        arguments = callee(function).arguments(config, context)
+        with cancel.delivered():
+            result: Any = function(**arguments)
+            if inspect.isgenerator(result):
+                result = drained(result, context)
+        if inspect.isawaitable(result) or inspect.isasyncgen(result):
+            result = asyncio.run(_in_loop(settled(result, context), cancel))
+        return _done(ended(result))
+    except Fail as fail:
+        return failed_of(fail)
+    except SecretMissing as missing:
+        return Failed(code="secret_missing", message=missing.message, hint=missing.hint)
+
+
+async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
+    """Run a coroutine function; when its time is up, its task is cancelled."""
+    task, loop = asyncio.ensure_future(result), asyncio.get_running_loop()
+    with cancel.passed_on(lambda: loop.call_soon_threadsafe(task.cancel)):
+        found: Ended = await task
+        return found
+
+
+def _done(outcome: Ended) -> Answer:
+    match outcome:
+        case Pause():
+            return Paused(outcome)
+        case Skip(reason):
+            return Skipped(str(reason))
+        case Return(value, next_nodes):
+            if value is FOLDED:
+                return Done(None, next_nodes)
+    return _valued(value, next_nodes)
+
+
+def _valued(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
+    blobs: list[SentBlob] = []
+    try:
+        try:
+            text = encode_value(value)
+        except NotJson as refusal:
+            plain, blobs = taken_out(value, refusal)
+            text = encode_value(plain)
+    except NotJson as error:
+        return Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
+    size = len(text) + sum(len(blob.data) for blob in blobs)
+    if size > RESULT_MAX:
+        message = f"the result has {size} bytes, and {RESULT_MAX} are allowed"
+        return Failed(code="output_too_large", message=message, hint="write it to a file and return Blob(Path(…))")
+    return Done(text, next_nodes, blobs)
+
+
+@contextmanager
+def _memory(limit_mb: int | None) -> Iterator[None]:
+    """Bound the private memory that can be written to, which leaves out mapped libraries and reserved addresses.
+
+    This is the limit at which the function is told. The one that it cannot lift was set before this process began.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_mb is not None:
+        most = limit_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+    try:
+        yield
+    finally:
+        # Saying that there is not enough takes memory too. The function may have changed either.
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
+
+
+def _out_of_memory(call: Call, error: MemoryError) -> Answer:
+    allowed = "it could have" if call.memory_mb is None else f"the {call.memory_mb} MB that it may have"
+    try:
+        message = f"the function needs more memory than {allowed}"
+        return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb", cause=threw(error))
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY_STATUS)
+
+
+def _is_end(error: BaseException, cancel: CancelSignal) -> bool:
+    return cancel.received and isinstance(error, (Cancelled, asyncio.CancelledError))

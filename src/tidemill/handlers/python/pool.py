@@ -1,0 +1,243 @@
+"""Functions called in child processes: a pool keeps a few warm, each serves one call at a time.
+
+A process that was told to stop, has grown, gave no answer or left something running is not used again: the pool kills
+it with all that it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
+from tidemill.handlers.python.protocol import (
+    FRAME_MAX,
+    OUT_OF_MEMORY_STATUS,
+    Answer,
+    Ask,
+    Call,
+    Done,
+    Failed,
+    Logged,
+    Part,
+    Paused,
+    Progress,
+    Reply,
+    Said,
+    Skipped,
+    Stopped,
+    Threw,
+    failed_of,
+    packed,
+    put_back,
+    unpacked,
+)
+from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
+
+GRACE_MS = 2_000
+"""How long a function may take to end by itself when its time is up."""
+CANCELLED_GRACE_MS = 800
+"""The same for a cancelled attempt: the function is gone before the next attempt begins."""
+OUT_OF_MEMORY_RETRIES = 2
+
+Ending = Done | Paused | Skipped | Failed | Threw
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a call may take."""
+
+    time_seconds: float | None = None
+    memory_mb: int | None = None
+
+    @property
+    def memory_bytes_max(self) -> int | None:
+        """What the supervisor kills for: a quarter more, so that the function sees a `MemoryError` first."""
+        return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
+
+
+class PythonProcesses:
+    """Calls functions in a pool of child processes."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._pool = Pool(size or max(4, 2 * (os.cpu_count() or 1)))
+
+    async def call(self, function: str, context: NodeContext, limits: Limits) -> Ended:
+        """Call a function by its import path, and return its outcome."""
+        spec = ChildSpec(module="tidemill.handlers.python.child", memory_bytes_max=limits.memory_bytes_max)
+        try:
+            async with self._pool.child(spec) as child:
+                call = FunctionCall(child, context, limits)
+                answer = await call.run(function)
+                retire = isinstance(answer, Done) and answer.retire
+                child.reusable = not (call.interrupted or retire or child.has_other_processes())
+        except StartFailed as error:
+            why = f"no process could be started for a function: {error}"
+            raise Lacking("process_unavailable", why, retryable=True) from error
+        return _outcome(answer, context)
+
+    async def close(self) -> None:
+        """End all processes; calls under way get no answer."""
+        await self._pool.close()
+
+
+class FunctionCall:
+    """One call: replays the function's output, answers its questions, and ends it in time."""
+
+    def __init__(self, process: ChildProcess, context: NodeContext, limits: Limits) -> None:
+        self._process, self._context, self._limits = process, context, limits
+        self.interrupted = False
+
+    async def run(self, function: str) -> Ending:
+        """Call the function and return its answer; raise `Fail` when its time is up."""
+        call_context = contextvars.copy_context()
+        self._process.set_output_callback(lambda source, text: call_context.run(replay_output, source, text))
+        await self._process.send(packed(self._call(function)))
+        answer = asyncio.ensure_future(self._answer())
+        # A cancelled caller does not look at the result.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        seconds = self._limits.time_seconds
+        try:
+            if not await _is_done(answer, seconds):
+                await self._stop(answer, GRACE_MS)
+            found = answer.result() if answer.done() else Stopped()
+            if isinstance(found, Stopped):
+                raise _late(seconds)
+            return found or await self._died()
+        except asyncio.CancelledError:
+            await self._stop(answer, CANCELLED_GRACE_MS)
+            raise
+        finally:
+            answer.cancel()
+            self._process.set_output_callback(None)
+
+    async def _stop(self, answer: asyncio.Future[Any], grace_ms: int) -> None:
+        """Ask the function to end, and wait for that."""
+        self.interrupted = True
+        self._process.send_signal(signal.SIGALRM)
+        await _is_done(answer, grace_ms / 1000)
+
+    async def _died(self) -> Failed:
+        self.interrupted = True
+        report = await self._process.exit_report()
+        status = report.status
+        if report.taken_bytes:
+            return self._too_large(report.taken_bytes)
+        if status == OUT_OF_MEMORY_STATUS:
+            return Failed(code="out_of_memory", message="the function used up all of its memory")
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
+        return Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
+
+    def _too_large(self, taken_bytes: int) -> Failed:
+        message = f"it was killed with {taken_bytes >> 20} MB of memory; it may have {self._limits.memory_mb} MB"
+        return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
+
+    async def _answer(self) -> Answer | None:
+        """Process its messages up to the answer; None if it dies."""
+        while (body := await self._process.receive(FRAME_MAX)) is not None:
+            try:
+                message = unpacked(body)
+            except msgspec.DecodeError as error:
+                why = f"the function ended with something that is no outcome: {error}"
+                raise Fail("answer_invalid", why) from error
+            match message:
+                case Ask():
+                    await self._process.send(packed(await self._reply(message)))
+                case Part(value, blobs):
+                    part = decode_value(value)
+                    self._context.stream(put_back(part, blobs) if blobs else part)
+                case Progress(fraction, text):
+                    self._context.progress(fraction, text)
+                case Said(source, text):
+                    replay_output(source, text)
+                case Logged(name, level, text):
+                    logging.getLogger(name).log(level, "%s", text)
+                case _:
+                    return message
+        return None
+
+    async def _reply(self, ask: Ask) -> Reply:
+        try:
+            return Reply(await self._asked(ask.what, decode_value(ask.value)))
+        except Fail as fail:
+            return Reply(None, failed_of(fail))
+
+    async def _asked(self, what: str, value: Any) -> bytes | None:
+        context = self._context
+        match what:
+            case "inputs":
+                return encode_value(context.inputs)
+            case "names":
+                return encode_value(list(context.upstream))
+            case "upstream":
+                return encode_value(context.upstream[value]) if value in context.upstream else None
+            case "secret":
+                secret = context.secrets.get(value)
+                return None if secret is None else secret.encode()
+            case "checkpoint" if context.checkpoint is not None:
+                await context.checkpoint(value)
+                return None
+            case "read" if context.read is not None:
+                return await context.read(value)
+        raise Fail("answer_invalid", f"nobody here can answer {what}")
+
+    def _call(self, function: str) -> Call:
+        context = self._context
+        return Call(
+            function=function,
+            run_id=context.run_id,
+            node=context.node,
+            visit=context.visit,
+            index=context.index,
+            attempt=context.attempt,
+            config=encode_value(context.config),
+            deadline_ms=context.deadline_ms,
+            last_checkpoint=encode_value(context.last_checkpoint),
+            resumed=encode_value(context.resumed),
+            undoing=context.undoing,
+            at_most_once=context.at_most_once,
+            memory_mb=self._limits.memory_mb,
+            log_level=logging.getLogger().level,
+            paths=[os.path.abspath(each) for each in sys.path],
+        )
+
+
+def replay_output(source: str, text: str) -> None:
+    """Print what a function printed, where the worker captures output of the attempt."""
+    with suppress(OSError, ValueError, AttributeError):
+        getattr(sys, source).write(text)
+
+
+async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
+    await asyncio.wait({answer}, timeout=seconds)
+    return answer.done()
+
+
+def _outcome(answer: Ending, context: NodeContext) -> Ended:
+    match answer:
+        case Done(text, next_nodes, blobs):
+            value = context.voice.folded() if text is None else decode_value(text)
+            return Return(put_back(value, blobs) if blobs else value, next_nodes)
+        case Paused(pause):
+            return pause
+        case Skipped(reason):
+            return Skip(reason)
+        case Failed(code="out_of_memory"):
+            retryable = context.attempt <= OUT_OF_MEMORY_RETRIES
+            raise msgspec.structs.replace(answer, retryable=retryable).error()
+        case Failed() | Threw():
+            raise answer.error()
+
+
+def _late(seconds: float | None) -> Fail:
+    bound = "it may" if seconds is None else f"{seconds:g} s"
+    return Fail("timeout", f"the function took longer than {bound}", retryable=True, hint="raise limits.time_seconds")

@@ -1,0 +1,366 @@
+"""Compile_document: pipeline, joins, widths, rules, node-type and config checks.
+
+What the registered node types have to say about a document: do they exist, and does the configuration suit them?
+
+The kernel knows a type only by its description (`NodeType`); the code behind it is never called here.
+
+Checks that need the whole graph but no expression: joins, widths, rules that can never match, inputs.
+
+Each records its problems and changes nothing. What concerns single fields is in `nodes`, loops are in `loops`,
+references in `references`.
+
+The compiler: a document becomes a workflow that can run, or a list of everything that is wrong with it.
+
+It executes nothing and asks nobody: the same document and the same types always give the same bytes. The order
+below is the order in which an author wants to hear about mistakes: shape, types, graph, loops, expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.expressions.conditions import compiled, meaning
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import Schema, check_schema, compile_schema
+from tidemill.expressions.templates.template import is_template
+from tidemill.kernel.compile.assemble import Assembly
+from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops
+from tidemill.kernel.compile.references import (
+    EVERYWHERE,
+    IN_JUDGEMENT,
+    Reading,
+    check_operands,
+    check_roots,
+    find_templates,
+    node_uses,
+    template_uses,
+    unknown_reference,
+)
+from tidemill.kernel.document.fields import node_ids
+from tidemill.kernel.document.normalize import Draft, Use, draft_of, settle_conditions
+from tidemill.kernel.document.problems import Place, shown
+from tidemill.kernel.document.reader import paused_collector
+from tidemill.kernel.model import Flaw, Json, Limits, NodeType, Workflow
+
+Types = Mapping[str, Sequence[NodeType]]
+
+IN_VAIN_MAX = 3
+"""Offers that came to nothing of which a problem speaks."""
+
+
+class TypeTable:
+    """The described types, by the names that documents use; a few names come very often, so answers are kept."""
+
+    def __init__(self, types: Types, in_vain: Sequence[str] = ()) -> None:
+        self.types, self._in_vain = types, in_vain
+        self.known: dict[str, NodeType | None] = {}
+        self.schemas: dict[str, Schema] = {}
+
+    def find(self, name: str) -> NodeType | None:
+        """The type in the version asked for, or the newest."""
+        if name not in self.known:
+            self.known[name] = self._look(name)
+        return self.known[name]
+
+    def _look(self, name: str) -> NodeType | None:
+        base, _, major = name.partition("@")
+        versions = [each for each in self.types.get(base, ()) if not major or each.major == int(major)]
+        return max(versions, key=lambda each: each.major, default=None)
+
+    def missing(self, place: Place, name: str) -> None:
+        """Record that there is no such type, or not in that version."""
+        base, _, major = name.partition("@")
+        versions = self.types.get(base)
+        if versions:
+            hint = "known: " + ", ".join(each.key for each in versions)
+            place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
+        else:
+            hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
+            if self._in_vain:
+                told = "; ".join(shown(each, 300) for each in self._in_vain[:IN_VAIN_MAX])
+                hint += f"; or it is one of those: {told}"
+            place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
+
+    def check_config(self, draft: Draft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str) -> None:
+        """Check a configuration against its type's schema; what a template will become cannot be known yet."""
+        if "config_ref" in owner:
+            return
+        config = owner.get("config")
+        config = {} if config is None else config
+        if not self._suits(draft, number, type_, config, key):
+            return
+        if isinstance(config, dict) and (type_.schemas or type_.check is not None):
+            self._check_closely(draft.place(number), type_, config, key)
+
+    def _suits(self, draft: Draft, number: int, type_: NodeType, config: Json, key: str) -> bool:
+        """Whether a configuration follows its type's schema, with every problem reported."""
+        if type_.config_schema is True:
+            return True
+        schema = self.schemas.get(type_.key)
+        if schema is None:
+            schema = self.schemas[type_.key] = compile_schema(type_.config_schema)
+        if schema.accepts(config):
+            return True
+        place = draft.place(number)
+        found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
+        for problem in found:
+            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        return not found
+
+    def _check_closely(self, place: Place, type_: NodeType, config: dict[str, Json], key: str) -> None:
+        """Report what a type says of a config beyond its schema: schemas in it that are none, and its own flaws."""
+        flaws = list(type_.check(config)) if type_.check is not None else []
+        for field in type_.schemas:
+            inner = config.get(field)
+            if inner is not None and not _holds_template(inner):
+                flaws += [Flaw(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")]
+        for flaw in flaws:
+            path = f"{place.path}/{key}{flaw.path}"
+            place.found.problem("config_invalid", path, f"{place.who}: {flaw.message}", flaw.hint)
+
+
+def _holds_template(value: Json) -> bool:
+    """Whether any part of a value is not known before it is rendered."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, (dict, list)):
+            left += each.values() if isinstance(each, dict) else each
+        elif is_template(each):
+            return True
+    return False
+
+
+def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:
+    """The type of every node in document order, None where it is unknown."""
+    types: list[NodeType | None] = []
+    for number, node in enumerate(draft.nodes):
+        name = node.get("type")
+        types.append(table.find(name) if name is not None else None)
+        if name is not None and types[-1] is None:
+            table.missing(draft.place(number), name)
+    return types
+
+
+def find_compensator_types(draft: Draft, table: TypeTable) -> dict[int, NodeType]:
+    """The types of compensators, by the number of the node that they undo."""
+    types: dict[int, NodeType] = {}
+    for number, node in enumerate(draft.nodes):
+        name = node["compensator"].get("type") if "compensator" in node else None
+        if name is None:
+            continue
+        type_ = table.find(name)
+        if type_ is None:
+            table.missing(draft.place(number).inside("compensator"), name)
+        else:
+            types[number] = type_
+    return types
+
+
+def find_exits(draft: Draft, types: Sequence[NodeType | None]) -> dict[int, dict[str, list[str]]]:
+    """The ways out that waiting nodes name in their configuration, such as `rejection_path`."""
+    exits: dict[int, dict[str, list[str]]] = {}
+    for number, type_ in enumerate(types):
+        if type_ is not None and not type_.exits:
+            continue
+        config = draft.nodes[number].get("config")
+        if isinstance(config, dict):
+            for field in type_.exits if type_ is not None else _likely_exits(draft, config):
+                if config.get(field) is not None:
+                    targets = node_ids(draft.place(number).inside("config"), field, config[field])
+                    exits.setdefault(number, {})[field] = targets or []
+    return exits
+
+
+def _likely_exits(draft: Draft, config: Mapping[str, Json]) -> list[str]:
+    """Guess the exits of an unknown type, so that its one problem does not become one of every node behind it."""
+    return [
+        field
+        for field, targets in config.items()
+        if field.endswith("_path") and isinstance(targets, list) and all(str(name) in draft.index for name in targets)
+    ]
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")
+_OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
+
+
+def check_joins(draft: Draft, graph: Graph) -> None:
+    """A join needs edges to wait for, and a quorum must be within their number."""
+    for number, node in enumerate(draft.nodes):
+        join = node.get("join")
+        if join is None:
+            continue
+        edges = len(graph.into[number])
+        if not edges:
+            hint = "leave `join` away, or let the node depend on others"
+            draft.place(number).problem(
+                "join_on_entry", "join", "nothing leads here, so there is nothing to join", hint
+            )
+        elif isinstance(join, dict) and join["quorum"] > edges:
+            message = f"a quorum of {join['quorum']} can never be reached by {edges} incoming edges"
+            draft.place(number).problem("quorum_too_large", "join/quorum", message, f"at most {edges}")
+
+
+def check_widths(draft: Draft, graph: Graph) -> None:
+    """No node may fan out, and no literal list may be mapped, wider than the limit."""
+    width_max = draft.document.get("limits", {}).get("max_fanout", Limits().max_fanout)
+    for number, targets in enumerate(graph.out):
+        over = draft.nodes[number].get("map", {}).get("over")
+        width = max(len(targets), len(over) if isinstance(over, list) else 0)
+        if width > width_max:
+            message = f"fans out to {width} at once, at most {width_max} are allowed"
+            draft.place(number).problem("fanout_too_wide", "", message, "raise `limits.max_fanout`")
+
+
+def check_rules(draft: Draft) -> None:
+    """The first matching rule wins, so a repeated condition can never match."""
+    for number, node in enumerate(draft.nodes):
+        rules = node.get("branch", {}).get("rules", ())
+        if len(rules) < 2:
+            continue
+        first: dict[Hashable, int] = {}
+        for step, rule in enumerate(rules):
+            if "condition" not in rule:
+                continue
+            earlier = first.setdefault(_meaning(rule["condition"]), step)
+            if earlier != step:
+                message = f"rule {step + 1} can never match: rule {earlier + 1} has the same condition"
+                place = draft.place(number)
+                place.problem("unreachable_rule", f"branch/rules/{step}/condition", message, "join their `next_nodes`")
+
+
+def _meaning(condition: Json) -> Hashable:
+    """Give what is the same for conditions that say the same; one that cannot be read only says what it says."""
+    try:
+        return meaning(compiled(condition))
+    except ExpressionError:
+        return _ENCODER.encode(condition)
+
+
+def check_inputs(draft: Draft) -> None:
+    schema = draft.document.get("inputs")
+    if schema is not None:
+        draft.found.extend(check_schema(schema, "/inputs"))
+
+
+def closed_names(schema: Json) -> set[str] | None:
+    """The only names that inputs can have, or None where the schema leaves that open."""
+    if not isinstance(schema, dict) or schema.get("additionalProperties") is not False:
+        return None
+    properties = schema.get("properties", {})
+    if any(key in schema for key in _OPENING) or not isinstance(properties, dict):
+        return None
+    return set(properties)
+
+
+def warn_of_inputs(place: Place, uses: Iterable[Use], names: set[str]) -> None:
+    """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
+    for use in uses:
+        if "inputs" in use.reach.roots:
+            for name in sorted(set(_INPUT.findall(_text(use.value))) - names):
+                message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
+                place.warning("unknown_input", use.key, message, place.found.nearest(name, names))
+
+
+def _text(value: Json) -> str:
+    """A template as it is; a condition, which may be a mapping, as one text to search."""
+    return value if isinstance(value, str) else _ENCODER.encode(value).decode()
+
+
+class Compiled(NamedTuple):
+    """What a document became."""
+
+    workflow: Workflow
+    document: Json
+    """Its normal form, against which patches are made; compiling it again gives the same workflow."""
+    warnings: tuple[Problem, ...]
+
+
+def compile_document(raw: Json, types: Types, in_vain: Sequence[str] = ()) -> Compiled:
+    """Compile a document against the registered node types, each with all its major versions.
+
+    `in_vain` says in sentences which others were offered and cannot be used. Raises Rejected with all problems at once.
+    """
+    with paused_collector():
+        return _compiled(raw, TypeTable(types, in_vain))
+
+
+def _compiled(raw: Json, table: TypeTable) -> Compiled:
+    draft = draft_of(raw)
+    if not draft.nodes:
+        draft.found.refuse()
+    clauses = settle_conditions(draft)
+    node_types = find_types(draft, table)
+    undoing = find_compensator_types(draft, table)
+    exits = find_exits(draft, node_types)
+    graph = build_graph(draft, exits)
+    check_graph(graph, draft)
+    loops = find_loops(draft, graph)
+    check_joins(draft, graph)
+    check_widths(draft, graph)
+    check_rules(draft)
+    check_inputs(draft)
+    _check_conditions(draft, clauses)
+    check_operands(draft, clauses, node_types)
+    reading = Reading(draft, graph, loops)
+    names = closed_names(draft.document.get("inputs"))
+    for number, type_ in enumerate(node_types):
+        uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, undoing.get(number))]
+        if uses:
+            reading.add(number, uses)
+            if names is not None:
+                warn_of_inputs(draft.place(number), uses, names)
+    reading.settle()
+    output_uses = _output_uses(draft, names)
+    draft.found.refuse()
+    known = [type_ for type_ in node_types if type_ is not None]
+    assembly = Assembly(draft, graph, loops, reading)
+    workflow = assembly.workflow(known, undoing, exits, _output_reads(draft, graph, output_uses))
+    return Compiled(workflow, draft.document, tuple(draft.found.warnings))
+
+
+def _check_conditions(draft: Draft, clauses: Mapping[int, list[Use]]) -> None:
+    for number, uses in clauses.items():
+        place = draft.place(number)
+        for use in uses:
+            check_roots(place, use, EVERYWHERE if use.key == "when" else IN_JUDGEMENT)
+
+
+def _checked_templates(
+    draft: Draft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
+) -> list[Use]:
+    """Check a node's configurations, and give what their templates refer to."""
+    node = draft.nodes[number]
+    if type_ is not None:
+        table.check_config(draft, number, type_, node, "config")
+    if undoing is not None:
+        table.check_config(draft, number, undoing, node["compensator"], "compensator/config")
+    return node_uses(draft, number, type_, undoing)
+
+
+def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
+    """Check what the run returns; by then every node has ended, so any of them may be named."""
+    if "outputs" not in draft.document:
+        return []
+    place = Place(draft.found, "", "outputs")
+    uses = template_uses(place, "outputs", find_templates(draft.document["outputs"]), EVERYWHERE)
+    if names is not None:
+        warn_of_inputs(place, uses, names)
+    for use in uses:
+        for name in sorted(use.reach.nodes):
+            if name not in draft.index:
+                unknown_reference(draft, place, use, name)
+    return uses
+
+
+def _output_reads(draft: Draft, graph: Graph, uses: list[Use]) -> tuple[str, ...]:
+    if any(use.reach.dynamic for use in uses):
+        return tuple(graph.ids)
+    return graph.names(sorted({draft.index[name] for use in uses for name in use.reach.nodes}))

@@ -1,0 +1,56 @@
+"""How a worker stands towards an activation: does its result count, and can it be what it says it is?
+
+The store's fence keeps a stale worker from committing; this is the same fence, as the log knows it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tidemill.kernel.activation import DISPATCHED
+from tidemill.kernel.commands import Done, Expands, Failed, Result, Skips, Waits
+from tidemill.kernel.decide.routing import owns_job
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.model import Node
+from tidemill.kernel.state import Cell, State, peek_at
+
+Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
+
+Phase = Literal["call", "expand", "assemble", "route"]
+
+
+def phase_of(node: Node, cell: Cell, index: int) -> Phase:
+    """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
+    if index == NOT_AN_ITEM and cell.resumed is not None:
+        return "call" if cell.recall else "route"
+    if node.map is None or index != NOT_AN_ITEM:
+        return "call"
+    return "expand" if cell.map is None else "assemble"
+
+
+def standing(state: State, node: str, visit: int, index: int, token: int) -> Standing:
+    """How a worker that holds `token` stands towards an activation."""
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    if token == (cell.reported_before if visit == cell.visit - 1 else act.reported if act is not None else 0):
+        return "repeated"
+    if not state.live:
+        return "run_ended"
+    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):
+        return "visit_ended"
+    return "current" if token > act.token or (act.running and token == act.token) else "stale"
+
+
+def fits(phase: Phase, result: Result) -> bool:
+    """Whether an outcome is one that this phase of a visit can have."""
+    match result.outcome:
+        case Done():
+            return phase != "expand"
+        case Failed():
+            return True
+        case Expands():
+            return phase == "expand" and result.outcome.count >= 0
+        case Waits():
+            return phase == "call"
+        case Skips():
+            return phase in ("call", "expand")

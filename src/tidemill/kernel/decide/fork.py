@@ -1,0 +1,223 @@
+"""Fork: a run of its own that begins with what another one has done.
+
+The first events are taken over as they are, under the new run's name; nothing is ever written to the other run.
+What was under way there begins anew here, with effect keys of its own, and is undone, if it ever has to be, by
+this run alone. Any event may be the last: what had followed from it in the same commit is worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.kernel.commands import Fork
+from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.decide.operations import reopen, rewind_run, schedule
+from tidemill.kernel.decide.patch import apply_patch
+from tidemill.kernel.decide.patch import problems as patch_problems
+from tidemill.kernel.decide.visits import item_over
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalReturned,
+    ChildFinished,
+    CompensationCompleted,
+    DeadLetterClosed,
+    DeadLettered,
+    LoopContinued,
+    NodeCancelled,
+    NodeCompleted,
+    NodeEvent,
+    NodeFailed,
+    NodeWaiting,
+    ResultDiscarded,
+    RunCompleted,
+    RunCreated,
+    RunForked,
+    RunPatched,
+    RunRetried,
+    RunRewound,
+    SignalReceived,
+)
+from tidemill.kernel.jobs import expected_jobs
+from tidemill.kernel.state import State, key_at
+
+
+def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
+    """Why no run can be branched off like this."""
+    if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
+        return Problem(code="event_unknown", message="a fork begins with the other run's first event")
+    if any(isinstance(event, RunCompleted) for event in fork.prefix):
+        hint = "name a node to begin at, or an earlier event"
+        return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
+    if fork.rewind:
+        problem = _refuse_beginning(pen, fork)
+        if problem is not None:
+            return problem
+    if fork.patch is None and not fork.undone:
+        return None
+    trial = Pen(pen.flow, pen.state, pen.now)
+    _take_over(trial, fork)
+    gone = [key for key in fork.undone if _shares(trial.state, key)]
+    if gone:
+        message = f"the run has undone what {', '.join(dict.fromkeys(key.rsplit('/', 2)[0] for key in gone))} did"
+        hint = "begin at a node before that, or start a new run"
+        return Problem(code="results_undone", message=message, hint=hint)
+    if fork.patch is None:
+        return None
+    return next(patch_problems(trial.flow, trial.state, fork.patch), None)
+
+
+def _shares(state: State, key: str) -> bool:
+    """Whether a fork would go on with the result of this visit or item."""
+    node, visit, index = key.rsplit("/", 2)
+    cell = state.peek(node)
+    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
+    return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
+
+
+def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
+    if fork.rewind not in pen.flow.by_id:
+        hint = f"nodes: {', '.join(list(pen.flow.by_id)[:20])}"
+        return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
+    if not _has_begun(_whole(fork.prefix), fork.rewind):
+        return Problem(
+            code="node_not_begun",
+            message=f"node {fork.rewind} had not begun at this event",
+            hint="fork at a later event",
+        )
+    return None
+
+
+def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
+    """Whether a node's present visit had begun, or was over: the last word about it says so."""
+    for event in reversed(prefix):
+        if isinstance(event, LoopContinued):
+            if node in event.body:
+                return False
+        elif isinstance(event, NodeEvent):
+            if event.node == node and not isinstance(event, (ResultDiscarded, DeadLettered, DeadLetterClosed)):
+                return True
+        elif isinstance(event, (RunRetried, RunRewound)) and any(again.node == node for again in event.nodes):
+            return False
+    return False
+
+
+def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
+    """How many events a fork takes over when nobody says: all, but for the end of a run that completed."""
+    ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
+    return next(ends, len(events)) if rewinds else len(events)
+
+
+def undone(events: Iterable[AnyEvent]) -> Iterator[str]:
+    """What a run has undone, as node/visit/index."""
+    for event in events:
+        if isinstance(event, CompensationCompleted):
+            yield key_at(event.node, event.visit, event.index)
+
+
+def graph_after(prefix: Sequence[AnyEvent]) -> str:
+    """The digest of the graph that a run has after these events."""
+    changes = (event.digest for event in reversed(prefix) if isinstance(event, (RunPatched, RunCreated)))
+    return next(changes, "")
+
+
+def _whole(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
+    """The prefix without events at its end that mean nothing without those behind them.
+
+    The end of a run that is only half written did not happen here. An answer on its way to the visit that waits for
+    it has to be given once more, and so has the last word of a pass whose successor does not begin here.
+    """
+    length = len(prefix)
+    while length > 1 and _ends_run(prefix, length - 1):
+        length -= 1
+    return prefix[: length - _waits_for_more(prefix[length - 1])]
+
+
+def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
+    """Whether an event is part of how a run, or a map, is brought to an end: it is followed by more of that."""
+    event = events[at]
+    if isinstance(event, DeadLettered):
+        return _ends_run(events, at - 1)
+    if isinstance(event, NodeFailed):
+        return event.retry_at_ms is None and event.output is None
+    return isinstance(event, NodeCancelled)
+
+
+def _waits_for_more(event: AnyEvent) -> bool:
+    """Whether what follows from an event stands right behind it and cannot be worked out without it."""
+    match event:
+        case SignalReceived():
+            return bool(event.node)
+        case NodeWaiting():
+            return bool(event.signal) or event.on == "human"
+        case NodeCompleted():
+            return event.route is not None and bool(event.route.again) and not event.taken
+        case _:
+            return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
+
+
+def fork_run(pen: Pen, fork: Fork) -> None:
+    """Take over the prefix, and go on from it."""
+    _take_over(pen, fork)
+    if fork.patch is not None:
+        apply_patch(pen, fork.patch)
+    for put in expected_jobs(pen.flow, pen.state):
+        pen.put(put)
+    _go_on(pen)
+
+
+def _take_over(pen: Pen, fork: Fork) -> None:
+    """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
+    prefix = _whole(fork.prefix)
+    for event in _renamed(fork, prefix):
+        pen.emit(event)
+    deadline = None if pen.flow.limits.deadline_ms is None else pen.now + pen.flow.limits.deadline_ms
+    pen.emit(
+        RunForked(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            run=fork.run,
+            at=len(prefix),
+            deadline_at_ms=deadline,
+            reason=fork.reason,
+        )
+    )
+    pen.cause = pen.state.seq
+    if not pen.state.live:
+        # What nobody knows about the other run's effects is no question here: these are effects of its own.
+        reopen(pen, fork.reason, tuple(pen.flow.by_id))
+    if fork.rewind:
+        rewind_run(pen, fork.rewind, fork.reason)
+
+
+def _go_on(pen: Pen) -> None:
+    """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
+    for node in pen.flow.nodes:
+        cell = pen.state.peek(node.id)
+        if cell.status == "RUNNING" and cell.map is not None:
+            item_over(pen, node)
+        elif cell.wait is not None and cell.wait.on == "loop":
+            pen.loops.append(node.id)
+    schedule(pen, pen.flow.by_id)
+
+
+def _renamed(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
+    """The shared events; the first says whose they are now."""
+    first = prefix[0]
+    assert isinstance(first, RunCreated), "it was not refused"
+    yield msgspec.structs.replace(
+        first,
+        inputs=first.inputs if fork.inputs is None else fork.inputs,
+        labels=first.labels if fork.labels is None else fork.labels,
+        submitted_by=fork.submitted_by or first.submitted_by,
+        forked_from=(fork.run, len(prefix)),
+        parent=None,
+        close="",
+        depth=0,
+    )
+    yield from prefix[1:]

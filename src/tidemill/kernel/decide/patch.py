@@ -1,0 +1,336 @@
+"""Patch: let a run go on under another graph, without losing or doubling a token.
+
+What has happened stays: a finished or live node may not change, and no edge may be added to or removed from a
+join that has fired. Everything else is looked at anew: each visit that has not begun gets the inbound edges of
+the new graph, decided by what their sources did, and the tokens that go with the taken ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.kernel.activation import ENDED
+from tidemill.kernel.commands import Patch
+from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.decide.operations import refuse_reopening, reopen
+from tidemill.kernel.events import Join, RunPatched
+from tidemill.kernel.jobs import key_of, system_job
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import Cell, State
+
+_DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
+"""Fields of a node that follow from the rest of the graph."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a patch would do to a run."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    rerun: tuple[str, ...] = ()
+    """Nodes that had begun and will be run again."""
+    kept: tuple[str, ...] = ()
+    """Nodes whose results stay."""
+
+
+def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
+    """What would be added, removed and changed, what would run again and what would stay."""
+    again = not state.live
+    return msgspec.structs.replace(
+        _difference(old, new),
+        rerun=tuple(name for name in new.by_id if again and _reruns(state.peek(name))),
+        kept=tuple(name for name in new.by_id if _final(state.peek(name))),
+    )
+
+
+def _difference(old: Workflow, new: Workflow) -> Verdict:
+    """What a patch does to the graph, whatever the run has done."""
+    return Verdict(
+        added=tuple(name for name in new.by_id if name not in old.by_id),
+        removed=tuple(name for name in old.by_id if name not in new.by_id),
+        changed=tuple(node.id for node in new.nodes if node.id in old.by_id and _differs(old.by_id[node.id], node)),
+    )
+
+
+def _reruns(cell: Cell) -> bool:
+    return cell.status in ("FAILED", "CANCELLED") and not cell.tolerated and (cell.attempt > 0 or cell.fired)
+
+
+def _final(cell: Cell) -> bool:
+    return cell.status in ("COMPLETED", "SKIPPED") or (cell.status == "FAILED" and cell.tolerated)
+
+
+def _differs(old: Node, new: Node) -> bool:
+    """Whether a node itself was changed, and not only what surrounds it."""
+    if old == new:
+        return False
+    return any(_own(old, name) != _own(new, name) for name in old.__struct_fields__ if name not in _DERIVED)
+
+
+def _own(node: Node, name: str) -> Any:
+    value = getattr(node, name)
+    if name == "loop" and value is not None:
+        return msgspec.structs.replace(value, body=(), escapes=())
+    return value
+
+
+# Refusals
+
+
+def refusal(pen: Pen, patch: Patch) -> Problem | None:
+    """The first reason why a patch cannot be applied."""
+    return next(problems(pen.flow, pen.state, patch), None) or _reopening_refusal(pen, patch)
+
+
+def _reopening_refusal(pen: Pen, patch: Patch) -> Problem | None:
+    return refuse_reopening(pen, patch.sure) if not pen.state.live else None
+
+
+def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
+    """Every reason why a patch cannot be applied to a run."""
+    if patch.base != state.digest:
+        hint = "read the run's document again and make the patch against it"
+        yield Problem(code="patch_stale", message="the run has another graph by now", path="/base", hint=hint)
+        return
+    if patch.expected_seq and patch.expected_seq != state.seq:
+        message = f"the run is at event {state.seq}, not {patch.expected_seq}"
+        yield Problem(code="patch_stale", message=message, path="/expected_seq", hint="look at the run again")
+    if state.status == "COMPLETED":
+        yield Problem(code="run_completed", message="the run is COMPLETED, and that is final", hint="fork it instead")
+        return
+    if not state.live and not patch.retry:
+        hint = "apply it together with a retry: `--retry`, or `retry=True`"
+        yield Problem(code="patch_needs_retry", message=f"the run is {state.status}", hint=hint)
+    if patch.workflow.name != flow.name:
+        hint = "leave the name as it is, or publish the document under the other name"
+        yield Problem(code="patch_name", message="a patch cannot rename the workflow of a run", path="/name", hint=hint)
+    if state.rendering and patch.workflow.outputs is None:
+        hint = "let the run end, then fork it with this patch"
+        yield Problem(code="patch_too_late", message="the outputs are being rendered", path="/outputs", hint=hint)
+    yield from _node_problems(flow, patch.workflow, state)
+
+
+def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Problem]:
+    same_loops = old.bodies == new.bodies
+    for node in old.nodes:
+        after = new.by_id.get(node.id)
+        if same_loops and node == after:
+            continue
+        cell = state.peek(node.id)
+        if after is None:
+            if _fixed(cell):
+                yield _fixed_problem(state, node.id, "removed")
+        elif _differs(node, after) and _fixed(cell):
+            yield _fixed_problem(state, node.id, "changed")
+        elif node.loops != after.loops and _is_live(cell):
+            yield _fixed_problem(state, node.id, "put into another loop")
+        elif _relists(old, after, state) and _items_begun(cell):
+            yield Problem(
+                code="patch_items_begun",
+                message=f"items of {node.id} have begun: those of another list would be taken for them",
+                path=f"/nodes/{node.id}/map",
+                hint=f"fork the run with this patch, beginning at {node.id}",
+            )
+        if after is not None and _joined(state, cell) and _other_edges(old, new, state, node, after):
+            yield Problem(
+                code="patch_join_fired",
+                message=f"the edges into {node.id} cannot change: it has begun or was skipped",
+                path=f"/nodes/{node.id}",
+                hint=_way_back(state, node.id),
+            )
+
+
+def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: Node) -> bool:
+    """Whether a join would have had other edges: others lead to it, or a loop could come back to a dead one."""
+    if set(node.inbound) != set(after.inbound):
+        return True
+    dead = [source for source in node.inbound if state.peek(node.id).edges.get(source) is False]
+    return any(
+        _comes_back(new, state, source, node.id) and not _comes_back(old, state, source, node.id)
+        for source in dead
+        if source in new.by_id
+    )
+
+
+def _items_begun(cell: Cell) -> bool:
+    """Whether any item of a map was tried or settled, so that its effect key is used up."""
+    items = () if cell.map is None else cell.map.known()
+    return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
+
+
+def _is_live(cell: Cell) -> bool:
+    return cell.status in ("QUEUED", "RUNNING", "WAITING")
+
+
+def _fixed(cell: Cell) -> bool:
+    """Whether a node's latest visit is under way or has its result."""
+    return _is_live(cell) or cell.status in ("COMPLETED", "SKIPPED")
+
+
+def _fixed_problem(state: State, name: str, what: str) -> Problem:
+    cell = state.peek(name)
+    message = f"node {name} is {cell.status} and cannot be {what}"
+    return Problem(
+        code="patch_live_node" if _is_live(cell) else "patch_finished_node",
+        message=message,
+        path=f"/nodes/{name}",
+        hint=_way_back(state, name),
+    )
+
+
+def _way_back(state: State, name: str) -> str:
+    """How a node can be changed whose visit is under way or has its result."""
+    fork = f"fork the run with this patch, beginning at {name}"
+    return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
+
+
+def _joined(state: State, cell: Cell) -> bool:
+    """Whether a join has been settled and will not be looked at again."""
+    return cell.settled and not _reopens(state, cell)
+
+
+def _reopens(state: State, cell: Cell) -> bool:
+    """Whether a visit that had ended is to be made again when the run goes on."""
+    return not state.live and cell.status in ("FAILED", "CANCELLED") and not cell.tolerated
+
+
+# Applying
+
+
+def apply_patch(pen: Pen, patch: Patch) -> list[str]:
+    """Go on under the new graph; a run that had ended is reopened in the same breath.
+
+    Answers the nodes whose joins are to be looked at.
+    """
+    state, old, new = pen.state, pen.flow, patch.workflow
+    seen = _difference(old, new)
+    changed = set(seen.changed)
+    joins = tuple(_joins(old, new, state))
+    emitted = sum(join.tokens for join in joins)
+    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *seen.removed))
+    if state.rendering and emitted:
+        # There is more to do before the outputs can be known: their rendering gives its token back.
+        consumed += 1
+        pen.drop(key_of("outputs"))
+    before = state.deadline_ms
+    deadline = _deadline(pen, new)
+    pen.flow = new
+    pen.emit(
+        RunPatched(
+            at_ms=pen.now,
+            actor=pen.actor,
+            command=pen.command,
+            base=patch.base,
+            digest=new.digest,
+            revision=state.revision + 1,
+            patch=patch.patch,
+            added=seen.added,
+            removed=seen.removed,
+            changed=seen.changed,
+            joins=joins,
+            relisted=tuple(node.id for node in new.nodes if node.id in changed and _relists(old, node, state)),
+            emitted=emitted,
+            consumed=consumed,
+            counter=state.counter + emitted - consumed,
+            deadline_at_ms=deadline,
+            message=patch.message,
+        )
+    )
+    pen.cause = state.seq
+    if not state.live:
+        return reopen(pen, patch.message, patch.sure)
+    _go_on(pen, before)
+    # A join of another kind may fire by edges that it has had for long.
+    return [*(join.node for join in joins), *seen.changed]
+
+
+def _go_on(pen: Pen, before: int | None) -> None:
+    """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
+    deadline = pen.state.deadline_ms
+    if deadline != before:
+        pen.drop(key_of("deadline"))
+        if deadline is not None:
+            pen.put(system_job("deadline", deadline))
+    for name in pen.flow.bodies:
+        wait = pen.state.peek(name).wait
+        if wait is not None and wait.on == "loop":
+            pen.loops.append(name)
+
+
+def _deadline(pen: Pen, new: Workflow) -> int | None:
+    """The deadline under the new graph, counted from the moment that the old one was counted from."""
+    state, was, allowed = pen.state, pen.flow.limits.deadline_ms, new.limits.deadline_ms
+    if allowed == was:
+        return state.deadline_ms
+    if allowed is None:
+        return None
+    if was is not None and state.deadline_ms is not None:
+        return state.deadline_ms - was + allowed
+    return (state.created_ms if state.forked_from is None else pen.now) + allowed
+
+
+def _relists(old: Workflow, node: Node, state: State) -> bool:
+    """Whether a map that had its list must make a new one; other changes leave the items that completed alone."""
+    return state.peek(node.id).map is not None and _list_of(old.by_id[node.id]) != _list_of(node)
+
+
+def _list_of(node: Node) -> Any:
+    return None if node.map is None else (node.map.over,)
+
+
+def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
+    """The inbound edges, under the new graph, of every visit that has not begun and whose edges are others now."""
+    same_loops = old.bodies == new.bodies
+    for node in new.nodes:
+        before = old.by_id.get(node.id)
+        if same_loops and before is not None and before.inbound == node.inbound:
+            continue
+        cell = state.peek(node.id)
+        if _joined(state, cell):
+            continue
+        edges = {source: _edge(old, new, state, source, node.id) for source in node.inbound}
+        same = before is not None and set(before.inbound) == set(node.inbound)
+        if same and all(cell.edges.get(source) is taken for source, taken in edges.items()):
+            continue
+        decided = tuple((source, taken) for source, taken in edges.items() if taken is not None)
+        own = (same and cell.own) or not node.inbound
+        tokens = int(own) or sum(taken for _, taken in decided)
+        yield Join(node.id, decided, tokens if state.live else 0, own)
+
+
+def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
+    """What an edge of the new graph was decided to be by the visit that its source has made.
+
+    An edge that was not taken is dead, unless it leaves the body of a loop that may still come back to its source.
+    """
+    known, cell = old.by_id.get(source), state.peek(source)
+    was = known is not None and target in known.outbound
+    recorded = state.peek(target).edges.get(source) if was else None
+    if recorded or known is None or cell.status not in ENDED or _reopens(state, cell):
+        return bool(recorded) if recorded is not None else None
+    if not was and target in new.by_id[source].plain and _went_on(known, cell):
+        return True
+    return None if _comes_back(new, state, source, target) else False
+
+
+def _went_on(node: Node, cell: Cell) -> bool:
+    """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
+    if cell.status == "FAILED":
+        return cell.tolerated and node.on_error == "continue"
+    return cell.status == "COMPLETED" and not cell.aside
+
+
+def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
+    """Whether a loop around the source of an edge, but not around its target, may make another pass."""
+    for looping in flow.by_id[source].loops:
+        if target in flow.bodies[looping]:
+            return False
+        cell = state.peek(looping)
+        if looping != source and (cell.status not in ENDED or _reopens(state, cell)):
+            return True
+    return False

@@ -1,0 +1,223 @@
+"""Rollback: undo what completed, backwards, one step after the other.
+
+A step is a job with a retry policy and a time-out of its own. One that is given up does not stop the others; it
+is named when the rollback is finished, which then is `partial` and never a green tick.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import Problem
+from tidemill.kernel.activation import everything
+from tidemill.kernel.commands import Done, UndoLost, Undone
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, Pen, retry_delay_ms
+from tidemill.kernel.events import (
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    Error,
+    RollbackFinished,
+    RollbackStarted,
+)
+from tidemill.kernel.jobs import key_of, undo_job
+from tidemill.kernel.model import Compensator
+from tidemill.kernel.state import State, Undo, key_at
+
+
+def refuse_rollback(pen: Pen) -> Problem | None:
+    """Why a run cannot be rolled back now."""
+    state = pen.state
+    if state.live:
+        return Problem(code="run_not_ended", message=f"the run is {state.status}", hint="cancel it first")
+    if state.rollback == "running":
+        hint = "wait for its end; `tidemill why` says how far it is"
+        return Problem(code="rollback_running", message="the run is being rolled back already", hint=hint)
+    if state.rollback == "done":
+        hint = "everything that could be undone is undone"
+        return Problem(code="rollback_done", message="the run was rolled back already", hint=hint)
+    if not _steps(state) and not (state.rollback == "none" and _unknown(pen)):
+        hint = "only completed nodes with a compensator can be undone"
+        return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)
+    return None
+
+
+def _steps(state: State) -> int:
+    """How many visits and items are still to be undone."""
+    return sum(undo.status != "done" for undo in everything(state.undo).values())
+
+
+def start_rollback(pen: Pen, reason: str) -> None:
+    """Begin to undo, if there is anything to undo or to be honest about."""
+    unknown, steps = _unknown(pen), _steps(pen.state)
+    if not (steps or unknown):
+        return
+    pen.emit(
+        RollbackStarted(
+            at_ms=pen.now, actor=pen.actor, command=pen.command, steps=steps, unknown=unknown, reason=reason
+        )
+    )
+    _next_step(pen)
+
+
+def _unknown(pen: Pen) -> tuple[str, ...]:
+    """Activations that would have to be undone if only somebody knew whether they happened."""
+    nodes = pen.flow.by_id
+    names = ((key, key.split("/")[0]) for key in pen.state.unknown)
+    return tuple(key for key, name in names if name in nodes and nodes[name].compensator is not None)
+
+
+def _next_step(pen: Pen) -> None:
+    """Schedule the next step, or finish. Steps whose compensator is gone fail at once, so this may take several."""
+    state = pen.state
+    while state.undo_at < len(state.undo_order):
+        undo = state.undo.get(state.undo_order[state.undo_at])
+        assert undo is not None, "the order was made from what is to be undone"
+        pen.emit(
+            CompensationScheduled(
+                at_ms=pen.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
+            )
+        )
+        if compensator_of(pen, undo) is not None:
+            _put_again(pen, undo)
+            return
+        gone = Error("compensator_missing", f"node {undo.node} has no compensator any more")
+        _give_up(pen, undo, gone, undo.attempt, 0)
+    finish_rollback(pen)
+
+
+def compensator_of(pen: Pen, undo: Undo) -> Compensator | None:
+    """What undoes a visit, under the graph that the run has now."""
+    node = pen.flow.by_id.get(undo.node)
+    return None if node is None else node.compensator
+
+
+def finish_rollback(pen: Pen, *, by_hand: bool = False) -> None:
+    """Say what became of it, and name what is left."""
+    state = pen.state
+    keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
+    left = (*keys, *state.undo_left)
+    pen.emit(
+        RollbackFinished(
+            at_ms=pen.now,
+            cause=0 if by_hand else state.seq,
+            actor=pen.actor if by_hand else None,
+            command=pen.command if by_hand else None,
+            status="partial" if left else "done",
+            left=tuple(left),
+        )
+    )
+
+
+def stop_rollback(pen: Pen) -> None:
+    """Somebody insists: what has not been undone stays as it is."""
+    state = pen.state
+    if state.undo_at < len(state.undo_order):
+        undo = state.undo.get(state.undo_order[state.undo_at])
+        if undo is not None:
+            pen.drop(key_of("undo", undo.node, undo.visit, undo.index))
+    finish_rollback(pen, by_hand=True)
+
+
+def current(state: State, node: str, visit: int, index: int, token: int) -> Undo | None:
+    """The step that a worker with this token works on, if it still counts."""
+    undo = state.undo.get(key_at(node, visit, index))
+    if state.rollback != "running" or undo is None or undo.status != "scheduled" or token <= undo.token:
+        return None
+    return undo if state.undo_order[state.undo_at] == key_at(node, visit, index) else None
+
+
+def take_undone(pen: Pen, command: Undone) -> None:
+    """Record what an attempt to undo came to, if it still counts."""
+    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+    if undo is None:
+        return
+    if isinstance(command.outcome, Done):
+        pen.emit(
+            CompensationCompleted(
+                at_ms=pen.now,
+                node=undo.node,
+                visit=undo.visit,
+                index=undo.index,
+                attempt=undo.attempt + 1,
+                output=command.outcome.output,
+                worker=command.worker,
+                duration_ms=command.duration_ms,
+                token=command.token,
+            )
+        )
+        _next_step(pen)
+        return
+    failed, compensator = command.outcome, compensator_of(pen, undo)
+    again = compensator is not None and failed.error.retryable and undo.failures + 1 < compensator.retry.max_attempts
+    if compensator is None or not again:
+        _give_up(pen, undo, failed.error, undo.attempt + 1, command.token, command.worker, command.duration_ms)
+        _next_step(pen)
+        return
+    delay = retry_delay_ms(compensator.retry, undo.failures + 1, failed.retry_after_ms, command.chance)
+    pen.emit(
+        CompensationFailed(
+            at_ms=pen.now,
+            node=undo.node,
+            visit=undo.visit,
+            index=undo.index,
+            attempt=undo.attempt + 1,
+            error=failed.error,
+            retry_at_ms=pen.now + delay,
+            worker=command.worker,
+            duration_ms=command.duration_ms,
+            token=command.token,
+        )
+    )
+    _put_again(pen, undo)
+
+
+def _give_up(
+    pen: Pen, undo: Undo, error: Error, attempt: int, token: int, worker: str = "", duration_ms: int = 0
+) -> None:
+    pen.emit(
+        CompensationFailed(
+            at_ms=pen.now,
+            node=undo.node,
+            visit=undo.visit,
+            index=undo.index,
+            attempt=attempt,
+            error=error,
+            worker=worker,
+            duration_ms=duration_ms,
+            token=token,
+        )
+    )
+
+
+def _put_again(pen: Pen, undo: Undo) -> None:
+    """Ask for the job of a step, as late as its back-off says by now."""
+    waiting = pen.state.undo.get(key_at(undo.node, undo.visit, undo.index))
+    assert waiting is not None
+    pen.put(undo_job(pen.flow, waiting))
+
+
+def take_undo_lost(pen: Pen, command: UndoLost) -> None:
+    """Workers were lost while they undid something: it is tried again, a bounded number of times."""
+    for _ in range(min(command.times, LOST_IN_A_ROW_MAX)):
+        undo = current(pen.state, command.node, command.visit, command.index, command.token)
+        if undo is None:
+            return
+        if undo.lost + 1 >= LOST_IN_A_ROW_MAX:
+            message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they undid it"
+            _give_up(pen, undo, Error("worker_killer", message), undo.attempt + 1, command.token)
+            _next_step(pen)
+            return
+        pen.emit(
+            CompensationFailed(
+                at_ms=pen.now,
+                node=undo.node,
+                visit=undo.visit,
+                index=undo.index,
+                attempt=undo.attempt + 1,
+                error=Error("worker_lost", "the worker was lost", retryable=True),
+                retry_at_ms=pen.now,
+                lost=True,
+            )
+        )
+    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+    if undo is not None:
+        pen.put(undo_job(pen.flow, undo))

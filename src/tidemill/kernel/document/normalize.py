@@ -1,0 +1,369 @@
+"""Normal form; where conditions stand; content referenced by digest.
+
+The normal form of a document: one way to write everything, whatever spelling the author chose.
+
+Keys are in a fixed order, `nodes` is a list, and all plain dependencies are in `edges`, sorted. A patch is made
+against this form, and two documents that differ only in spelling have the same one. While it is being made, a
+`Draft` remembers where each node and edge was written, so that later checks point at the author's own text.
+
+Content that the conditions of a document refer to by digest instead of holding it: a schema, or code.
+
+Whoever has the blobs puts the content in its place before the document is compiled. Whoever has none, because it only
+looks at a file, puts something neutral there, so that all the rest of the document can be checked.
+
+The conditions of a document: where they stand, each parsed once and written back in its normal form.
+
+Compiling CEL is the dearest thing a compiler does per node, and documents repeat conditions, so equal ones are
+parsed together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.errors import Problem
+from tidemill.expressions import conditions
+from tidemill.expressions.scope import References
+from tidemill.kernel.document.fields import (
+    TIMEOUTS,
+    Table,
+    anything,
+    choice,
+    flag,
+    from_hours,
+    from_minutes,
+    from_ms,
+    mapping_of,
+    matching,
+    number,
+    read_node,
+    read_table,
+    require,
+    retry,
+    seconds,
+    table_of,
+    text,
+    whole,
+    wrong_type,
+)
+from tidemill.kernel.document.problems import Findings, Place, pointer, shown
+from tidemill.kernel.document.values import check_values
+from tidemill.kernel.model import Json
+
+SCHEME = "cas://"
+"""Another way to write a digest begins like this."""
+
+_BORROWED = {"schema_validation": ("schema_ref", "schema"), "python_sandbox": ("code_ref", "code")}
+_STAND_INS: Mapping[str, Json] = {"schema": True, "code": "def evaluate(output, context):\n    return True\n"}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Borrowed(NamedTuple):
+    """A condition that refers to content by digest."""
+
+    condition: dict[str, Json]
+    key: str
+    """Under which it refers: `schema_ref` or `code_ref`."""
+    field: str
+    """Where the content belongs."""
+    path: str
+
+    @property
+    def digest(self) -> str | None:
+        """The digest; nothing if what is written there is none."""
+        value = self.condition[self.key]
+        digest = value.removeprefix(SCHEME) if isinstance(value, str) else ""
+        return digest if _DIGEST.fullmatch(digest) else None
+
+    def fill(self, content: Json) -> None:
+        """Put the content in the place of the reference."""
+        del self.condition[self.key]
+        self.condition[self.field] = content
+
+    def misspelt(self) -> Problem:
+        """Report that it is no digest."""
+        message = f"{self.key} is the digest of a stored blob, such as sha256:…, with 64 hexadecimal digits"
+        return Problem(code="condition_shape", message=message, path=self.path, hint="`tidemill blobs put` prints it")
+
+
+def borrowed_in(document: Json) -> list[Borrowed]:
+    """List every reference in a document as it was written; what is not shaped like a document has none."""
+    found: list[Borrowed] = []
+    seen: set[int] = set()
+    waiting = list(_conditions(document))
+    while waiting:
+        path, condition = waiting.pop()
+        # The same object may stand in many places, and even inside itself.
+        if not isinstance(condition, dict) or id(condition) in seen:
+            continue
+        seen.add(id(condition))
+        kind = condition.get("type")
+        if isinstance(kind, str) and kind in _BORROWED:
+            key, field = _BORROWED[kind]
+            if key in condition and field not in condition:
+                found.append(Borrowed(condition, key, field, f"{path}/{key}"))
+        waiting += _steps(f"{path}/conditions", condition.get("conditions"))
+    return sorted(found, key=lambda each: each.path)
+
+
+def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
+    """Put something neutral in the place of every reference; answers a warning for each.
+
+    A reference that is misspelt stays, and the compiler refuses it.
+    """
+    if not borrowed_in(document):
+        return document, []
+    copy = deepcopy(document)
+    warnings: list[Problem] = []
+    for each in borrowed_in(copy):
+        if each.digest is not None:
+            each.fill(_STAND_INS[each.field])
+            message = f"what {each.key} names is not checked here, but when the document is published"
+            warnings.append(Problem(code="condition_ref_unchecked", message=message, path=each.path))
+    return copy, warnings
+
+
+def _conditions(document: Json) -> Iterator[tuple[str, Json]]:
+    nodes = document.get("nodes") if isinstance(document, dict) else None
+    for path, node in _steps("/nodes", nodes):
+        if isinstance(node, dict):
+            yield f"{path}/when", node.get("when")
+            yield f"{path}/loop/condition", _entry(node.get("loop"), "condition")
+            for at, rule in _steps(f"{path}/branch/rules", _entry(node.get("branch"), "rules")):
+                yield f"{at}/condition", _entry(rule, "condition")
+
+
+def _steps(path: str, holder: Json) -> list[tuple[str, Json]]:
+    items = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list) else ()
+    return [(pointer(path, key), value) for key, value in items]
+
+
+def _entry(holder: Json, key: str) -> Json:
+    return holder.get(key) if isinstance(holder, dict) else None
+
+
+NODES_MAX = 200_000
+EDGES_MAX = 2_000_000
+
+LIMITS = Table(
+    {
+        "deadline_seconds": ("deadline_seconds", seconds),
+        "deadline_s": ("deadline_seconds", seconds),
+        "deadline_ms": ("deadline_seconds", from_ms),
+        "deadline_minutes": ("deadline_seconds", from_minutes),
+        "deadline_hours": ("deadline_seconds", from_hours),
+        "max_visits": ("max_visits", whole(1)),
+        "max_fanout": ("max_fanout", whole(1)),
+        "max_parallel": ("max_parallel", whole(1)),
+        "max_hops": ("max_hops", whole(1)),
+        "max_bytes": ("max_bytes", whole(1)),
+    }
+)
+
+DAYS_MAX = 36_500
+RETENTION = table_of(days=number(0, DAYS_MAX), keep=flag)
+
+
+def retention(place: Place, key: str, value: Json) -> Json:
+    """How long finished runs are kept: a number of days, or for ever. `keep: false` says nothing."""
+    read = mapping_of(RETENTION)(place, key, value)
+    if read is None:
+        return None
+    if read.get("keep") is False:
+        del read["keep"]
+    if "keep" in read and "days" in read:
+        place.inside(key).problem("conflicting_keys", "days", "runs that are kept for ever have no days", "keep one")
+    return read or None
+
+
+DOCUMENT = table_of(
+    name=matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
+    description=text,
+    inputs=anything,
+    outputs=anything,
+    defaults=mapping_of(Table({"retry": ("retry", retry), **TIMEOUTS})),
+    limits=mapping_of(LIMITS),
+    on_failure=mapping_of(table_of(compensate=choice("automatic", "manual"))),
+    retention=retention,
+    nodes=anything,
+    edges=anything,
+)
+
+_EDGE = Table({"from": ("from", text), "to": ("to", text)})
+
+
+class Draft:
+    """A document while it is being checked."""
+
+    __slots__ = ("document", "edges", "found", "index", "nodes", "paths")
+
+    def __init__(self, found: Findings) -> None:
+        self.found = found
+        self.document: dict[str, Json] = {}
+        self.nodes: list[dict[str, Json]] = []
+        self.paths: list[str] = []
+        self.index: dict[str, int] = {}
+        """Position in `nodes` by id; of two nodes with one id the first counts."""
+        self.edges: dict[tuple[str, str], str] = {}
+        """Plain edges (from, to) and where each was first written."""
+
+    def place(self, number: int) -> Place:
+        """Where a node was written."""
+        return Place(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
+
+
+def draft_of(raw: Json) -> Draft:
+    """Read a document into its normal form, remembering where everything was written."""
+    found = Findings()
+    draft = Draft(found)
+    check_values(raw, found)
+    if found.problems:
+        return draft
+    if not isinstance(raw, dict):
+        found.problem("not_a_mapping", "", "the document is not a mapping", "it begins with keys such as `name`")
+        return draft
+    place = Place(found, "", "")
+    document = read_table(place, raw, DOCUMENT)
+    require(place, document, raw, "name", "nodes")
+    for number_and_raw in _raw_nodes(place, document.pop("nodes", [])):
+        _add_node(draft, *number_and_raw)
+    _add_edges(draft, place, document.pop("edges", []))
+    if len(draft.edges) > EDGES_MAX:
+        found.problem("too_many_edges", "", f"more than {EDGES_MAX} edges")
+    draft.document = {**document, "nodes": draft.nodes, "edges": _sorted_edges(draft)}
+    return draft
+
+
+def _raw_nodes(place: Place, raw: Json) -> Iterator[tuple[str | int, Json, str | None]]:
+    """Each node's step in the path, its raw form, and its id where the key gives it."""
+    if not isinstance(raw, list | dict):
+        wrong_type(place, "nodes", raw, "a list of nodes")
+    elif not raw:
+        place.problem("no_nodes", "nodes", "a workflow needs at least one node")
+    elif len(raw) > NODES_MAX:
+        place.problem("too_many_nodes", "nodes", f"{len(raw)} nodes, at most {NODES_MAX} are allowed")
+    elif isinstance(raw, dict):
+        yield from ((key, node, key) for key, node in raw.items())
+    else:
+        yield from ((number, node, None) for number, node in enumerate(raw))
+
+
+def _add_node(draft: Draft, step: str | int, raw: Json, given_id: str | None) -> None:
+    path = pointer("/nodes", step)
+    node = read_node(Place(draft.found, path, _who(raw, given_id, step)), raw, given_id)
+    if node is None or "id" not in node:
+        return
+    name: str = node["id"]
+    if draft.index.setdefault(name, len(draft.nodes)) != len(draft.nodes):
+        first = draft.paths[draft.index[name]]
+        hint = "ids are unique within a workflow"
+        draft.found.problem("duplicate_id", path, f"node `{shown(name)}` is already defined at {first}", hint)
+        return
+    for source_key in ("dependencies", "dependents"):
+        for position, other in enumerate(node.pop(source_key, ())):
+            edge = (other, name) if source_key == "dependencies" else (name, other)
+            draft.edges.setdefault(edge, f"{path}/{source_key}/{position}")
+    draft.nodes.append(node)
+    draft.paths.append(path)
+
+
+def _who(raw: Json, given_id: str | None, step: str | int) -> str:
+    if given_id is None and isinstance(raw, dict):
+        given = raw.get("id", raw.get("node_id"))
+        given_id = given if isinstance(given, str) else None
+    return f"node {step}" if given_id is None else f"node `{shown(given_id)}`"
+
+
+def _add_edges(draft: Draft, place: Place, raw: Json) -> None:
+    if not isinstance(raw, list):
+        wrong_type(place, "edges", raw, "a list of {from, to}")
+        return
+    for step, edge in enumerate(raw):
+        here = Place(draft.found, f"/edges/{step}", f"edge {step}")
+        if not isinstance(edge, dict):
+            wrong_type(here, "", edge, "a mapping {from, to}")
+            continue
+        read = read_table(here, edge, _EDGE)
+        require(here, read, edge, "from", "to")
+        if len(read) == 2:
+            draft.edges.setdefault((read["from"], read["to"]), here.path)
+
+
+def _sorted_edges(draft: Draft) -> list[dict[str, str]]:
+    """Edges in the order of their nodes, so that the spelling leaves no trace."""
+    last = len(draft.nodes)
+    index = draft.index
+
+    def rank(edge: tuple[str, str]) -> tuple[int, int, str, str]:
+        source, target = edge
+        return index.get(source, last), index.get(target, last), source, target
+
+    return [{"from": source, "to": target} for source, target in sorted(draft.edges, key=rank)]
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
+"""The keys of a node below which there are conditions, and no other expressions."""
+
+
+class Clause(NamedTuple):
+    """A place where a condition stands: the mapping that holds it and its key there."""
+
+    key: str
+    holder: dict[str, Json]
+    field: str
+
+
+class Use(NamedTuple):
+    """A value of a node that refers to something."""
+
+    key: str
+    value: Json
+    reach: References
+
+
+def settle_conditions(draft: Draft) -> dict[int, list[Use]]:
+    """Parse every condition, record its problems, put its normal form in its place, and tell what it refers to."""
+    uses: dict[int, list[Use]] = {}
+    parsed: dict[bytes, tuple[Json, References]] = {}
+    for position, node in enumerate(draft.nodes):
+        if node.keys().isdisjoint(CONDITIONED_KEYS):
+            continue
+        for clause in clauses_of(node):
+            raw = clause.holder[clause.field]
+            fingerprint = _ENCODER.encode(raw)
+            if fingerprint not in parsed:
+                normal = _parse(draft, position, clause.key, raw)
+                if normal is None:
+                    continue
+                parsed[fingerprint] = normal
+            clause.holder[clause.field], reach = parsed[fingerprint]
+            uses.setdefault(position, []).append(Use(clause.key, raw, reach))
+    return uses
+
+
+def clauses_of(node: dict[str, Json]) -> Iterator[Clause]:
+    """Every condition of a node."""
+    if "when" in node:
+        yield Clause("when", node, "when")
+    if "condition" in node.get("loop", ()):
+        yield Clause("loop/condition", node["loop"], "condition")
+    for step, rule in enumerate(node.get("branch", {}).get("rules", ())):
+        if "condition" in rule:
+            yield Clause(f"branch/rules/{step}/condition", rule, "condition")
+
+
+def _parse(draft: Draft, position: int, key: str, raw: Json) -> tuple[Json, References] | None:
+    place = draft.place(position)
+    condition, problems = conditions.parse_condition(raw, f"{place.path}/{key}")
+    for problem in problems:
+        place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+    if condition is None:
+        return None
+    return conditions.normal(condition), condition.references

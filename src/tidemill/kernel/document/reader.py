@@ -1,0 +1,122 @@
+"""Read_document, normalise, GC pause.
+
+Reading: bytes that somebody wrote become a JSON value, or a list of what is wrong with them.
+
+The readers of the two languages live in `jsontext` and `yamltext`, the normal form in `normal`; this is the door
+through which callers reach all three. Size is checked first, then the text, then the shape.
+
+A pause for the cyclic garbage collector while a large tree is built.
+
+Reading and compiling make a million objects that are all alive and form no cycles. The collector would go through
+all of them again and again and find nothing, for a quarter of the whole time. Nothing is lost while it pauses:
+what is dropped is still freed at once by its reference count, and whatever does form cycles is found afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document.normalize import draft_of, settle_conditions
+from tidemill.kernel.document.text import read_json
+from tidemill.kernel.document.values import has_lone_surrogate
+from tidemill.kernel.model import Json
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pause the collector and start it again, unless somebody else had paused it before."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+BYTES_MAX = 64 * 1024 * 1024
+
+Format = Literal["yaml", "json"]
+
+
+def format_of(suffix: str) -> Format | None:
+    """The language that the end of a file's name promises, if any."""
+    match suffix.lower():
+        case ".json":
+            return "json"
+        case ".yaml" | ".yml":
+            return "yaml"
+        case _:
+            return None
+
+
+def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = BYTES_MAX) -> Json:  # noqa: A002
+    """Parse a document and return its mapping; without a format, text that begins like JSON is tried as JSON first.
+
+    The size is checked before anything is parsed. Raises Rejected with everything the parser could find.
+    """
+    source = _decoded(text, bytes_max)
+    with paused_collector():
+        match format:
+            case "json":
+                value = read_json(source)
+            case "yaml":
+                value = _read_yaml(source)
+            case None:
+                value = _read_either(source)
+    if not isinstance(value, dict):
+        what = "the document is empty" if value is None else "the document is not a mapping"
+        raise rejected("not_a_mapping", what, hint="a document begins with keys such as `name:` and `nodes:`")
+    return value
+
+
+def normalise(raw: Json) -> tuple[Json, list[Problem]]:
+    """The normal form of a document and what is wrong with its shape; the form is whole only without problems."""
+    draft = draft_of(raw)
+    settle_conditions(draft)
+    return draft.document, draft.found.all_problems()
+
+
+def _decoded(text: bytes | str, bytes_max: int) -> str:
+    size = len(text)
+    if isinstance(text, str) and size <= bytes_max and not text.isascii():
+        size = len(text.encode(errors="surrogatepass"))
+    if size > bytes_max:
+        raise rejected("document_too_large", f"the document has {size} bytes, at most {bytes_max} are read")
+    if isinstance(text, str):
+        if has_lone_surrogate(text):
+            raise rejected("not_utf8", "the text holds half of a surrogate pair", hint="save the file as UTF-8")
+        return text.removeprefix("\ufeff")
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        problem = f"line {line}: byte 0x{text[error.start]:02x} is not UTF-8"
+        raise rejected("not_utf8", problem, hint="save the file as UTF-8") from None
+
+
+def _read_yaml(text: str) -> Json:
+    # The parser is imported with the first text that needs it: documents that are stored are read without.
+    from tidemill.kernel.document.text import read_yaml
+
+    return read_yaml(text)
+
+
+def _read_either(text: str) -> Json:
+    """JSON when it begins like JSON and is; almost all JSON is YAML too, but reads ten times as fast as JSON."""
+    if not text.lstrip().startswith(("{", "[")):
+        return _read_yaml(text)
+    try:
+        return read_json(text)
+    except Rejected as refusal:
+        if refusal.code != "json_syntax":
+            raise
+        try:
+            return _read_yaml(text)
+        except Rejected:
+            raise refusal from None

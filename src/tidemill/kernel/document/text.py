@@ -1,0 +1,376 @@
+"""Strict JSON and YAML 1.2 parsers with positions.
+
+YAML text to a JSON value: the C parser's events, and our own rules for what they mean.
+
+The scalars are those of YAML 1.2, not of PyYAML: `true` and `false` are the only booleans (`on`, `off`, `yes` and
+`no` are strings), nothing is a date, and a number with a leading zero stays the string that was written. Duplicate
+keys, keys that are not strings, tags with code behind them and merge keys are refused. Composing from events
+needs no recursion, so depth is bounded by a number and not by the interpreter's stack.
+
+JSON text to a value: exact, bounded, and with the place of every fault.
+
+The standard parser is fast but lenient: it keeps the last of two equal keys, and reads NaN, infinities and
+half a surrogate pair. So the fast parse only notices that something is wrong; a slow scan of the text, which
+good documents never pay for, then says what and where.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from math import isfinite
+from typing import Any
+
+import yaml
+
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.document.problems import PROBLEMS_MAX, Findings, pointer, shown
+from tidemill.kernel.document.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
+from tidemill.kernel.model import Json
+
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+TOKENS_MAX = 5_000_000
+"""Tokens that a scan looks at; a fault behind them is reported without its place."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_json(text: str) -> Json:
+    """Parse a document, or raise Rejected with every fault of the text."""
+    found = Findings()
+    try:
+        value, faults = _parse(text)
+        if not faults and not _SURROGATE.search(text) and not deeper_than(value, DEPTH_MAX):
+            return value
+        _Scan(text, found).run()
+        if not found.problems:
+            found.extend(faults)
+        if not found.problems:
+            check_values(value, found)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        found.problem("json_syntax", "", f"{where}: {error.msg[:1].lower()}{error.msg[1:]}")
+    except (RecursionError, ValueError):
+        # Too deep, or an integer with more digits than Python converts; the scan says which and where.
+        _Scan(text, found).run()
+        if not found.problems:
+            found.problem("too_deep", "", "nested too deep, or a number too long, to be read")
+    found.refuse()
+    return value
+
+
+def _parse(text: str) -> tuple[Json, list[Problem]]:
+    """The value, and what the parser let pass although it must not; where that is, it does not know."""
+    found = Findings()
+
+    def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
+        mapping = dict(items)
+        if len(mapping) != len(items):
+            found.problem("duplicate_key", "", "a mapping gives one key twice", "keep one of them")
+        return mapping
+
+    def constant(name: str) -> None:
+        found.problem("not_json", "", f"{name} is not a JSON value", "use null, or a string")
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        if not isfinite(value):
+            found.problem("not_json", "", f"the number {shown(digits)} is too large", "write it as a string")
+        return value
+
+    value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number)
+    return value, found.problems
+
+
+class _Scan:
+    """Walk the tokens of a text whose parse was suspicious, and report each fault with line and column."""
+
+    def __init__(self, text: str, found: Findings) -> None:
+        self.text = text
+        self.found = found
+        self.keys: list[set[str] | None] = []
+        self.steps: list[str | int] = []
+        self.line = 1
+        self.line_start = 0
+        self.counted = 0
+
+    def run(self) -> None:
+        expects_key = False
+        for match in islice(_TOKEN.finditer(self.text), TOKENS_MAX):
+            token, at = match.group(), match.start()
+            if token in "{[":
+                if len(self.keys) == DEPTH_MAX:
+                    self._say("too_deep", at, f"nested more than {DEPTH_MAX} levels deep")
+                    return
+                self.keys.append(set() if token == "{" else None)
+                self.steps.append("" if token == "{" else 0)
+                expects_key = token == "{"
+            elif token in "}]":
+                if self.keys:
+                    self.keys.pop()
+                    self.steps.pop()
+                expects_key = False
+            elif token == ",":
+                expects_key = bool(self.keys) and self.keys[-1] is not None
+                if self.steps and isinstance(step := self.steps[-1], int):
+                    self.steps[-1] = step + 1
+            elif token != ":":
+                self._leaf(token, at, expects_key)
+                expects_key = False
+
+    def _leaf(self, token: str, at: int, is_key: bool) -> None:
+        if not token.startswith('"'):
+            self._number(token, at)
+            return
+        try:
+            text = json.loads(token, strict=False)
+        except ValueError:
+            return
+        if has_lone_surrogate(text):
+            self._say("not_json", at, "half of a surrogate pair is not a character", "write the whole character")
+        names = self.keys[-1] if self.keys else None
+        if is_key and names is not None:
+            self.steps[-1] = text
+            if text in names:
+                self._say("duplicate_key", at, f"the key `{shown(text)}` is given twice", "keep one of them")
+            names.add(text)
+
+    def _number(self, token: str, at: int) -> None:
+        if token in ("NaN", "Infinity", "-Infinity"):
+            self._say("not_json", at, f"{token} is not a JSON value", "use null, or a string")
+        elif token[-1].isdigit():
+            try:
+                number = float(token) if set(token) & set(".eE") else int(token)
+            except ValueError:
+                self._say("not_json", at, f"a number of {len(token)} digits is too long", "write it as a string")
+                return
+            if isinstance(number, float) and not isfinite(number):
+                self._say("not_json", at, f"the number {shown(token)} is too large", "write it as a string")
+
+    def _say(self, code: str, at: int, message: str, hint: str = "") -> None:
+        self.line += self.text.count("\n", self.counted, at)
+        self.line_start = max(self.line_start, self.text.rfind("\n", self.counted, at) + 1)
+        self.counted = at
+        path = ""
+        for step in self.steps:
+            path = pointer(path, step)
+        self.found.problem(code, path, f"line {self.line}, column {at - self.line_start + 1}: {message}", hint)
+
+
+ALIASED_VALUES_MAX = 1_000_000
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE = "tag:yaml.org,2002:"
+_CONSTANTS: dict[str, Json] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MAY_BE_TYPED = frozenset("-+.0123456789~nNtTfF")
+"""First characters of plain scalars that may be something other than a string; most scalars stop here."""
+
+_NO_KEY = object()
+
+
+def read_yaml(text: str) -> Json:
+    """Parse a document, or raise Rejected with every fault up to the first error of syntax."""
+    found = Findings()
+    composer: _Composer | None = None
+    try:
+        composer = _Composer(_LOADER(text), found)
+        return composer.compose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f" {error.context}" if error.context else ""
+        found.problem("yaml_syntax", "", f"{where}{error.problem or 'not YAML'}{context}", _hint(error.problem))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        found.problem("yaml_syntax", "", f"line {line}: {error.reason}", "remove the control character")
+    raise Rejected(found.all_problems())
+
+
+def _hint(problem: str | None) -> str:
+    match problem:
+        case "found character that cannot start any token":
+            return "tabs cannot indent; quote values that begin with @, ` or %"
+        case "mapping values are not allowed in this context":
+            return "quote values that contain a colon followed by a space"
+        case "did not find expected ',' or '}'" | "did not find expected ',' or ']'":
+            return 'quote templates: "{{ … }}"'
+        case _:
+            return ""
+
+
+class _Composer:
+    """Builds the value from events with a stack of open containers."""
+
+    def __init__(self, loader: Any, found: Findings) -> None:
+        self.loader = loader
+        self.found = found
+        self.stack: list[tuple[Json, Json]] = []
+        self.open: Json = None
+        self.key: Json = _NO_KEY
+        self.anchors: dict[str, Json] = {}
+        self.keys: dict[str, str] = {}
+        """Each key once: a large document repeats a few keys very often."""
+        self.aliased_left = ALIASED_VALUES_MAX
+
+    def compose(self) -> Json:
+        next_event = self.loader.get_event
+        value: Json = None
+        while True:
+            event = next_event()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                value = self._scalar(event)
+            elif kind is yaml.MappingStartEvent:
+                self._begin({}, event, "map")
+                continue
+            elif kind is yaml.SequenceStartEvent:
+                self._begin([], event, "seq")
+                continue
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                value = self.open
+                self.open, self.key = self.stack.pop()
+            elif kind is yaml.AliasEvent:
+                value = self._alias(event)
+            elif kind is yaml.DocumentEndEvent:
+                self._end()
+                return value
+            elif kind is yaml.StreamEndEvent:
+                return None
+            else:
+                continue
+            self._attach(value, event)
+
+    def _attach(self, value: Json, event: Any) -> None:
+        parent = self.open
+        if type(parent) is list:
+            parent.append(value)
+        elif self.key is not _NO_KEY:
+            parent[self.key] = value
+            self.key = _NO_KEY
+        elif parent is not None:
+            self._take_key(value, event)
+
+    def _take_key(self, key: Json, event: Any) -> None:
+        self.key = self.keys.setdefault(key, key) if isinstance(key, str) else ""
+        if not isinstance(key, str):
+            self._say("not_json", event, "a key must be a string", "quote the key")
+        elif key in self.open:
+            self._say("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
+        elif key == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
+            self._say("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
+
+    def _begin(self, container: Json, event: Any, core: str) -> None:
+        if len(self.stack) >= DEPTH_MAX:
+            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self.found.refuse()
+        if event.tag is not None and event.tag not in (_CORE + core, "!"):
+            self._strange_tag(event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = container
+        self.stack.append((self.open, self.key))
+        self.open, self.key = container, _NO_KEY
+
+    def _end(self) -> None:
+        """Make sure that nothing but the end of the stream follows the document."""
+        event = self.loader.get_event()
+        if type(event) is yaml.DocumentStartEvent:
+            self._say("yaml_syntax", event, "a second document begins here", "one file holds one workflow")
+        self.found.refuse()
+
+    def _scalar(self, event: Any) -> Json:
+        text: str = event.value
+        plain, quoted = event.implicit
+        if plain:
+            value = text if text and text[0] not in _MAY_BE_TYPED else self._plain(text, event)
+        elif quoted or event.tag == "!":
+            value = text
+        else:
+            value = self._tagged(text, event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = value
+        return value
+
+    def _plain(self, text: str, event: Any) -> Json:
+        if event.tag == "!":
+            return text
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        if _INTEGER.fullmatch(text):
+            try:
+                return int(text, 0)
+            except ValueError:
+                self._say("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
+                return None
+        if _FLOAT.fullmatch(text):
+            number = float(text)
+            if isfinite(number):
+                return number
+        elif not _NOT_FINITE.fullmatch(text):
+            return text
+        self._say("not_json", event, f"{shown(text)} is not a JSON number", "use null, or quote it")
+        return None
+
+    def _tagged(self, text: str, event: Any) -> Json:
+        name = event.tag.removeprefix(_CORE)
+        if name == "str":
+            return text
+        value = self._plain(text, event)
+        wanted = {"int": int, "float": float, "bool": bool, "null": type(None)}.get(name)
+        if wanted is None:
+            return self._strange_tag(event)
+        if name == "float" and type(value) is int:
+            return float(value)
+        if type(value) is not wanted:
+            self._say("not_json", event, f"`{shown(text)}` is not a {name}")
+        return value
+
+    def _strange_tag(self, event: Any) -> None:
+        self._say(
+            "not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string"
+        )
+
+    def _alias(self, event: Any) -> Json:
+        name = event.anchor
+        if name not in self.anchors:
+            self._say("yaml_alias", event, f"there is no anchor `&{shown(name)}` above", "define it before it is used")
+            return None
+        value = self.anchors[name]
+        unfinished = [self.open, *(container for container, _ in self.stack)]
+        if isinstance(value, dict | list) and any(value is container for container in unfinished):
+            self._say("yaml_alias", event, f"`*{shown(name)}` stands inside the value it repeats")
+            return None
+        return self._copy(value, len(self.stack), event)
+
+    def _copy(self, value: Json, depth: int, event: Any) -> Json:
+        """A copy, so that nothing in the result is shared, paid from a budget that a bomb exhausts."""
+        self.aliased_left -= 1
+        if self.aliased_left < 0:
+            self._say("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", "write them out")
+            self.found.refuse()
+        if not isinstance(value, dict | list):
+            return value
+        if depth >= DEPTH_MAX:
+            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self.found.refuse()
+        if isinstance(value, dict):
+            return {key: self._copy(child, depth + 1, event) for key, child in value.items()}
+        return [self._copy(child, depth + 1, event) for child in value]
+
+    def _say(self, code: str, event: Any, message: str, hint: str = "") -> None:
+        mark = event.start_mark
+        path = ""
+        for container, key in [*self.stack[1:], (self.open, self.key)]:
+            if container is not None and key is not _NO_KEY:
+                path = pointer(path, str(key))
+            elif isinstance(container, list):
+                path = pointer(path, len(container))
+        self.found.problem(code, path, f"line {mark.line + 1}, column {mark.column + 1}: {message}", hint)
+        if self.found.dropped > PROBLEMS_MAX:
+            self.found.refuse()

@@ -1,0 +1,406 @@
+"""Folds of node, approval, signal and child events.
+
+How facts about visits change the state. Pure bookkeeping; `evolve.py` says which fold serves which event.
+
+How facts about people, signals and children change the state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    ApprovalEscalated,
+    ApprovalEvents,
+    ApprovalRequested,
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    DeadLettered,
+    Ending,
+    LoopContinued,
+    NodeCancelled,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeEvent,
+    NodeExpanded,
+    NodeFailed,
+    NodeScheduled,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    ResultDiscarded,
+    SignalReceived,
+)
+from tidemill.kernel.state import Buffered, Cell, Letter, Past, State, Undo, edit_at, key_at, notes, peek_at
+
+SIGNAL_ID = "signal:"
+"""What the id of a signal is remembered under, beside those of commands."""
+
+
+def approval_changed(state: State, event: ApprovalEvents) -> None:
+    """Any event of an approval; a new one also keeps the visit's time-out in step."""
+    act = edit_at(state.edit(event.node), event.index)
+    act.approval = folded(act.approval, event)
+    if isinstance(event, ApprovalRequested):
+        state.approvals += 1
+        state.blobs += type(event.form) is BlobRef
+    elif isinstance(event, ApprovalEscalated) and act.wait is not None:
+        act.wait = msgspec.structs.replace(act.wait, expires_ms=event.expires_ms)
+
+
+def signal_awaited(state: State, event: NodeWaiting) -> None:
+    """Listen for a signal, behind those that do so already; or take one that was kept."""
+    if event.signal:
+        state.signals = tuple(kept for kept in state.signals if kept.signal != event.signal)
+        return
+    at, waiting = (event.node, event.visit, event.index), state.listening.get(event.name, ())
+    if event.attempt > 1:
+        # It listened before, without success: it has not waited since then.
+        waiting = tuple(each for each in waiting if each != at)
+    first = next((n for n, each in enumerate(waiting) if listens(state, event.name, each)), len(waiting))
+    notes(state, "listening")[event.name] = (*waiting[first:], at)
+
+
+def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
+    """Whether an activation that began to wait for a signal still does."""
+    node, visit, index = at
+    cell = state.peek(node)
+    act = peek_at(cell, index) if cell.visit == visit else None
+    return act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name
+
+
+def signal_received(state: State, event: SignalReceived) -> None:
+    """Kept until somebody asks for it, unless somebody was waiting."""
+    notes(state, "commands")[SIGNAL_ID + event.signal] = state.seq
+    state.blobs += type(event.payload) is BlobRef
+    waiting = state.listening.get(event.name, ())
+    if event.node:
+        taker = (event.node, event.visit, event.index)
+        notes(state, "listening")[event.name] = waiting[waiting.index(taker) + 1 :] if taker in waiting else waiting
+    else:
+        if waiting:
+            notes(state, "listening")[event.name] = ()
+        state.signals = (*state.signals, Buffered(event.name, event.signal, event.payload, state.seq))
+
+
+def child_started(state: State, event: ChildStarted) -> None:
+    act = edit_at(state.edit(event.node), event.index)
+    if act.wait is not None:
+        act.wait = msgspec.structs.replace(act.wait, started=True)
+
+
+def child_finished(state: State, event: ChildFinished) -> None:
+    """What follows for the visit is said by the event behind this one."""
+
+
+UNKNOWN_OUTCOME = "unknown_outcome"
+"""The error of an attempt that may or may not have happened."""
+
+
+def node_scheduled(state: State, event: NodeScheduled) -> None:
+    cell = state.edit(event.node)
+    if event.index != NOT_AN_ITEM and event.resumed is None:
+        _items_queued(state, cell, event)
+        return
+    if event.resumed is not None:
+        _resumed(state, edit_at(cell, event.index), event)
+        return
+    if not cell.fired:
+        cell.fired = cell.settled = True
+        cell.hop = event.hop
+        state.visits += 1
+    cell.since_ms = event.at_ms
+    if event.held:
+        cell.status = "PENDING"
+        hold(state, event.node, cell)
+        return
+    if cell.held:
+        unhold(state, event.node, cell)
+    cell.status = "QUEUED"
+    state.in_flight += 1
+
+
+def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
+    """A wait is over, but not the visit: conditions are evaluated over what it ended with, or the handler goes on."""
+    act.resumed, act.recall, act.wait = event.resumed, event.recall, None
+    act.status, act.since_ms = "QUEUED", event.at_ms
+    if act.approval is not None:
+        act.approval = closed(act.approval)
+    state.blobs += type(event.resumed) is BlobRef
+    state.in_flight += 1
+
+
+def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
+    items = cell.map
+    assert items is not None, "items are queued after NodeExpanded"
+    flying = event.until - event.index
+    state.in_flight += flying
+    state.items += event.until - items.next
+    items.flying += flying
+    items.next = event.until
+    if cell.status == "PENDING":
+        # The map goes on after a retry: some of these items have a history.
+        cell.status = "RUNNING"
+    for index in range(event.index, event.until):
+        if items.get(index) is not None:
+            edit_at(cell, index).status = "QUEUED"
+    pass_over_ended(state, items)
+    if not items.room and cell.held:
+        unhold(state, event.node, cell)
+
+
+def pass_over_ended(state: State, items: MapState) -> None:
+    """Move on to the next item that is still to be queued; before a retry that is always the very next one."""
+    first = items.next
+    while items.next < items.count and (known := items.get(items.next)) is not None and known.status in ENDED:
+        items.next += 1
+    state.items += items.next - first
+
+
+def hold(state: State, node: str, cell: Cell) -> None:
+    """Put a node at the end of the queue of those that a limit holds back."""
+    cell.held, cell.behind = True, ""
+    if state.last_held:
+        state.edit(state.last_held).behind = node
+    else:
+        state.first_held = node
+    state.last_held = node
+
+
+def unhold(state: State, node: str, cell: Cell) -> None:
+    """Take a node out of that queue, of which it is the head unless a map fails that still waits for slots."""
+    before = ""
+    walk = state.first_held
+    while walk != node:
+        before, walk = walk, state.peek(walk).behind
+    if before:
+        state.edit(before).behind = cell.behind
+    else:
+        state.first_held = cell.behind
+    if state.last_held == node:
+        state.last_held = before
+    cell.held, cell.behind = False, ""
+
+
+def node_started(state: State, event: NodeStarted) -> None:
+    if state.started_ms is None:
+        state.started_ms = event.at_ms
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    act.status, act.running = "RUNNING", True
+    act.attempt, act.token, act.since_ms = event.attempt, event.token, event.at_ms
+    act.retry_at_ms = None
+    if cell.map is not None and event.attempt > cell.map.attempts:
+        cell.map.attempts = cell.attempt = event.attempt
+
+
+def node_checkpointed(state: State, event: NodeCheckpointed) -> None:
+    edit_at(state.edit(event.node), event.index).checkpoint = event.value
+    state.blobs += type(event.value) is BlobRef
+
+
+def node_expanded(state: State, event: NodeExpanded) -> None:
+    cell = state.edit(event.node)
+    cell.map = MapState(count=event.count, items=event.items, window=event.window)
+    cell.token = cell.reported = event.token
+    cell.lost = 0
+    state.blobs += type(event.items) is BlobRef
+    state.in_flight -= 1
+    cell.status, cell.since_ms = "RUNNING", event.at_ms
+    if event.count:
+        hold(state, event.node, cell)
+
+
+def node_waiting(state: State, event: NodeWaiting) -> None:
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    if counted(cell, act):
+        state.in_flight -= 1
+    act.status, act.running, act.since_ms = "WAITING", False, event.at_ms
+    act.token = act.reported = event.token
+    act.duration_ms += event.duration_ms
+    act.lost, act.resumed, act.recall = 0, None, False
+    act.wait = Wait(
+        on=event.on,
+        name=event.name,
+        since_ms=event.at_ms,
+        until_ms=event.until_ms,
+        expires_ms=event.expires_ms,
+        output=event.output,
+        route=event.route,
+        recall=event.recall,
+        ask=event.ask,
+        close=event.close,
+    )
+    state.blobs += type(event.ask) is BlobRef
+    if event.on == "signal":
+        signal_awaited(state, event)
+
+
+def node_completed(state: State, event: NodeCompleted) -> None:
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    state.size += event.size
+    state.blobs += type(event.output) is BlobRef
+    act.output, act.error, act.lost = event.output, None, 0
+    act.duration_ms += event.duration_ms
+    note_token(act, event.token)
+    if event.undoable:
+        undoable(state, event)
+    if event.route is not None:
+        cell.aside = bool(event.route.again)
+    elif act is cell and act.approval is not None:
+        cell.aside = act.approval.decision in ("reject", "changes")
+    over(state, cell, act, event, "COMPLETED")
+    if act is not cell and cell.map is not None:
+        cell.map.settle(event.index)
+
+
+def undoable(state: State, event: NodeEvent) -> None:
+    """Remember what a rollback will have to undo."""
+    key = key_at(event.node, event.visit, event.index)
+    notes(state, "undo")[key] = Undo(event.node, event.visit, event.index, state.seq)
+
+
+def note_token(act: Activation, token: int) -> None:
+    """Remember the fence under which an end was reported; ends that nobody reported have none."""
+    if token:
+        act.token = act.reported = token
+
+
+def node_failed(state: State, event: NodeFailed) -> None:
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    act.error = event.error
+    act.attempt = event.attempt
+    if cell.map is not None and event.attempt > cell.map.attempts:
+        cell.map.attempts = cell.attempt = event.attempt
+    note_token(act, event.token)
+    act.duration_ms += event.duration_ms
+    if event.lost:
+        act.lost += 1
+    else:
+        act.lost, act.failures = 0, act.failures + 1
+    if event.retry_at_ms is not None:
+        if act.status not in DISPATCHED:
+            state.in_flight += 1
+        act.status, act.running, act.wait = "QUEUED", False, None
+        # After a lost worker there is no back-off: the job is simply queued again.
+        act.retry_at_ms, act.since_ms = None if event.lost else event.retry_at_ms, event.at_ms
+        return
+    act.output = event.output
+    if event.error.code == UNKNOWN_OUTCOME and event.error.index == NOT_AN_ITEM:
+        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
+    if event.tolerated:
+        state.tolerated += 1
+        if act is cell:
+            cell.tolerated = True
+    over(state, cell, act, event, "FAILED")
+
+
+def node_skipped(state: State, event: NodeSkipped) -> None:
+    cell = state.edit(event.node)
+    cell.settled, cell.why = True, event.reason
+    note_token(cell, event.token)
+    over(state, cell, cell, event, "SKIPPED")
+
+
+def node_cancelled(state: State, event: NodeCancelled) -> None:
+    cell = state.edit(event.node)
+    act = edit_at(cell, event.index)
+    if act is cell:
+        cell.settled, cell.why = True, event.reason
+    if event.unknown:
+        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
+    over(state, cell, act, event, "CANCELLED")
+
+
+def counted(cell: Cell, act: Activation) -> bool:
+    """Whether an activation owns a job: a map between expansion and assembly leaves that to its items."""
+    return act.status in DISPATCHED and not (act is cell and cell.map is not None and act.status == "RUNNING")
+
+
+def over(state: State, cell: Cell, act: Activation, event: Ending, status: NodeStatus) -> None:
+    """End a visit or an item: settle its edges and tokens, and free what it held."""
+    if counted(cell, act):
+        state.in_flight -= 1
+    was = act.status
+    act.status, act.running, act.wait, act.retry_at_ms = status, False, None, None
+    act.since_ms, act.ended_seq = event.at_ms, state.seq
+    act.resumed, act.recall = None, False
+    if act.approval is not None:
+        act.approval = closed(act.approval)
+    if act is not cell:
+        items = cell.map
+        assert items is not None, "only a map has items"
+        items.flying -= was != "PENDING"
+        items.done += 1
+        items.failed += status == "FAILED"
+        if items.room and cell.fired and not cell.held:
+            # An item settled by hand before its map goes on holds nothing: the map is held when it is made ready.
+            hold(state, event.node, cell)
+        return
+    if cell.held and cell.map is not None:
+        unhold(state, event.node, cell)
+    cell.held = False
+    cell.tokens, cell.went = 0, event.taken
+    state.counter += event.emitted - event.consumed
+    node, hop = event.node, cell.hop
+    for target in event.taken:
+        arrive(state, node, target, True, hop)
+    for target in event.dead:
+        arrive(state, node, target, False, hop)
+    for source, target in event.dead_escapes:
+        arrive(state, source, target, False, 0)
+    state.rendering = state.rendering or event.renders
+
+
+def arrive(state: State, source: str, target: str, taken: bool, hop: int) -> None:
+    """Decide an inbound edge. Deciding it again changes nothing, and a settled join absorbs its token."""
+    cell = state.edit(target)
+    if cell.edges.get(source) is not None:
+        return
+    cell.edges[source] = taken
+    if not taken:
+        cell.dead += 1
+        return
+    cell.taken += 1
+    if not cell.settled:
+        cell.tokens += 1
+        if hop > cell.hop:
+            cell.hop = hop
+
+
+def loop_continued(state: State, event: LoopContinued) -> None:
+    """Give every node of the body its next visit; what had ended is remembered for those who look back."""
+    for node in event.body:
+        old = state.edit(node) if node == event.entry else state.peek(node)
+        state.items -= 0 if old.map is None else old.map.next
+        past = dict(old.past) if old.past else {}
+        past[event.node] = Past(old.visit, old.status, old.output)
+        fresh = Cell(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)
+        if node == event.entry:
+            # The join of the entry belongs to the loop around this one: it stays as it was, settled.
+            fresh.edges, fresh.taken, fresh.dead, fresh.settled = old.edges, old.taken, old.dead, True
+            fresh.tokens, fresh.hop, fresh.own = 1, event.hop, True
+        if node == event.node:
+            fresh.passes = event.iteration
+        state.cells[node] = fresh
+
+
+def result_discarded(state: State, event: ResultDiscarded) -> None:
+    state.discarded += 1
+    cell = state.edit(event.node)
+    if event.visit == cell.visit:
+        cell.discarded += 1
+    else:
+        cell.discarded_before += 1
+
+
+def dead_lettered(state: State, event: DeadLettered) -> None:
+    state.dead_letters += 1
+    key = key_at(event.node, event.visit, event.index)
+    notes(state, "letters")[key] = Letter(state.seq, event.at_ms, event.attempts, event.error)

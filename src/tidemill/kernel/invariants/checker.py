@@ -1,0 +1,176 @@
+"""LogChecker: which event is read by which group of invariants.
+
+The checker itself: which event is read by which sections, in which order.
+
+Sections do not know one another. An event is read by each one it concerns, so the order below is part of the
+laws: an attempt's end is judged before the wait it ends, and that before the tokens it moves.
+
+The laws every log obeys, checked from the outside: a second, independent reading of a run's events.
+
+The checker takes events one by one and keeps its own plain books; it does not use `evolve`, so a mistake there
+cannot hide itself. The simulator runs it after every commit. A violation is a bug in Tidemill or damage to the
+store, never a user's mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidemill.kernel import events as ev
+from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.invariants.attempts import Approvals, Attempts, Children, Signals, Waits
+from tidemill.kernel.invariants.flow import Edges, Runs, Visits
+from tidemill.kernel.invariants.ledger import Books, Violation
+from tidemill.kernel.invariants.operations import Letters, Patches, Reopening, Rollbacks
+from tidemill.kernel.model import Workflow
+
+Graphs = Mapping[str, Workflow] | Callable[[str], Workflow | None]
+"""Workflows by digest, for runs that were patched."""
+
+Reader = Callable[[Any], None]
+
+
+class LogChecker:
+    """Reads one run's log. `violations` grows as laws are broken; reading goes on.
+
+    `workflow` is the graph that the run began with; `workflows` answers for the digests of its patches.
+    """
+
+    def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
+        self.books = Books(workflow)
+        self._given: dict[str, Workflow] = {}
+        self._workflows = workflows
+        books = self.books
+        self.runs, self.attempts, self.edges = Runs(books), Attempts(books), Edges(books)
+        self.visits_made, self.letters = Visits(books), Letters(books)
+        self.signals = Signals(books)
+        self.waits, self.children, self.approvals = Waits(books, self.signals), Children(books), Approvals(books)
+        self.reopening, self.patches = Reopening(books), Patches(books, self._find)
+        self.rollbacks = Rollbacks(books)
+        self._readers = {**self._of_runs(), **self._of_visits(), **self._of_waits(), **self._of_acts()}
+
+    @property
+    def workflow(self) -> Workflow:
+        """The graph that the run goes by now."""
+        return self.books.workflow
+
+    @workflow.setter
+    def workflow(self, workflow: Workflow) -> None:
+        """Make a graph known before the patch that leads to it is read."""
+        self._given[workflow.digest] = workflow
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was found so far."""
+        return self.books.violations
+
+    @property
+    def seq(self) -> int:
+        """How many events were read."""
+        return self.books.seq
+
+    @property
+    def status(self) -> str:
+        """How the run stands."""
+        return self.books.status
+
+    @property
+    def counter(self) -> int:
+        """Tokens in flight."""
+        return self.books.counter
+
+    @property
+    def visits(self) -> int:
+        """Visits that were made ready."""
+        return self.books.visits
+
+    def take(self, event: AnyEvent) -> None:
+        """Read the next event."""
+        self.books.seq += 1
+        if not self.books.blind and self.runs.structure(event):
+            for read in self._readers.get(type(event), ()):
+                read(event)
+
+    def finish(self) -> list[Violation]:
+        """Check what must hold between commits, and answer everything that was found."""
+        if not self.books.blind:
+            for section in (self.runs, self.edges, self.waits, self.letters):
+                section.finish()
+        return self.violations
+
+    def _find(self, digest: str) -> Workflow | None:
+        known = self._workflows
+        found = known(digest) if callable(known) else known.get(digest) if known is not None else None
+        return self._given.get(digest) if found is None else found
+
+    # Who reads what
+
+    def _of_runs(self) -> dict[type, tuple[Reader, ...]]:
+        ended = (self.runs.ended, self.signals.ended)
+        return {
+            ev.RunCreated: (self.runs.created,),
+            ev.RunPaused: (self.runs.paused,),
+            ev.RunResumed: (self.runs.resumed,),
+            ev.RunCompleted: ended,
+            ev.RunFailed: ended,
+            ev.RunCancelled: ended,
+            ev.ResultDiscarded: (self.runs.discarded,),
+            ev.DeadLettered: (self.letters.written,),
+            ev.DeadLetterClosed: (self.letters.closed,),
+        }
+
+    def _of_visits(self) -> dict[type, tuple[Reader, ...]]:
+        ended = (self.attempts.ended, self.waits.ended, self.approvals.closed, self.edges.ended)
+        return {
+            ev.NodeScheduled: (self.visits_made.scheduled, self.waits.resumed),
+            ev.NodeStarted: (self.attempts.started,),
+            ev.NodeCheckpointed: (self.attempts.stored,),
+            ev.NodeExpanded: (self.attempts.left, self.visits_made.expanded),
+            ev.NodeWaiting: (self.attempts.left, self.approvals.closed, self.waits.began),
+            ev.NodeCompleted: (*ended, self.rollbacks.completed),
+            ev.NodeFailed: (*ended, self.rollbacks.failed),
+            ev.NodeSkipped: ended,
+            ev.NodeCancelled: (*ended, self.rollbacks.cancelled),
+            ev.LoopContinued: (self.visits_made.looped,),
+        }
+
+    def _of_waits(self) -> dict[type, tuple[Reader, ...]]:
+        return {
+            ev.ApprovalRequested: (self.approvals.requested,),
+            ev.ApprovalVoted: (self.approvals.voted,),
+            ev.ApprovalDelegated: (self.approvals.delegated,),
+            ev.ApprovalReturned: (self.approvals.returned,),
+            ev.ApprovalDecided: (self.approvals.decided,),
+            ev.ApprovalEscalated: (self.approvals.escalated,),
+            ev.ApprovalExpired: (self.approvals.expired,),
+            ev.SignalReceived: (self.signals.received,),
+            ev.ChildStarted: (self.children.started,),
+            ev.ChildFinished: (self.children.finished,),
+        }
+
+    def _of_acts(self) -> dict[type, tuple[Reader, ...]]:
+        by_hand = (self.reopening.overridden, self.waits.ended, self.approvals.closed)
+        return {
+            ev.RunRetried: (self.letters.retried, self.rollbacks.retried, self.reopening.retried),
+            ev.RunRewound: (self.reopening.rewound,),
+            ev.RunPatched: (self.approvals.patched, self.patches.patched),
+            ev.RunForked: (self.runs.forked, self.approvals.forked, self.letters.forked, self.rollbacks.forked),
+            ev.NodeOverridden: (*by_hand, self.edges.ended, self.rollbacks.completed),
+            ev.RollbackStarted: (self.rollbacks.started,),
+            ev.RollbackFinished: (self.rollbacks.finished,),
+            ev.CompensationScheduled: (self.rollbacks.scheduled,),
+            ev.CompensationCompleted: (self.rollbacks.undone,),
+            ev.CompensationFailed: (self.rollbacks.undo_failed,),
+        }
+
+
+def check_log(workflow: Workflow, events: Iterable[AnyEvent], workflows: Graphs | None = None) -> list[Violation]:
+    """Read a whole log."""
+    checker = LogChecker(workflow, workflows)
+    for event in events:
+        checker.take(event)
+    return checker.finish()
+
+
+__all__ = ["LogChecker", "Violation", "check_log"]

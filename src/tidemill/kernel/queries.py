@@ -1,0 +1,196 @@
+"""Read-only questions to a state: visible outputs, tokens, path taken, recorded decisions.
+
+What can be asked of a state: what a node sees, the path taken, the tokens in flight.
+
+All of it is derived; nothing here is stored. The rules of visibility are worth a file because three
+readers need the same answer: the worker that renders inputs, the page that shows them, and the checker.
+
+Why a visit went the way it went, in words: what was decided about it, as its log has it.
+
+Conditions are evaluated once, by a worker, and their verdict is recorded with what it was made over. So the log
+alone can say why a branch was taken, a loop went on or a node was skipped, whatever the values have become since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.kernel.activation import ENDED
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    Admission,
+    AnyEvent,
+    Ending,
+    NodeCancelled,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeOverridden,
+    NodeSkipped,
+    NodeStarted,
+    Payload,
+    Reading,
+    Route,
+)
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import Cell, State
+
+
+def told(route: Route | None, taken: Sequence[str]) -> str:
+    """Say what the conditions of a visit decided; empty where it has none. `taken` are the edges it took."""
+    if route is None:
+        return ""
+    return "; ".join(part for part in (_loop_told(route, taken), route.reason) if part)
+
+
+def _loop_told(route: Route, taken: Sequence[str]) -> str:
+    if route.again is None:
+        return ""
+    # A pass that is followed by another takes no edges: they are left to the last one.
+    goes_on = "the loop has no pass left" if taken else "the loop goes on"
+    said = goes_on if route.again else "the loop ended"
+    return f"{said}: {route.again_reason}" if route.again_reason else said
+
+
+def why_of(event: Ending) -> str:
+    """Say why a visit ended like that, as far as somebody or something decided it."""
+    match event:
+        case NodeCompleted():
+            return told(event.route, event.taken)
+        case NodeSkipped() | NodeCancelled() | NodeOverridden():
+            return event.reason
+        case NodeFailed():
+            return f"{event.error.message} [{event.error.code}]"
+        case _:
+            return ""
+
+
+def reads_of(event: Ending) -> tuple[Reading, ...]:
+    """List what the decision was made over: names, and the digests of their texts."""
+    if isinstance(event, NodeSkipped | NodeFailed):
+        return event.reads
+    return event.route.reads if isinstance(event, NodeCompleted) and event.route is not None else ()
+
+
+class Output(NamedTuple):
+    """The output a reader sees, of which visit it is, and how that visit ended."""
+
+    payload: Payload
+    visit: int
+    status: str
+
+
+def visible(flow: Workflow, state: State, reader: Node, target: str) -> Output | str:
+    """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
+    cell = state.peek(target)
+    if target in reader.reads_past:
+        return _at_beginning_of_pass(flow, state, reader, target, cell)
+    if cell.status in ENDED:
+        return _shown(cell.status, cell.output, cell.visit)
+    for looping in flow.by_id[target].loops:
+        # A loop that the reader is not part of may have begun another pass: its last result is what counts.
+        if looping in reader.loops:
+            break
+        past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+        if past is not None:
+            return _shown(past.status, past.output, past.visit)
+    return "has not ended"
+
+
+def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Cell) -> Output | str:
+    around = flow.by_id[target].loops
+    for looping in reader.loops:
+        if looping in around:
+            past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+            return "has no value in the first pass" if past is None else _shown(past.status, past.output, past.visit)
+    return "has not ended"
+
+
+def _shown(status: str, output: Payload | None, visit: int) -> Output | str:
+    if output is not None and status in ("COMPLETED", "FAILED"):
+        return Output(output, visit, status)
+    return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
+
+
+def iteration(state: State, node: Node) -> int:
+    """Passes already made through the innermost loop around a node."""
+    return state.peek(node.loops[0]).passes if node.loops else 0
+
+
+def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
+    """Outputs of the parents whose edges were taken, by id."""
+    cell = state.peek(node.id)
+    found: dict[str, Payload] = {}
+    for parent in node.inbound:
+        if cell.edges.get(parent):
+            seen = visible(flow, state, node, parent)
+            if isinstance(seen, Output):
+                found[parent] = seen.payload
+    return found
+
+
+class Token(NamedTuple):
+    """Something in flight: it has arrived at `to` and will be consumed when that visit ends."""
+
+    source: str
+    to: str
+    visit: int
+    hop: int
+
+
+def tokens(flow: Workflow, state: State) -> Iterator[Token]:
+    """The tokens that make up the counter. A start, loop or outputs token has no source node."""
+    if state.rendering:
+        yield Token("", "outputs", 1, 0)
+    for name, cell in state.cells.items():
+        if not cell.tokens or name not in flow.by_id:
+            continue
+        sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
+        from_edges = 0 if cell.own else min(len(sources), cell.tokens)
+        for source in sources[:from_edges]:
+            yield Token(source, name, cell.visit, cell.hop)
+        for _ in range(cell.tokens - from_edges):
+            yield Token("", name, cell.visit, cell.hop)
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """A visit that ended: how, over which edges it went on, and why."""
+
+    node: str
+    visit: int
+    status: str
+    went: tuple[str, ...]
+    why: str = ""
+    reads: dict[str, str] = {}
+    """What was read to decide that, each name with the digest of its text."""
+
+
+def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
+    """The way a run went: the ends of its visits, in order. A visit that was reopened ends more than once."""
+    admitted: dict[tuple[str, int], Admission] = {}
+    for event in events:
+        if isinstance(event, NodeStarted | NodeExpanded) and event.admission is not None:
+            admitted[event.node, event.visit] = event.admission
+        if not isinstance(event, Ending) or event.index != NOT_AN_ITEM:
+            continue
+        status = _ENDS.get(type(event), "")
+        if isinstance(event, NodeOverridden):
+            status = event.status if event.status != "QUEUED" else ""
+        if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
+            by = admitted.get((event.node, event.visit), _UNASKED)
+            why = "; ".join(said for said in (by.reason, why_of(event)) if said)
+            yield Step(event.node, event.visit, status, event.taken, why, dict((*by.reads, *reads_of(event))))
+
+
+_UNASKED = Admission("")
+
+
+_ENDS: dict[type, str] = {
+    NodeCompleted: "COMPLETED",
+    NodeFailed: "FAILED",
+    NodeSkipped: "SKIPPED",
+    NodeCancelled: "CANCELLED",
+}

@@ -1,0 +1,328 @@
+"""Egress policy: hosts, ports, address classes, limits.
+
+The rules for every call that leaves this process: which hosts, ports and addresses, and how much of an answer.
+
+Pure policy; `wire` applies it to each connection, `fetcher` to each request. Only the open internet on the ports 80
+and 443 is reachable. An operator opens more with entries of an allow-list: a name, an address or a network, each
+with a port if need be. What is refused here is a `CallFailed`, like everything else that can go wrong with a call.
+
+Which addresses belong to the open internet, and how the host of a URL may be spelled.
+
+Pure: text and addresses in, words out. The networks are written down here, not asked of `ipaddress.is_global`, whose
+answers differ between versions of Python. Of IPv6 only 2000::/3 is open at all, so every form that hides another
+address (mapped, compatible, translated) is closed without being taken apart.
+
+Connections for what does not speak HTTP, under the same rules: checked addresses, resolved once, and no others.
+
+Everything that goes wrong while one is opened is a `CallFailed`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Sequence
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill.errors import TidemillError, rejected
+
+if TYPE_CHECKING:
+    from tidemill.net.transport import Resolver
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_OPEN_V6 = IPv6Network("2000::/3")
+_CLOSED: tuple[tuple[Network, str], ...] = tuple(
+    (ip_network(network), word)
+    for word, networks in {
+        "metadata": ("168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32", "fd00:ec2::/32"),
+        "this network": ("0.0.0.0/8",),
+        "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10"),
+        "shared": ("100.64.0.0/10",),
+        "loopback": ("127.0.0.0/8", "::1/128"),
+        "link-local": ("169.254.0.0/16", "fe80::/10"),
+        "documentation": ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
+        "benchmark": ("198.18.0.0/15", "2001:2::/48"),
+        "6to4": ("192.88.99.0/24", "2002::/16"),
+        "Teredo": ("2001::/32",),
+        "NAT64": ("64:ff9b::/96", "64:ff9b:1::/48"),
+        "IPv4-mapped": ("::ffff:0:0/96",),
+        "IPv4-compatible": ("::/96",),
+        "multicast": ("224.0.0.0/4", "ff00::/8"),
+        "reserved": (
+            *("192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24", "240.0.0.0/4"),
+            *("2001::/23", "2620:4f:8000::/48"),
+        ),
+    }.items()
+    for network in networks
+)
+_METADATA = frozenset({"metadata", "link-local"})
+_NAMES = frozenset(
+    {
+        *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
+        *("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"),
+    }
+)
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+_NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\.?")
+_NAME_MAX = 253
+
+
+def closed(address: Address) -> str:
+    """What kind of closed address this is, in a word; empty for one of the open internet."""
+    for network, word in _CLOSED:
+        if address in network:
+            return word
+    return "" if address.version == 4 or address in _OPEN_V6 else "reserved"
+
+
+def is_metadata(address: Address) -> bool:
+    """Whether a cloud may hand out credentials there; no name can open such an address."""
+    return closed(address) in _METADATA
+
+
+def literal(host: str) -> Address | None:
+    """The address that a host is written as; None for a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def plain_name(host: str) -> str:
+    """A name as it is compared: in small letters, without the dot at its end."""
+    return host.lower().removesuffix(".")
+
+
+def is_local_name(name: str) -> bool:
+    """Whether a name means this machine, or the metadata of a cloud, whatever it resolves to."""
+    return name in _NAMES or name.endswith(".localhost")
+
+
+def misspelled(host: str) -> str:
+    """What is wrong with a host as it stands in a URL; empty for an address or a name in its usual spelling.
+
+    Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses. Nobody needs these, so a name never ends
+    in a number here. A zone belongs to one machine, and is refused too.
+    """
+    if not host:
+        return "there is no host"
+    address = literal(host)
+    if address is not None:
+        return "an address must not name a zone" if "%" in host else ""
+    if len(host) > _NAME_MAX or not _NAME.fullmatch(host):
+        return "the host is neither an address nor a name"
+    if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+        return "the host is an address in an unusual spelling"
+    return ""
+
+
+PORTS = frozenset({80, 443})
+SCHEMES = {"http": 80, "https": 443}
+_BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?")
+_PLAIN = re.compile(r"([^:\[\]]+)(?::(.+))?")
+_GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
+
+
+TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
+
+
+class CallFailed(TidemillError):
+    """A call to the outside did not come to an answer, or not to one that can be used.
+
+    The message names hosts and paths, never credentials or the values of a query.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, retryable: bool = False, hint: str = "", unsent: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.retryable, self.hint = code, message, retryable, hint
+        self.unsent = unsent
+        """There was no connection, so nobody has heard anything."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a call may take, and how much it may bring."""
+
+    connect_ms: int = 5_000
+    total_ms: int = 30_000
+    bytes_max: int = 10_000_000
+    """Of an answer, after decompression."""
+    ratio_max: int = 100
+    """By how much a body may grow when it is decompressed."""
+    header_bytes_max: int = 65_536
+    redirects_max: int = 3
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of an allow-list: a name or a network, on some ports; None is all of them."""
+
+    name: str
+    network: Network | None
+    ports: frozenset[int] | None
+
+    def opens(self, name: str, address: Address, port: int) -> bool:
+        """Whether it lets a connection through. No name opens an address where clouds keep credentials."""
+        if self.ports is not None and port not in self.ports:
+            return False
+        if self.network is not None:
+            return address in self.network
+        return self.name == name and not is_metadata(address)
+
+
+class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What may leave this process."""
+
+    allow: tuple[str, ...] = ()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        _ = self.entries  # An allow-list that cannot be read is refused here, before anything is called.
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The allow-list, read."""
+        return tuple(read_entry(text) for text in self.allow)
+
+    def check_origin(self, scheme: str, host: str, port: int | None = None) -> None:
+        """Refuse a host that must not be called, whatever it resolves to."""
+        if scheme not in SCHEMES:
+            message = f"only http and https are called, not {scheme}:" if scheme else "the URL names no scheme"
+            raise CallFailed("egress_refused", message, hint="begin with https://")
+        self.check_host(host, port or SCHEMES[scheme])
+
+    def check_host(self, host: str, port: int) -> None:
+        """The same for a host that is called in another way than over HTTP; a refusal names the port to open."""
+        fault = misspelled(host)
+        if fault:
+            raise CallFailed("url_invalid", f"{fault}: {host!r}", hint="write a name, or an address such as 192.0.2.7")
+        name = plain_name(host)
+        if is_local_name(name) and all(entry.name != name for entry in self.entries):
+            raise _refused(f"{name} is not part of the open internet", _entry(name, port))
+
+    def opening(self, host: str, port: int) -> Egress:
+        """The same rules with one more entry: the operator has named this host."""
+        return Egress(allow=(*self.allow, _entry(host, port)), limits=self.limits)
+
+    def check_addresses(self, host: str, port: int, found: Sequence[Address]) -> None:
+        """Refuse a connection unless every address that the host has is open, or opened by an entry."""
+        name = plain_name(host)
+        for address in found:
+            if any(entry.opens(name, address, port) for entry in self.entries):
+                continue
+            kind = closed(address)
+            if kind:
+                where = f"{name} is {address}, which" if name != str(address) else name
+                opening = str(address) if is_metadata(address) else name
+                raise _refused(f"{where} is a {kind} address", _entry(opening, port))
+            if port not in PORTS:
+                raise _refused(f"port {port} of {name} is not open", _entry(name, port))
+
+
+def _entry(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _refused(message: str, entry: str) -> CallFailed:
+    hint = f"an operator can allow it: TIDEMILL_EGRESS_ALLOW={entry}"
+    return CallFailed("egress_refused", message, hint=hint)
+
+
+def read_allow_list(text: str) -> tuple[str, ...]:
+    """The entries of an environment variable: between commas or spaces."""
+    return tuple(text.replace(",", " ").split())
+
+
+def read_entry(text: str) -> Entry:
+    """One entry of an allow-list. A scheme stands for its port; without a scheme and a port it means 80 and 443."""
+    scheme, separator, rest = text.strip().lower().rpartition("://")
+    if separator and scheme not in SCHEMES:
+        raise _unreadable(text)
+    host, port = _parted(rest.removesuffix("/"))
+    ports = PORTS if not separator else frozenset({SCHEMES[scheme]})
+    if port == "*":
+        return Entry(*_named(host, text), None)
+    if port:
+        if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65_536:
+            raise _unreadable(text)
+        ports = frozenset({int(port)})
+    return Entry(*_named(host, text), ports)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Host and port of an entry, both empty if it has neither; an IPv6 address with a port stands in brackets."""
+    if text.count(":") > 1 and not text.startswith("["):
+        return text, ""
+    found = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def _named(host: str, text: str) -> tuple[str, Network | None]:
+    try:
+        return "", ip_network(host, strict=False)
+    except ValueError:
+        if misspelled(host):
+            raise _unreadable(text) from None
+        return plain_name(host), None
+
+
+def _unreadable(text: str) -> TidemillError:
+    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=_GRAMMAR)
+
+
+def shown(url: str) -> str:
+    """A URL as it may be told to anybody: without credentials, and without the values of its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the URL"
+    if not parts.netloc:
+        return "the URL"
+    host = parts.netloc.rpartition("@")[2]
+    names = [piece.partition("=")[0] + "=***" if "=" in piece else "***" for piece in parts.query.split("&") if piece]
+    query = "?" + "&".join(names) if names else ""
+    return f"{parts.scheme}://{host}{parts.path}{query}"
+
+
+class Dialer:
+    """Opens connections, within the rules."""
+
+    def __init__(
+        self, egress: Egress, *, resolver: Resolver | None = None, trust: ssl.SSLContext | None = None
+    ) -> None:
+        self.egress, self._resolver, self._trust = egress, resolver, trust
+
+    @cached_property
+    def trust(self) -> ssl.SSLContext:
+        """Which certificates are good: those that this machine trusts, unless others are given."""
+        return self._trust or ssl.create_default_context()
+
+    def opening(self, host: str, port: int) -> Dialer:
+        """The same for somebody who may also call a host that the operator has named."""
+        return Dialer(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """Connect to a host, if it may be called; its name is resolved once."""
+        # The HTTP library, whose errors these are, takes a tenth of a second to load.
+        from tidemill.net import transport
+
+        self.egress.check_host(host, port)
+        with transport.told(host):
+            return await transport.Connector(self.egress, self._resolver or transport.resolve).dial(host, port)
+
+
+def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
+    """Why there is no secure connection."""
+    from tidemill.net import transport
+
+    return transport.tls_failed(error, host)

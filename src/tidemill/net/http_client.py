@@ -1,0 +1,348 @@
+"""The one HTTP client: redirects, credentials, bounded bodies.
+
+The one fetcher: whoever calls something over HTTP does it here.
+
+A call is sent hop by hop. Redirects are followed by this file, never by the library: each hop is checked like the
+first, there are at most three, and what was meant for one origin is not sent to another. `credentials` and all
+headers but the harmless ones stay with the origin of the call's own URL.
+
+Answers as they are read: decompressed piece by piece, and cut off as soon as they are too much.
+
+A bomb is never unpacked. No piece is larger than `PIECE_BYTES`, and the sums are looked at after each one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidemill.expressions.errors import shorten
+from tidemill.net.egress import TOO_SLOW, CallFailed, Egress, Limits, shown
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tidemill.net.transport import CheckedTransport, Resolver
+
+
+PIECE_BYTES = 65_536
+GZIP = ("gzip", "x-gzip")
+_GZIP_BITS = 31
+_RATIO_FROM_BYTES = 262_144
+"""A short body may well grow a thousandfold; only what grows large is suspicious."""
+
+
+async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncIterator[bytes]:
+    """The body, plain, as long as it keeps within the limits."""
+    unpack = _unpacker(encoding)
+    received = produced = 0
+    async for chunk in chunks:
+        received += len(chunk)
+        for piece in unpack(chunk):
+            produced += len(piece)
+            if produced > limits.bytes_max:
+                raise too_large(limits.bytes_max)
+            if produced > max(_RATIO_FROM_BYTES, received * limits.ratio_max):
+                message = f"the answer grows more than {limits.ratio_max} times when it is decompressed"
+                raise CallFailed("response_too_large", message)
+            yield piece
+    unpack.end()
+
+
+def too_large(bytes_max: int) -> CallFailed:
+    """The body is longer than it may be."""
+    hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
+    return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
+
+
+class Plain:
+    """A body that is not compressed."""
+
+    def __call__(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
+
+    def end(self) -> None:
+        """Anything may end at any place."""
+
+
+class Gzip:
+    """A body of one or more gzip members."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP_BITS)
+        self._begun = False
+
+    def __call__(self, chunk: bytes) -> Iterator[bytes]:
+        try:
+            while chunk:
+                if self._member.eof:
+                    self._member = zlib.decompressobj(_GZIP_BITS)
+                self._begun = True
+                piece = self._member.decompress(chunk, PIECE_BYTES)
+                if piece:
+                    yield piece
+                chunk = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+        except zlib.error as error:
+            raise CallFailed("response_invalid", "the answer says that it is gzip, but is not") from error
+
+    def end(self) -> None:
+        """A member that is not complete has been cut off."""
+        if self._begun and not self._member.eof:
+            raise CallFailed("response_invalid", "the compressed answer is cut off", retryable=True)
+
+
+def _unpacker(encoding: str) -> Plain | Gzip:
+    plain = encoding.strip().lower()
+    if plain in ("", "identity"):
+        return Plain()
+    if plain in GZIP:
+        return Gzip()
+    raise CallFailed("response_invalid", f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for")
+
+
+URL_MAX = 8_192
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REPEATING = frozenset({307, 308})
+"""Redirects that want the same request again; the others want a GET."""
+HARMLESS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+OWN = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""Headers that belong to the connection, so that callers may not set them."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked. Limits that are None are those of the deployment; a size can only be lowered."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = {}
+    credentials: Mapping[str, str] = {}
+    """Headers for the origin of the URL and no other."""
+    body: bytes = b""
+    repeatable: bool | None = None
+    """Whether it may be sent again when it got lost, as one with a key may; None goes by the method."""
+    total_ms: int | None = None
+    bytes_max: int | None = None
+    redirects_max: int | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back, in full."""
+
+    status: int
+    reason: str
+    headers: tuple[tuple[str, str], ...]
+    """Names in small letters."""
+    url: str
+    """Where it came from in the end."""
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """The value of a header; empty without it."""
+        return ", ".join(value for found, value in self.headers if found == name)
+
+
+class Streamed:
+    """What comes back, bit by bit."""
+
+    def __init__(self, response: httpx2.Response, url: str, bytes_max: int) -> None:
+        self._response, self._bytes_max = response, bytes_max
+        self.status, self.reason, self.url = response.status_code, response.reason_phrase, url
+        self.headers = tuple((name.lower(), value) for name, value in response.headers.multi_items())
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, decompressed."""
+        size = 0
+        async for chunk in self._response.aiter_raw():
+            size += len(chunk)
+            if size > self._bytes_max:
+                raise too_large(self._bytes_max)
+            yield chunk
+
+
+class Fetcher:
+    """Calls the outside, within the rules. It opens by itself, and once more after it was closed."""
+
+    def __init__(
+        self, egress: Egress | None = None, *, resolver: Resolver | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.egress = egress or Egress()
+        self._resolver, self._tls = resolver, tls
+        self._opened: tuple[asyncio.AbstractEventLoop, CheckedTransport] | None = None
+
+    def transport(self) -> CheckedTransport:
+        """What every request goes through, also those of a library that brings a client of its own."""
+        # The HTTP library takes a tenth of a second to load, which only those pay who call somebody.
+        from tidemill.net import transport
+
+        loop = asyncio.get_running_loop()
+        if self._opened is None or self._opened[0] is not loop:
+            opened = transport.CheckedTransport(self.egress, self._resolver or transport.resolve, self._tls)
+            self._opened = (loop, opened)
+        return self._opened[1]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] is asyncio.get_running_loop():
+            await opened[1].aclose()
+
+    async def fetch(self, call: Call) -> Answer:
+        """Call, and read the whole answer."""
+        async with self.stream(call) as coming:
+            body = b"".join([chunk async for chunk in coming.chunks()])
+        return Answer(status=coming.status, reason=coming.reason, headers=coming.headers, url=coming.url, body=body)
+
+    @asynccontextmanager
+    async def stream(self, call: Call) -> AsyncIterator[Streamed]:
+        """Call, and read the answer as it comes; all of it within the time of the call."""
+        limits = self.egress.limits
+        total_ms = limits.total_ms if call.total_ms is None else call.total_ms
+        bytes_max = limits.bytes_max if call.bytes_max is None else min(call.bytes_max, limits.bytes_max)
+        try:
+            async with asyncio.timeout(total_ms / 1_000) as clock:
+                response, url = await self._followed(call)
+                try:
+                    yield Streamed(response, str(url), bytes_max)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            message = f"{call.method} {shown(call.url)} was not answered within {total_ms / 1_000:g} s"
+            raise CallFailed("timeout", message, retryable=True, hint=TOO_SLOW) from error
+
+    async def _followed(self, call: Call) -> tuple[httpx2.Response, httpx2.URL]:
+        redirects_max = self.egress.limits.redirects_max
+        if call.redirects_max is not None:
+            redirects_max = min(call.redirects_max, redirects_max)
+        hop = _first(call)
+        for _ in range(redirects_max + 1):
+            response = await self.transport().handle_async_request(hop.request())
+            location = response.headers.get("location")
+            if response.status_code not in REDIRECTS or not location or not redirects_max:
+                return response, hop.url
+            await response.aclose()
+            hop = hop.towards(location, response.status_code)
+        message = f"{call.method} {shown(call.url)} was redirected more than {redirects_max} times"
+        raise CallFailed("too_many_redirects", message)
+
+
+class _Hop(msgspec.Struct, frozen=True, kw_only=True):
+    """One request on the way to an answer."""
+
+    method: str
+    url: httpx2.URL
+    headers: dict[str, str]
+    body: bytes
+    repeatable: bool | None
+
+    def request(self) -> httpx2.Request:
+        import httpx2
+
+        from tidemill.net import transport
+
+        headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+        extensions = {transport.REPEATABLE: self.repeatable}
+        return httpx2.Request(self.method, self.url, headers=headers, content=self.body, extensions=extensions)
+
+    def towards(self, location: str, status: int) -> _Hop:
+        """The request that a redirect asks for. Another origin gets neither credentials, nor headers, nor the body."""
+        url, headers, repeatable = _joined(self.url, location), self.headers, self.repeatable
+        same = origin(url) == origin(self.url)
+        if not same:
+            repeatable = without_key(repeatable)
+            headers = {name: value for name, value in headers.items() if name in HARMLESS}
+        if status in REPEATING or self.method in ("GET", "HEAD"):
+            if self.body and not same:
+                message = f"{shown(str(self.url))} wants the body to be sent to {url.host}"
+                raise CallFailed("egress_refused", message, hint="call the other host itself, if it is meant")
+            return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
+        headers = {name: value for name, value in headers.items() if name != "content-type"}
+        return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
+
+
+def without_key(repeatable: bool | None) -> bool | None:
+    """What is left of a call's leave to be repeated when its key is not sent along."""
+    return False if repeatable is False else None
+
+
+def _first(call: Call) -> _Hop:
+    headers: dict[str, str] = {"user-agent": "tidemill"}
+    for name, value in (*call.headers.items(), *call.credentials.items()):
+        small = name.lower()
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            message = f"the header {shorten(name, 80)!r} cannot be sent: a character is not allowed"
+            raise CallFailed("request_invalid", message)
+        if small in OWN:
+            raise CallFailed("request_invalid", f"the header {small} belongs to the connection and cannot be set")
+        headers[small] = value
+    return _Hop(method=call.method, url=read_url(call.url), headers=headers, body=call.body, repeatable=call.repeatable)
+
+
+_URL_HINT = "see its host and its port; special characters in a value are written with percent signs"
+
+
+def read_url(text: str) -> httpx2.URL:
+    """A URL that can be called: absolute, with a host, without credentials."""
+    import httpx2
+
+    _check_text(text)
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        # What the library says quotes parts of the URL, and one of them may be half a password.
+        raise CallFailed("url_invalid", f"{shown(text)} is no URL", hint=_URL_HINT) from None
+    return _checked(url)
+
+
+def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
+    """Whom credentials belong to."""
+    return url.scheme, url.raw_host, url.port
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Whether what is meant for one URL may be sent to another."""
+    return origin(read_url(one)) == origin(read_url(other))
+
+
+def _joined(base: httpx2.URL, location: str) -> httpx2.URL:
+    import httpx2
+
+    _check_text(location)
+    try:
+        return _checked(base.join(location))
+    except httpx2.InvalidURL:
+        raise CallFailed("url_invalid", f"{shown(location)}, a redirect, is no URL", hint=_URL_HINT) from None
+
+
+def _check_text(text: str) -> None:
+    # Programs disagree about what a backslash or a space in a URL means; one that is not there is not misread.
+    if len(text) > URL_MAX:
+        raise CallFailed("url_invalid", f"the URL is longer than {URL_MAX:,} characters")
+    if _NO_URL.search(text):
+        message = f"{shown(text)} holds a space, a backslash or a control character"
+        raise CallFailed("url_invalid", message, hint="write %20 for a space")
+
+
+def _checked(url: httpx2.URL) -> httpx2.URL:
+    if not url.scheme:
+        raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
+    if url.userinfo:
+        message = f"{shown(str(url))} holds credentials"
+        raise CallFailed("url_invalid", message, hint="credentials belong into `auth`, not into a URL")
+    return url

@@ -1,0 +1,563 @@
+"""Checked connections (HTTP and raw TCP), resolver pinning, pool.
+
+Connections that are checked: the one transport under every HTTP call.
+
+A name is resolved once, each of its addresses is checked, and the connection goes to a checked address; TLS and the
+`Host` header keep the name. So there is no moment between the check and the use in which a name could change its
+mind, whoever sends the request, redirects included. No proxy, cookie or redirect is known here.
+
+Loading the HTTP library takes a tenth of a second, so this module is imported when the first call is made.
+
+One TCP connection in the running loop, as the HTTP library wants to see it.
+
+The loop reads ahead, up to a bound. So whether the peer has hung up on an idle connection is known without asking the
+system, which the library's pool wants to know of each of them before every request.
+
+Connections that are kept for the next request to the same origin.
+
+A connection belongs to one request at a time. The library's own pool looks at all of its connections before and after
+each request; this one only at those it takes or puts back. It puts back none over which more has come than the answer,
+because the surplus would be taken for the answer to the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import httpcore2
+import httpx2
+
+from tidemill.net import egress
+from tidemill.net.egress import SCHEMES, TOO_SLOW, Address, CallFailed, Egress, Limits
+from tidemill.net.http_client import read_body
+
+AHEAD_BYTES_MAX = 262_144
+
+
+class HandshakeFailed(httpcore2.ConnectError):
+    """The line is there, and does not become a secure one."""
+
+
+class HandshakeTimeout(httpcore2.ConnectTimeout):
+    """The same, because the peer says nothing."""
+
+
+class Line(asyncio.Protocol):
+    """What has come in and was not read yet, and whether more can be sent."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.sent = self.received = 0
+        """Bytes in either direction so far, so that one can tell what came of a request that failed."""
+        self.ended = False
+        self.error: Exception | None = None
+        self._paused = False
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.received += len(data)
+        if len(self.data) > AHEAD_BYTES_MAX:
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended, self.error, self._paused = True, exc, False
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._wake()
+
+    async def read(self, bytes_max: int) -> bytes:
+        """Wait for bytes; none at all means that the peer has ended."""
+        while not self.data and not self.ended:
+            await self._change()
+        if self.error is not None and not self.data:
+            raise self.error
+        data = bytes(self.data[:bytes_max])
+        del self.data[:bytes_max]
+        if len(self.data) <= AHEAD_BYTES_MAX:
+            self.transport.resume_reading()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send, and wait while too much is under way."""
+        if self.ended:
+            raise self.error or ConnectionResetError("the peer has closed the connection")
+        self.sent += len(data)
+        self.transport.write(data)
+        while self._paused:
+            await self._change()
+
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class LoopStream(httpcore2.AsyncNetworkStream):
+    """A line with the errors that the library expects."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were sent and received."""
+        return self._line.sent, self._line.received
+
+    async def read(
+        self,
+        max_bytes: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
+    ) -> bytes:
+        try:
+            if timeout is None:
+                return await self._line.read(max_bytes)
+            async with asyncio.timeout(timeout):
+                return await self._line.read(max_bytes)
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore2.ReadError(str(error)) from error
+
+    async def write(
+        self,
+        buffer: bytes,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
+    ) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._line.write(buffer)
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        """Close at once: whoever closes has read what it wanted. The loop needs a moment to let go of the socket."""
+        self._line.transport.abort()
+        await asyncio.sleep(0)
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
+    ) -> LoopStream:
+        """Go on encrypted, with a peer that proves to be who it was called as."""
+        line, loop = self._line, asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                secure = await loop.start_tls(line.transport, line, ssl_context, server_hostname=server_hostname)
+        except BaseException as error:
+            line.transport.abort()
+            if isinstance(error, TimeoutError):
+                raise HandshakeTimeout(str(error)) from error
+            if isinstance(error, OSError):
+                raise HandshakeFailed(str(error)) from error
+            raise
+        assert secure is not None
+        line.transport = secure
+        return LoopStream(line)
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            return self._line.ended or bool(self._line.data)
+        names = {"server_addr": "peername", "client_addr": "sockname"}
+        return self._line.transport.get_extra_info(names.get(info, info))
+
+
+async def connected(address: str, port: int) -> LoopStream:
+    """A connection to an address; names are not resolved here."""
+    try:
+        _, line = await asyncio.get_running_loop().create_connection(Line, address, port)
+    except OSError as error:
+        raise httpcore2.ConnectError(str(error)) from error
+    return LoopStream(line)
+
+
+async def dialed(address: str, port: int) -> socket.socket:
+    """The same as a socket, for a library that speaks another protocol."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise httpcore2.ConnectError(str(error)) from error
+        raise
+    return sock
+
+
+Origin = tuple[bytes, bytes, int | None]
+Connect = Callable[[str, int, float | None], Awaitable[LoopStream]]
+"""Opens a line to a host and a port within some seconds."""
+
+KEPT_MAX = 100
+KEPT_SECONDS = 30
+
+
+class PooledConnection(httpcore2.AsyncHTTP11Connection):
+    """A connection that knows what has passed over it."""
+
+    def __init__(self, origin: httpcore2.Origin, stream: LoopStream) -> None:
+        super().__init__(origin=origin, stream=stream, keepalive_expiry=KEPT_SECONDS)
+        self._stream, self._before = stream, stream.traffic
+        self.used = False
+        """Whether it has served a request before this one."""
+
+    async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
+        self._before = self._stream.traffic
+        return await super().handle_async_request(request)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether nothing of the last request was sent."""
+        return self._stream.traffic[0] == self._before[0]
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nothing came back for it."""
+        return self._stream.traffic[1] == self._before[1]
+
+    @property
+    def unread(self) -> bytes:
+        """What has come and belongs to no answer so far."""
+        return self._h11_state.trailing_data[0]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the next request can be sent: it is idle, not too old, and silent."""
+        return self.is_available() and not self.unread and not self.has_expired()
+
+
+class Pool:
+    """Connections by origin, the one used last in front."""
+
+    def __init__(self, tls: ssl.SSLContext, connect: Connect) -> None:
+        tls.set_alpn_protocols(["http/1.1"])
+        self._tls, self._connect = tls, connect
+        self._kept: dict[Origin, deque[PooledConnection]] = {}
+        self._lent: set[PooledConnection] = set()
+        self._size = 0
+
+    async def take(self, url: httpcore2.URL, seconds: float | None, *, fresh: bool = False) -> PooledConnection:
+        """A connection for one request: one that was kept and is still good, or a new one."""
+        lent = self._lent  # The pool may be closed while somebody connects; then this set is no longer its own.
+        connection = None if fresh else await self._good(self._kept.get(_origin(url)))
+        if connection is None:
+            connection = PooledConnection(url.origin, await self._opened(url.origin, seconds))
+        lent.add(connection)
+        return connection
+
+    async def _opened(self, origin: httpcore2.Origin, seconds: float | None) -> LoopStream:
+        host = origin.host.decode("ascii")
+        stream = await self._connect(host, origin.port, seconds)
+        if origin.scheme == b"https":
+            stream = await stream.start_tls(self._tls, server_hostname=host, timeout=seconds)
+        return stream
+
+    async def _good(self, kept: deque[PooledConnection] | None) -> PooledConnection | None:
+        while kept:
+            connection = kept.pop()
+            self._size -= 1
+            if connection.is_good:
+                return connection
+            await connection.aclose()
+        return None
+
+    async def put_back(self, url: httpcore2.URL, connection: PooledConnection) -> None:
+        """Keep a connection whose request is over, unless it broke or the pool was closed meanwhile."""
+        if connection not in self._lent or not connection.is_good:
+            self._lent.discard(connection)
+            await connection.aclose()
+            return
+        self._lent.discard(connection)
+        connection.used = True
+        self._kept.setdefault(_origin(url), deque()).append(connection)
+        self._size += 1
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Close the oldest connection of the first origin, if there are too many or it has expired."""
+        origin, kept = next(iter(self._kept.items()))
+        if not kept:
+            del self._kept[origin]
+        elif self._size > KEPT_MAX or kept[0].has_expired():
+            self._size -= 1
+            await kept.popleft().aclose()
+
+    async def close(self) -> None:
+        """Close all that are kept; those in use are closed when they are put back."""
+        kept, self._kept, self._size, self._lent = self._kept, {}, 0, set()
+        for connections in kept.values():
+            for connection in connections:
+                await connection.aclose()
+
+
+def _origin(url: httpcore2.URL) -> Origin:
+    return url.scheme, url.host, url.port
+
+
+T = TypeVar("T")
+Opener = Callable[[str, int], Awaitable[T]]
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+
+ADDRESSES_MAX = 8
+HEADER_TOO_LONG = 431
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+REPEATABLE = "repeatable"
+"""The extension of a request that says whether it may be sent again; without one its method does."""
+_UNPACKED = frozenset({b"content-encoding", b"content-length"})
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, as the system knows them."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(place[0]) for *_, place in found]
+
+
+class Connector:
+    """Opens connections, to checked addresses only."""
+
+    def __init__(self, egress: Egress, resolver: Resolver) -> None:
+        self._egress, self._resolver = egress, resolver
+
+    async def connect(self, host: str, port: int, seconds: float | None = None) -> LoopStream:
+        """A connection for HTTP."""
+        return await self._opened(connected, host, port, seconds)
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """A connection for another protocol."""
+        return await self._opened(dialed, host, port, None)
+
+    async def _opened(self, opener: Opener[T], host: str, port: int, seconds: float | None) -> T:
+        """Connect to the first address that answers; all of them together have the time of one connection."""
+        longest = self._egress.limits.connect_ms / 1_000
+        seconds = longest if seconds is None else min(longest, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                found = await self._resolved(host, port)
+                self._egress.check_addresses(host, port, found)
+                return await _first_of(found, opener, port, seconds / len(found))
+        except TimeoutError as error:
+            message = f"{host} did not accept a connection within {seconds:g} s"
+            raise CallFailed("connection_failed", message, retryable=True, unsent=True) from error
+
+    async def _resolved(self, host: str, port: int) -> list[Address]:
+        address = egress.literal(host)
+        if address is not None:
+            return [address]
+        try:
+            found = await self._resolver(host, port)
+        except (OSError, UnicodeError) as error:
+            raise CallFailed(
+                "host_unreachable", f"{host} cannot be resolved: {error}", retryable=True, hint=_NO_HOST
+            ) from error
+        parsed = [address for text in dict.fromkeys(found) if (address := egress.literal(text))]
+        if not parsed or len(parsed) < len(set(found)):
+            raise CallFailed("host_unreachable", f"{host} has no address", retryable=True, hint=_NO_HOST)
+        return parsed
+
+
+async def _first_of(found: list[Address], opener: Opener[T], port: int, seconds: float) -> T:
+    *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
+    for address in others:
+        with suppress(TimeoutError, httpcore2.ConnectError):
+            async with asyncio.timeout(seconds):
+                return await opener(address, port)
+    return await opener(last, port)
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """Sends one request, checked and bounded; everything that goes wrong is a `CallFailed`."""
+
+    def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
+        self._egress = egress
+        self._pool = Pool(tls or httpx2.create_ssl_context(), Connector(egress, resolver).connect)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer with a body that is decompressed already, as far as it keeps within the limits."""
+        url, limits = request.url, self._egress.limits
+        host = url.raw_host.decode("ascii")
+        self._egress.check_origin(url.scheme, host, url.port)
+        request.headers["accept-encoding"] = "gzip"
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        wanted = httpcore2.Request(
+            method=request.method,
+            url=httpcore2.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port or SCHEMES[url.scheme], target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
+        )
+        repeatable = isinstance(request.stream, httpx2.ByteStream) and _may_be_repeated(request)
+        connection, answer = await self._sent(wanted, host, repeatable=repeatable)
+        give_back = partial(self._pool.put_back, wanted.url, connection)
+        headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
+        response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
+        if sum(len(name) + len(value) for name, value in answer.headers) > limits.header_bytes_max:
+            await response.aclose()
+            message = f"the head of the answer of {host} is longer than {limits.header_bytes_max:,} bytes"
+            raise CallFailed("response_too_large", message)
+        return response
+
+    async def _sent(
+        self, wanted: httpcore2.Request, host: str, *, repeatable: bool
+    ) -> tuple[PooledConnection, httpcore2.Response]:
+        """Send a request, and once more on a new connection where a kept one has died of it and that does no harm."""
+        fresh, seconds = False, wanted.extensions["timeout"].get("connect")
+        while True:
+            with told(host):
+                connection = await self._pool.take(wanted.url, seconds, fresh=fresh)
+            try:
+                return connection, await connection.handle_async_request(wanted)
+            except BaseException as error:
+                await self._pool.put_back(wanted.url, connection)
+                if not isinstance(error, ERRORS):
+                    raise
+                if not _was_stale(connection, error) or not (repeatable or connection.unsent):
+                    raise failed(error, host, _spoken_plainly(wanted, connection)) from error
+                fresh = True
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+
+
+def _may_be_repeated(request: httpx2.Request) -> bool:
+    """Whether it makes no difference if a request is carried out twice (RFC 9110, 9.2.2)."""
+    said: bool | None = request.extensions.get(REPEATABLE)
+    return request.method in IDEMPOTENT if said is None else said
+
+
+def _was_stale(connection: PooledConnection, error: Exception) -> bool:
+    """Whether a kept connection was dead already: it ended before a byte of the answer came (RFC 9112, 9.3.1)."""
+    died = isinstance(error, httpcore2.NetworkError | httpcore2.RemoteProtocolError)
+    return died and connection.used and connection.unanswered
+
+
+def _spoken_plainly(wanted: httpcore2.Request, connection: PooledConnection) -> str:
+    """A hint for whoever has called a port without TLS, as far as that may have been the mistake."""
+    if wanted.url.scheme == b"https" or connection.used:
+        return ""
+    if connection.unread.startswith(_ALERT):
+        return "it speaks TLS at this port: begin the URL with https://"
+    return "if it speaks TLS at this port, begin the URL with https://" if connection.unanswered else ""
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of an answer as it is read. Whoever begins to read it again goes on where the first one stopped."""
+
+    def __init__(
+        self, answer: httpcore2.Response, host: str, limits: Limits, give_back: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._answer, self._host, self._limits, self._give_back = answer, host, limits, give_back
+        self._closed = False
+        self._pieces = self._read()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        encodings = [value.decode("latin-1") for name, value in self._answer.headers if _is_encoding(name)]
+        try:
+            async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._limits):
+                yield piece
+        except ERRORS as error:
+            raise failed(error, self._host) from error
+
+    async def aclose(self) -> None:
+        """Let go of the connection, once; it is used again if the answer was read to its end."""
+        if not self._closed:
+            self._closed = True
+            await self._answer.aclose()
+            await self._give_back()
+
+
+def _is_encoding(name: bytes) -> bool:
+    return name.lower() == b"content-encoding"
+
+
+_NO_TLS = "this port does not seem to speak TLS: see the port, or call it with http:// (a mail server with starttls)"
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
+"""What is wrong with bytes that are no TLS at all, as various versions of OpenSSL say it."""
+_ALERT = b"\x15\x03"
+"""How an alert of TLS begins, which is what its speakers answer to anything else."""
+_CERTIFICATE = "see the certificate of the server, and which authorities this machine trusts"
+_NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
+ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
+
+
+def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
+    """What the library says, in our words."""
+    below = error.__cause__
+    if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return tls_failed(below, host)
+    if isinstance(error, HandshakeTimeout):
+        message = f"{host} did not begin to encrypt in time"
+        return CallFailed("timeout", message, retryable=True, hint=_NO_TLS, unsent=True)
+    if isinstance(error, HandshakeFailed):
+        message = f"{host} has hung up instead of encrypting"
+        return CallFailed("connection_failed", message, retryable=True, hint=_NO_TLS, unsent=True)
+    if isinstance(error, httpcore2.TimeoutException):
+        return CallFailed("timeout", f"{host} did not answer in time", retryable=True, hint=TOO_SLOW)
+    if isinstance(error, httpcore2.ConnectError):
+        return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
+    if isinstance(error, httpcore2.LocalProtocolError):
+        return CallFailed("request_invalid", f"the request cannot be sent: {error}")
+    if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
+        return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
+    return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True, hint=hint)
+
+
+def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
+    """Why there is no secure connection."""
+    hint = _NO_TLS if error.reason in _NOT_TLS else _CERTIFICATE
+    return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(error)}", hint=hint)
+
+
+@contextmanager
+def told(host: str) -> Iterator[None]:
+    """Say in our words what the library says."""
+    try:
+        yield
+    except ERRORS as error:
+        raise failed(error, host) from error
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return str(getattr(error, "verify_message", "") or error.reason or error)

@@ -1,0 +1,90 @@
+"""Numbered migrations and named SQL statements from sql/.
+
+Numbered migrations: which there are, and which of them a store still needs.
+
+A migration is a file `0001_what_it_does.sql`. It is applied once, in the order of the numbers, in a transaction
+under the store's own lock, and remembered with a checksum: a file that was changed after it had been applied
+somewhere describes a store that does not exist, so it is refused. How a statement is run is the store's affair.
+
+SQL by name: statements live in files of their own, and Python asks for them by what they are called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+
+import msgspec
+
+from tidemill.errors import rejected
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a store's schema."""
+
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """Of the statements: comments may be mended."""
+        lines = [line for line in self.sql.splitlines() if line.strip() and not line.lstrip().startswith("--")]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A migration as a store has it."""
+
+    number: int
+    name: str
+    applied_ms: int | None
+    """When it was applied; None while it is pending."""
+
+
+def migrations(dialect: str) -> tuple[Migration, ...]:
+    """All migrations of a dialect, in order."""
+    found = []
+    for entry in (files("tidemill.stores") / "sql" / dialect).iterdir():
+        match = _FILE.fullmatch(entry.name)
+        if match is not None:
+            sql = entry.read_text(encoding="utf-8")
+            found.append(Migration(number=int(match[1]), name=match[2], sql=sql))
+    return tuple(sorted(found, key=lambda each: each.number))
+
+
+def pending(
+    known: Sequence[Migration], applied: Mapping[int, str], store: object = "the store"
+) -> tuple[Migration, ...]:
+    """What a store with these migrations (number to checksum) needs; refuses one that this code cannot serve."""
+    newest = known[-1].number if known else 0
+    if any(number > newest for number in applied):
+        raise rejected(
+            "store_newer",
+            f"{store} has schema {max(applied)}, and this version of Tidemill knows schemas up to {newest}",
+            hint="upgrade Tidemill: nothing was changed",
+        )
+    for each in known:
+        if applied.get(each.number, each.checksum) != each.checksum:
+            raise rejected(
+                "store_schema_unknown",
+                f"migration {each.number} ({each.name}) of {store} is not the one that this version knows",
+                hint="open it with the version that made it: nothing was changed",
+            )
+    return tuple(each for each in known if each.number not in applied)
+
+
+_NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$(?=\n*(?:-- name: |\Z))", re.MULTILINE | re.DOTALL)
+
+
+def statements(dialect: str) -> Mapping[str, str]:
+    """The statements of a dialect, from its `statements.sql`."""
+    text = (files("tidemill.stores") / "sql" / dialect / "statements.sql").read_text(encoding="utf-8")
+    found = {name: " ".join(body.split()) for name, body in _NAMED.findall(text)}
+    if len(found) != text.count("-- name: "):
+        raise ValueError(f"a statement of {dialect} is written twice, or does not end with a semicolon")
+    return found

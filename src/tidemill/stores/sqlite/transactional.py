@@ -1,0 +1,297 @@
+"""User SQL in the commit's transaction (optional capability).
+
+Statements of others in a transaction of ours: one at a time, bounded, and away from the store's own tables.
+
+A statement is rehearsed first: done, looked at and undone, so that its answer can be written down as a fact. When it is
+done for good, in the transaction that commits this fact, it must come out the same; otherwise nothing is written.
+
+Who rehearses when: everybody at once, until somebody was overtaken; then one after the other.
+
+Statements that change the same rows get into each other's way: of those that are rehearsed together only the first
+comes out the same when it is committed. So once that has happened, a rehearsal waits until the commits of all earlier
+ones are decided, as long as anybody waits. Other processes are not asked: who loses against one rehearses again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
+from typing import Any
+
+import apsw
+import msgspec
+
+from tidemill.errors import Rejected, rejected
+from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
+from tidemill.stores.sqlite.writer import Operation, Transaction
+
+PATIENCE_SECONDS = 0.2
+"""How long to wait for commits that may never come, since whoever rehearsed can be cancelled."""
+
+
+class TakingTurns:
+    """The rehearsals of one process, which all belong to one loop."""
+
+    def __init__(self) -> None:
+        self._orderly = False
+        self._undecided = 0
+        """Rehearsals whose commit has not been seen yet."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def turn(self) -> None:
+        """Wait until it makes sense to rehearse."""
+        if not self._orderly:
+            self._undecided += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._go_on()
+        await turn
+
+    def overtaken(self) -> None:
+        """Have everybody wait for each other from now on."""
+        self._orderly = True
+
+    def decided(self, count: int = 1) -> None:
+        """Learn that rehearsals have come to something: they were committed, or will be made again."""
+        self._undecided = max(0, self._undecided - count)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and not self._undecided:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._undecided += 1
+                turn.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._stop_waiting)
+        elif not self._undecided:
+            self._orderly = False
+
+    def _stop_waiting(self) -> None:
+        self.decided(self._undecided)
+
+
+ROWS_MAX = 10_000
+ANSWER_BYTES_MAX = 4_194_304
+TIME_MAX_MS = 2_000
+"""A statement holds up every other commit of its store."""
+PROGRESS_STEPS = 10_000
+OTHERWISE = "it came out otherwise than when it was rehearsed, because somebody was quicker"
+FICKLE = "it comes out otherwise each time: it asks for chance or the time, which a parameter can bring along"
+
+_SHAPING = {apsw.SQLITE_CREATE_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_ALTER_TABLE} | {
+    apsw.SQLITE_DROP_TABLE,
+    apsw.SQLITE_DROP_INDEX,
+    apsw.SQLITE_REINDEX,
+}
+_DOING = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+_HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE}
+"""Everything that is not in one of these is forbidden. What would outlive the statement on the store's connection, or
+be done later inside the store's own statements (triggers, views, whatever is temporary), is in none of them."""
+
+_REASONS = {
+    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
+    apsw.SQLITE_SAVEPOINT: "savepoints are the store's own affair",
+    apsw.SQLITE_ATTACH: "other files cannot be attached",
+    apsw.SQLITE_DETACH: "other files cannot be attached",
+    apsw.SQLITE_PRAGMA: "pragmas are not allowed",
+}
+
+
+RESERVED = ("sqlite_", "pragma_", "tidemill_")
+"""How names begin that nobody may use: SQLite's own tables, which all tables share, and those that a later version of
+the store may make."""
+
+ALLOWED = "read and change rows of tables of your own, or make, change and drop such tables and their indexes"
+
+
+def refusal(message: str, hint: str = "") -> Rejected:
+    """Say why a statement cannot be done."""
+    return rejected("statement_refused", message, hint=hint)
+
+
+def own_tables() -> frozenset[str]:
+    """The tables that migrations have made, which are nobody else's."""
+    folder = files("tidemill.stores") / "sql" / "sqlite"
+    texts = [path.read_text(encoding="utf-8") for path in folder.iterdir() if re.match(r"\d{4}_", path.name)]
+    found = {name.lower() for text in texts for name in re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", text)}
+    return frozenset(found | {"migrations"})
+
+
+class Statements:
+    """Does statements on one connection."""
+
+    def __init__(self) -> None:
+        self._own = own_tables()
+        self._turns = TakingTurns()
+
+    async def rehearsed(self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]) -> bytes:
+        """Rehearse in a transaction of its own, when it is time for it."""
+        await self._turns.turn()
+        try:
+            return await write(lambda tx: self.rehearse(tx, statement))
+        except BaseException:
+            self._turns.decided()
+            raise
+
+    def rehearse(self, tx: Transaction, statement: Statement) -> bytes:
+        """Do it and undo it; answers what it said."""
+        tx.execute("SAVEPOINT rehearsal")
+        try:
+            return self._perform(tx.connection, statement)
+        finally:
+            tx.execute("ROLLBACK TO rehearsal")
+            tx.execute("RELEASE rehearsal")
+
+    def within(self, tx: Transaction, commit: Commit, apply: Callable[..., CommitResult]) -> CommitResult:
+        """Do what a commit brings along, then the commit; if either is refused, neither has happened."""
+        tx.execute("SAVEPOINT performance")
+        result: CommitResult | None = None
+        try:
+            result = self._refused(tx, commit.statements) or apply(tx, commit)
+        finally:
+            if not isinstance(result, Committed):
+                tx.execute("ROLLBACK TO performance")
+            tx.execute("RELEASE performance")
+        self._take_note(commit.statements, result)
+        return result
+
+    def _take_note(self, statements: Sequence[Statement], result: CommitResult) -> None:
+        """Let others rehearse after what is decided. What is refused for other reasons comes again."""
+        if isinstance(result, Committed):
+            self._turns.decided(len(statements))
+        elif isinstance(result, StatementRefused) and result.changed:
+            place = [number for number, each in enumerate(statements) if each == result.statement][result.equals]
+            self._turns.decided(len(statements) - place)
+            self._turns.overtaken()
+        elif isinstance(result, StatementRefused):
+            self._turns.decided()
+
+    def _refused(self, tx: Transaction, statements: Sequence[Statement]) -> StatementRefused | None:
+        for place, statement in enumerate(statements):
+            equals = statements[:place].count(statement)
+            try:
+                answer = self._perform(tx.connection, statement)
+            except Rejected as found:
+                return StatementRefused(statement=statement, message=found.problems[0].message, equals=equals)
+            if statement.answer and answer != statement.answer:
+                if self._is_fickle(tx, statement):
+                    return StatementRefused(statement=statement, message=FICKLE, equals=equals)
+                return StatementRefused(statement=statement, message=OTHERWISE, changed=True, equals=equals)
+        return None
+
+    def _is_fickle(self, tx: Transaction, statement: Statement) -> bool:
+        """Whether a statement does not even agree with itself: it would be rehearsed again and again, in vain."""
+        tx.execute("ROLLBACK TO performance")
+        try:
+            return self.rehearse(tx, statement) != self.rehearse(tx, statement)
+        except Rejected:
+            return False
+
+    def _against(self, operation: int, names: tuple[str | None, ...], schema: str | None, text: str) -> str:
+        """Why something is not allowed; empty when it is."""
+        if operation in _HARMLESS:
+            return "extensions cannot be loaded" if "load_extension" in names else ""
+        if operation not in _SHAPING | _DOING:
+            return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
+        if schema not in (None, "main"):
+            return "only the store's own file can be used, and nothing that is temporary"
+        for name in names:
+            if name is not None and name.lower() in self._own:
+                return f"{name} is a table of the store's own"
+        # SQLite keeps its own tables itself when others are made and dropped, and does not tell the new name of one
+        # that is renamed. So what counts is whether the statement says such a name.
+        shaped = operation in _SHAPING
+        for prefix in RESERVED:
+            named = shaped or any(name is not None and name.lower().startswith(prefix) for name in names)
+            if named and re.search(rf"\b{prefix}", text, re.IGNORECASE):
+                return f"names that begin with {prefix} are not for statements"
+        return ""
+
+    def _perform(self, connection: apsw.Connection, statement: Statement) -> bytes:
+        parameters = _bindings(statement.parameters)
+        reasons: list[str] = []
+        done: list[tuple[str, ...]] = []
+
+        def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
+            reason = self._against(operation, (first, second), schema, statement.text)
+            if reason:
+                reasons.append(reason)
+            return apsw.SQLITE_DENY if reason else apsw.SQLITE_OK
+
+        def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
+            done.append(tuple(column[0] for column in cursor.get_description()))
+            return len(done) == 1
+
+        deadline = time.monotonic() + TIME_MAX_MS / 1000
+        before = connection.total_changes()
+        cursor = connection.cursor()
+        cursor.exec_trace = traced
+        connection.authorizer = allowed
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_STEPS)
+        longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, ANSWER_BYTES_MAX)
+        try:
+            rows = []
+            for row in cursor.execute(statement.text, parameters, can_cache=False):
+                rows.append(row)
+                if len(rows) > ROWS_MAX:
+                    raise refusal(f"it answers more than {ROWS_MAX} rows", "ask for less, with WHERE or LIMIT")
+        except apsw.ExecTraceAbort:
+            raise refusal("there is more than one statement", "give each of them a node of its own") from None
+        except apsw.InterruptError:
+            message = f"it takes longer than {TIME_MAX_MS} ms, and everything else waits for it"
+            raise refusal(message, "make it smaller, or use a database of the operator's") from None
+        except apsw.AuthError:
+            raise refusal(reasons[0] if reasons else "it is not allowed", ALLOWED) from None
+        except (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError, apsw.TooBigError) as error:
+            raise refusal(reasons[0] if reasons else str(error), ALLOWED if reasons else "") from error
+        except KeyError as error:
+            name = error.args[0]
+            raise refusal(f"the parameter {name!r} is missing", f"add {name} to parameters") from None
+        except (OverflowError, TypeError, ValueError) as error:
+            hint = "integers have 64 bits; give a larger one as a string"
+            raise refusal(f"a parameter cannot be bound: {error}", hint) from error
+        finally:
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
+            connection.authorizer = None
+            connection.set_progress_handler(None)
+            cursor.close()
+        return _answer(done[0] if done else (), rows, connection.total_changes() - before)
+
+
+def _bindings(parameters: bytes) -> Any:
+    given = msgspec.json.decode(parameters)
+    if isinstance(given, dict):
+        return {name: _bound(value) for name, value in given.items()}
+    return [_bound(value) for value in given]
+
+
+def _bound(value: Any) -> Any:
+    """A JSON value as SQLite takes it: lists and objects as JSON texts."""
+    return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
+
+
+def _answer(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: int) -> bytes:
+    if len(set(columns)) < len(columns):
+        raise refusal("two columns have one name: rename one of them with AS")
+    for row in rows:
+        for name, value in zip(columns, row, strict=True):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise refusal(f"the column {name} holds a number that JSON does not have")
+            if isinstance(value, bytes):
+                raise refusal(f"the column {name} holds bytes: ask for hex({name})")
+    found = [dict(zip(columns, row, strict=True)) for row in rows]
+    answer = msgspec.json.encode({"rows": found, "count": len(found), "changed": changed})
+    if len(answer) > ANSWER_BYTES_MAX:
+        raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+    return answer
