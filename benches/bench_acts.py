@@ -13,7 +13,18 @@ from benches.figures import Figure, best_of
 from benches.graphs import chain, compiled, node
 from tidemill.bootstrap import engine_at
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand, Decide, Failed, Override, Patch, Request, Result, Retry, Rewind, Waits
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Decide,
+    Failed,
+    Override,
+    Patch,
+    Request,
+    Result,
+    Retry,
+    Rewind,
+    WaitRequested,
+)
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import Error
 from tidemill.kernel.explain.explain import explain
@@ -25,7 +36,7 @@ MUST_MS = 20
 FORK_MUST_MS = 300
 EXPLAIN_MUST_MS = 50
 
-ASK = Waits(on="human", approval=Request(title="go on?"))
+ASK = WaitRequested(on="human", approval=Request(title="go on?"))
 BROKEN = Failed(error=Error("broken", "for good"))
 
 
@@ -38,7 +49,7 @@ def lines(length: int, arms: int) -> dict[str, Any]:
     return {"name": "lines", "nodes": [*nodes, node("last", *last)]}
 
 
-def halfway(flow: Workflow, outcome: Waits | Failed) -> Run:
+def halfway(flow: Workflow, outcome: WaitRequested | Failed) -> Run:
     """A run that is half done when one of its nodes waits for a person, or fails for good."""
     run = Run(flow, keep_events=True)
     run.start()

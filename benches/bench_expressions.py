@@ -17,7 +17,7 @@ from typing import Any
 
 from benches.figures import Figure, Note
 from tidemill.expressions.conditions import compiled, decide
-from tidemill.expressions.sandbox.pool import Isolation, NoSandbox, SandboxPool, settled
+from tidemill.expressions.sandbox.pool import Isolation, NoSandbox, SandboxPool, run_steps
 from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates.template import compile_template
 
@@ -75,7 +75,7 @@ async def median_ms(condition: Any, isolation: Isolation, times: int, scope: Sco
     took: list[float] = []
     for number in range(times + 100):
         begun = time.perf_counter()
-        verdict = settled(decide(compiled(condition), scope), isolation)
+        verdict = run_steps(decide(compiled(condition), scope), isolation)
         if not hasattr(verdict, "value"):
             verdict = await verdict
         elapsed = time.perf_counter() - begun
@@ -112,7 +112,7 @@ async def grown_mib(conditions: list[Any], times: int) -> float:
             gc.collect()
             before = resident_mib()
         for condition in conditions:
-            settled(decide(compiled(condition), SCOPE), isolation)
+            run_steps(decide(compiled(condition), SCOPE), isolation)
     gc.collect()
     return resident_mib() - before
 
@@ -131,7 +131,7 @@ async def first_ms() -> float:
     processes = SandboxPool()
     begun = time.perf_counter()
     try:
-        verdict = settled(decide(compiled(FILTER), LONG), processes)
+        verdict = run_steps(decide(compiled(FILTER), LONG), processes)
         assert isawaitable(verdict), "it reads more than a worker decides in its own process"
         await verdict
         return (time.perf_counter() - begun) * 1000

@@ -12,7 +12,7 @@ from tidemill.kernel.commands import AnyCommand, Done, Result, Start
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import evolve, replay
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 
@@ -25,7 +25,7 @@ class Run:
     def __init__(self, flow: Workflow, keep_events: bool = False) -> None:
         self.flow, self.state = flow, State()
         self.events: list[AnyEvent] | None = [] if keep_events else None
-        self.queue: list[Put] = []
+        self.queue: list[JobSpec] = []
         self.token = 0
 
     def do(self, command: AnyCommand) -> None:
@@ -42,7 +42,7 @@ class Run:
         """Create the run."""
         self.do(Start(version=1, digest="sha256:0", inputs=b"{}"))
 
-    def step(self, job: Put) -> None:
+    def step(self, job: JobSpec) -> None:
         """Complete one job."""
         self.token += 1
         task = job.task

@@ -30,7 +30,7 @@ from tidemill.handlers.control import BORDERS, PLAIN, WAITING
 from tidemill.handlers.data.pipeline import pipeline_handler
 from tidemill.handlers.data.search import SEARCHING
 from tidemill.handlers.data.transform import transform_handler
-from tidemill.handlers.discovery import Broken, Offer, gathered, installed
+from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType, collect_node_types, installed
 from tidemill.handlers.email import email_handler
 from tidemill.handlers.http.node import http_handler
 from tidemill.handlers.http.webhook import webhook_handler
@@ -44,7 +44,7 @@ from tidemill.handlers.sql import Database, LateDatabase, sql_handler
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import Dialer
 from tidemill.net.http_client import Fetcher
-from tidemill.security.secrets import EnvironmentSecrets, FirstOf, FolderSecrets, Secrets
+from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, Secrets
 from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
     from tidemill.engine.engine import Engine
-    from tidemill.engine.maintenance.blob_gc import Lodging
+    from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
     from tidemill.expressions.sandbox.pool import SandboxPool
     from tidemill.stores.contract import Store
     from tidemill.stores.sql_files import Step
@@ -131,8 +131,8 @@ def _sqlite(store: Store | None) -> SqliteStore | None:
 class NodeTypes(NamedTuple):
     """The node types that there are, with their origins, and what was offered in vain."""
 
-    offers: tuple[Offer, ...]
-    broken: tuple[Broken, ...] = ()
+    offers: tuple[NodeTypeSource, ...]
+    broken: tuple[UnusableNodeType, ...] = ()
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -140,7 +140,7 @@ class NodeTypes(NamedTuple):
         return tuple(offer.handler for offer in self.offers)
 
     @property
-    def in_vain(self) -> tuple[str, ...]:
+    def unusable_types(self) -> tuple[str, ...]:
         """What to say of a type that is not there: it may be one of those that cannot be used."""
         return tuple(map(str, self.broken))
 
@@ -160,22 +160,22 @@ def node_types(
     store: Store | None = None,
 ) -> NodeTypes:
     """Those that come with Tidemill, those that installed distributions offer, and those that are given."""
-    own = [Offer(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store)]
-    given = [Offer(handler_of(handler), GIVEN) for handler in handlers]
-    return NodeTypes(*gathered(own, installed(), given))
+    own = [NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers(functions, carrier, store)]
+    given = [NodeTypeSource(handler_of(handler), GIVEN) for handler in handlers]
+    return NodeTypes(*collect_node_types(own, installed(), given))
 
 
 def built_in_types() -> dict[str, Sequence[NodeType]]:
     """What the compiler knows of the node types that come with Tidemill, by name."""
-    return NodeTypes(tuple(Offer(handler, BUILT_IN) for handler in built_in_handlers())).by_name
+    return NodeTypes(tuple(NodeTypeSource(handler, BUILT_IN) for handler in built_in_handlers())).by_name
 
 
-class Shelf(NamedTuple):
+class Storage(NamedTuple):
     """Where runs and their large values are kept."""
 
     store: Store
     blobs: Blobs
-    lodging: Lodging | None = None
+    lodging: BlobPlaceOwnership | None = None
     """Which of them belong together, where they could be mixed up."""
 
 
@@ -183,21 +183,21 @@ class NamedMemory:
     """Memory stores by name. A store stays, with what it holds, when the engines that opened it are closed."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, Storage] = {}
 
-    def shelf(self, name: str) -> Shelf:
+    def shelf(self, name: str) -> Storage:
         """The store of that name, made when it is first asked for."""
         from tidemill.blobs.memory import MemoryBlobs
         from tidemill.stores.memory import SharedMemoryStore
 
-        return self._shelves.setdefault(name, Shelf(SharedMemoryStore(), MemoryBlobs()))
+        return self._shelves.setdefault(name, Storage(SharedMemoryStore(), MemoryBlobs()))
 
 
 NAMED_MEMORY = NamedMemory()
 """The one that `memory://NAME` means unless the caller passes its own."""
 
 
-def shelf_at(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Shelf:
+def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Storage:
     """The store behind a URL.
 
     `sqlite:///FILE` is a file (four slashes begin an absolute path), with `?durability=relaxed` where the last
@@ -223,9 +223,9 @@ def shelf_at(url: str, *, named_memory: NamedMemory = NAMED_MEMORY) -> Shelf:
             raise _unknown(url)
 
 
-def check_there(url: str) -> None:
+def require_store_exists(url: str) -> None:
     """Refuse the URL of a file that is not there, for whoever only wants to look at what others keep."""
-    store = _sqlite(shelf_at(url).store)
+    store = _sqlite(open_storage(url).store)
     if store is not None and not store.path.exists():
         shown = _file_of(url)
         hint = "run or publish a workflow first, or name another one with --store or TIDEMILL_STORE"
@@ -236,18 +236,18 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
     from tidemill.stores.sqlite.database import steps
 
-    store = _sqlite(shelf_at(url).store)
+    store = _sqlite(open_storage(url).store)
     return steps(store.path, dry_run=dry_run) if store is not None else ()
 
 
-def _in_memory(name: str, named_memory: NamedMemory) -> Shelf:
+def _in_memory(name: str, named_memory: NamedMemory) -> Storage:
     from tidemill.blobs.memory import MemoryBlobs
     from tidemill.stores.memory import MemoryStore
 
-    return named_memory.shelf(name) if name else Shelf(MemoryStore(), MemoryBlobs())
+    return named_memory.shelf(name) if name else Storage(MemoryStore(), MemoryBlobs())
 
 
-def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
+def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage:
     if host or len(path) < 2 or path.endswith("/"):
         raise rejected("store_unknown", f"{url!r} names no file", hint="write sqlite:///tidemill.db")
     match options.pop("durability", "full"):
@@ -262,13 +262,16 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Shelf:
         raise rejected("store_option_unknown", message, hint="the options are durability and blobs")
     from tidemill.ambient import RealAmbient
     from tidemill.blobs.sqlite import DatabaseBlobs
-    from tidemill.engine.maintenance.blob_gc import Lodging
-    from tidemill.stores.sqlite.database import connect, meaning
+    from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+    from tidemill.stores.sqlite.database import connect, translate_error
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
-    inside, outside = DatabaseBlobs(store.path, connect, meaning), blobs_at(blobs) if blobs is not None else None
-    return Shelf(store, outside or inside, Lodging(store, store.path, inside, outside, RealAmbient()))
+    inside, outside = (
+        DatabaseBlobs(store.path, connect, translate_error),
+        blobs_at(blobs) if blobs is not None else None,
+    )
+    return Storage(store, outside or inside, BlobPlaceOwnership(store, store.path, inside, outside, RealAmbient()))
 
 
 def blobs_at(url: str) -> DirectoryBlobs | S3Blobs:
@@ -290,9 +293,9 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
     location = location or os.environ.get(ARCHIVE_VARIABLE)
     if location is None:
         if urlsplit(store_url).scheme == "sqlite":
-            from tidemill.stores.sqlite.database import located
+            from tidemill.stores.sqlite.database import resolve_path
 
-            file = located(_file_of(store_url))
+            file = resolve_path(_file_of(store_url))
             return DirectoryArchive(file.with_name(file.name + "-archive"))
         return None
     if location == "none":
@@ -357,7 +360,7 @@ def engine_at(
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
 
-    ambient, shelf = RealAmbient(), shelf_at(url)
+    ambient, shelf = RealAmbient(), open_storage(url)
     processes = _processes() if work else None
     types = node_types(functions, handlers, processes, shelf.store)
     for broken in types.broken:
@@ -389,7 +392,7 @@ def engine_at(
         retention_days=retention_days,
         isolation=processes,
         secrets=secrets_here(),
-        in_vain=types.in_vain,
+        in_vain=types.unusable_types,
         lodging=shelf.lodging,
     )
 
@@ -404,7 +407,7 @@ def _processes() -> SandboxPool:
 def secrets_here() -> Secrets:
     """Where secrets come from: variables of the environment, then the files of a folder that it names."""
     folder = secrets_folder_here()
-    return FirstOf(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
+    return ChainedSecrets(EnvironmentSecrets(), *([FolderSecrets(folder)] if folder else []))
 
 
 def os_user() -> str:

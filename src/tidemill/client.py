@@ -37,7 +37,7 @@ from tidemill.engine.services.inspection import LogLine
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
-from tidemill.handlers.python.functions import Function, by_name
+from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import RETENTION_DAYS, Workflow
 
@@ -97,7 +97,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     """
     engine = engine_at(
         url,
-        functions=by_name(functions),
+        functions=function_registry(functions),
         handlers=handlers,
         concurrency=concurrency,
         queues=queues,
@@ -108,7 +108,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     )
     front = Tidemill(engine)
     if only and engine.worker is not None:
-        engine.worker.refusals.give_up = front._give_up
+        engine.worker.refusals.give_up = front._on_claims_refused
     try:
         front._wait(front._engine.open())
     except BaseException:
@@ -236,7 +236,7 @@ class Tidemill:
         return self._pumped(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
 
     def _pumped(self, source: AsyncIterator[T]) -> Iterator[T]:
-        pump = _Pump(source)
+        pump = _BufferedIterator(source)
         self._wait(pump.open())
         try:
             while batch := self._wait(pump.take()):
@@ -297,9 +297,9 @@ class Tidemill:
         """In the loop's thread: all of its life."""
         run_until(self._loop, lambda: self._ended)
 
-    def _give_up(self, refusal: Rejected) -> None:
+    def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
-        if self._engine.worker is not None and not self._engine.worker.hands and not self._closing:
+        if self._engine.worker is not None and not self._engine.worker.held_jobs and not self._closing:
             self._refusal = refusal
             for future in tuple(self._asked):
                 future.cancel()
@@ -323,7 +323,7 @@ class Tidemill:
         self._loop.stop()
 
 
-class _Pump(Generic[T]):
+class _BufferedIterator(Generic[T]):
     """Reads ahead what a run has to say, so that a reader in another thread crosses over once per batch.
 
     All of it runs in the loop's thread.

@@ -76,7 +76,7 @@ class Unavailable(TidemillError):
     """The environment does not answer (store, network, disk); the same request may succeed later."""
 
 
-class Unfit(Unavailable):
+class StoreUnusable(Unavailable):
     """The environment does not play along until somebody sees to it; `problem` says to what, as a refusal would.
 
     What is under way waits for that, so it is no refusal; a command, which does not wait, answers it like one.

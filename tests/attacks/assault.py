@@ -22,9 +22,9 @@ from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
 from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import DEADLINE_MS, Condition, Errand, Verdict, decide, parse_condition
+from tidemill.expressions.conditions import DEADLINE_MS, Condition, EvaluationRequest, Verdict, decide, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import check_template, compile_template
 
@@ -43,7 +43,7 @@ class Impatient:
     def __init__(self) -> None:
         self.processes = SandboxPool(1)
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         hasty = errand.deadline_ms == DEADLINE_MS
         return await self.processes.holds(replace(errand, deadline_ms=PATIENCE_MS) if hasty else errand)
 
@@ -108,7 +108,7 @@ async def _condition(source: Json, report: Report, isolation: Impatient) -> None
     condition, problems = parse_condition(source)
     if condition is None:
         return _ended(report, "refused", problems)
-    verdict = settled(decide(condition, SCENE), isolation)
+    verdict = run_steps(decide(condition, SCENE), isolation)
     verdict = await verdict if isinstance(verdict, Awaitable) else verdict
     report.told = [verdict.reason]
     return _gave(report, verdict.value)
@@ -164,7 +164,7 @@ def resident_mb() -> int:
 async def main(volley: str, names: set[str], bait: dict[str, str]) -> None:
     """Carry a volley out, or only the attacks that are named."""
     isolation = Impatient()
-    warm = settled(decide(_warm(), SCENE), isolation)
+    warm = run_steps(decide(_warm(), SCENE), isolation)
     assert not isinstance(warm, Verdict) and (await warm).value
     for attack in CORPORA[volley]:
         if names and attack.name not in names:

@@ -20,7 +20,7 @@ from tests.expressions.children import children_of
 from tests.expressions.scopes import AFTER
 from tidemill.expressions.conditions import compiled, decide
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import compile_template
 
@@ -94,7 +94,7 @@ async def evaluated(name: str, processes: SandboxPool) -> None:
         if name in TEMPLATES:
             compile_template(TEMPLATES[name]).render(AFTER)
             return
-        verdict = settled(decide(compiled(CONDITIONS[name]), AFTER), processes)
+        verdict = run_steps(decide(compiled(CONDITIONS[name]), AFTER), processes)
         if isinstance(verdict, Awaitable):
             await verdict
 

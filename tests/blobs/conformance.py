@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, Outside, digest_of
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, ExternalBlobPlace, digest_of
 from tidemill.errors import Unavailable
 
 TENANT = "acme"
@@ -78,7 +78,7 @@ class BlobLaws:
         with pytest.raises(Unavailable):
             await blobs.get(TENANT, digest)
         if retired:
-            await blobs.retire(TENANT, digest)
+            await blobs.quarantine(TENANT, digest)
         if streamed:
             await blobs.put_stream(TENANT, in_chunks(b"whole"))
         else:
@@ -148,7 +148,7 @@ class BlobLaws:
     async def test_a_list_has_pages_in_order(self, blobs: Blobs) -> None:
         digests = sorted([await blobs.put(TENANT, b"%d" % number) for number in range(23)])
         for retired in digests[::3]:
-            await blobs.retire(TENANT, retired)
+            await blobs.quarantine(TENANT, retired)
         kept = await blobs.put(TENANT, b"7", keep=True)
         for page in (1, 2, 5, 23, 100):
             found = await everything(blobs, page=page)
@@ -158,13 +158,13 @@ class BlobLaws:
 
     async def test_what_is_in_grace_can_still_be_read(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"leaving")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         assert (await seen(blobs, digest)).state == "grace"
         assert await blobs.get(TENANT, digest) == b"leaving"
 
     async def test_what_is_in_grace_is_deleted(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"leaving" * 300_000)
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         assert await blobs.delete(TENANT, digest, before_ms=soon_ms())
         assert await blobs.stat(TENANT, digest) is None
         with pytest.raises(Unavailable, match="missing"):
@@ -178,13 +178,13 @@ class BlobLaws:
 
     async def test_what_has_not_been_in_grace_for_long_is_not_deleted(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"wait")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         assert not await blobs.delete(TENANT, digest, before_ms=long_ago_ms())
         assert await blobs.get(TENANT, digest) == b"wait"
 
     async def test_what_is_restored_is_active_from_now_on(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"back")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         assert await blobs.restore(TENANT, digest)
         assert (await seen(blobs, digest)).state == "active"
         await blobs.delete(TENANT, digest, before_ms=soon_ms())
@@ -194,7 +194,7 @@ class BlobLaws:
     @pytest.mark.parametrize("streamed", [False, True])
     async def test_putting_brings_a_blob_back_from_grace(self, blobs: Blobs, streamed: bool) -> None:
         digest = await blobs.put(TENANT, b"again")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         if streamed:
             await blobs.put_stream(TENANT, in_chunks(b"again"))
         else:
@@ -206,13 +206,13 @@ class BlobLaws:
 
     async def test_moving_what_is_not_there_does_nothing(self, blobs: Blobs) -> None:
         digest = digest_of(b"never put")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         assert not await blobs.restore(TENANT, digest)
         assert not await blobs.delete(TENANT, digest, before_ms=soon_ms())
         active = await blobs.put(TENANT, b"active")
         assert not await blobs.restore(TENANT, active)
-        await blobs.retire(TENANT, active)
-        await blobs.retire(TENANT, active)
+        await blobs.quarantine(TENANT, active)
+        await blobs.quarantine(TENANT, active)
         assert [(info.digest, info.state) for info in await everything(blobs)] == [(active, "grace")]
 
     async def test_what_is_kept_stays(self, blobs: Blobs) -> None:
@@ -222,13 +222,13 @@ class BlobLaws:
         third, _ = await blobs.put_stream(TENANT, in_chunks(b"three"), keep=True)
         await blobs.put(TENANT, b"three")
         for digest in (first, second, third):
-            await blobs.retire(TENANT, digest)
+            await blobs.quarantine(TENANT, digest)
             info = await seen(blobs, digest)
             assert (info.state, info.kept) == ("active", True)
 
     async def test_what_is_kept_while_in_grace_is_not_deleted(self, blobs: Blobs) -> None:
         digest = await blobs.put(TENANT, b"late")
-        await blobs.retire(TENANT, digest)
+        await blobs.quarantine(TENANT, digest)
         await blobs.put(TENANT, b"late", keep=True)
         await blobs.delete(TENANT, digest, before_ms=soon_ms())
         assert await blobs.get(TENANT, digest) == b"late"
@@ -240,7 +240,7 @@ class BlobLaws:
 
         async def collect() -> None:
             for _ in range(10):
-                await blobs.retire(TENANT, digest)
+                await blobs.quarantine(TENANT, digest)
                 await asyncio.sleep(0)
 
         async def write() -> None:
@@ -292,12 +292,12 @@ class OutsideLaws:
     """For places that are no part of a store."""
 
     async def test_stores_leave_marks(self, blobs: Any) -> None:
-        place: Outside = blobs
-        assert await place.marks() == {}
-        await place.sign("one", "größe.db")
-        await place.sign("one", "größe.db")
-        await place.sign("two", "other.db")
-        assert await place.marks() == {"one": "größe.db", "two": "other.db"}
+        place: ExternalBlobPlace = blobs
+        assert await place.read_markers() == {}
+        await place.write_marker("one", "größe.db")
+        await place.write_marker("one", "größe.db")
+        await place.write_marker("two", "other.db")
+        assert await place.read_markers() == {"one": "größe.db", "two": "other.db"}
         assert place.mark_path("two").endswith("/.stores/two")
         assert await place.tenants() == ()
         await blobs.put(TENANT, b"body")

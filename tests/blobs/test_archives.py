@@ -14,7 +14,7 @@ import pytest_asyncio
 from tidemill.blobs.archive import Archive, DirectoryArchive, MemoryArchive, S3Archive
 from tidemill.blobs.s3 import service_error
 from tidemill.bootstrap import archive_at
-from tidemill.errors import Unavailable, Unfit
+from tidemill.errors import StoreUnusable, Unavailable
 
 BUCKET = "archives"
 
@@ -216,7 +216,7 @@ async def test_a_bucket_that_is_not_there_is_somebodys_mistake(s3: str, monkeypa
     archive = archive_at(f"s3://nobucket/x?endpoint={s3}", "memory://")
     assert archive is not None
     for ask in (archive.put("a", b""), archive.put_stream("a", _pieces(b"")), archive.get("a"), archive.names()):
-        with pytest.raises(Unfit, match=r"^the archive cannot be reached: there is no such bucket; [^\n]*$"):
+        with pytest.raises(StoreUnusable, match=r"^the archive cannot be reached: there is no such bucket; [^\n]*$"):
             await ask
 
 
@@ -238,10 +238,10 @@ async def test_a_folder_that_is_none_is_somebodys_mistake(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("x")
     archive = DirectoryArchive(tmp_path / "file")
     for ask in (archive.put("a", b""), archive.names()):
-        with pytest.raises(Unfit, match="cannot be"):
+        with pytest.raises(StoreUnusable, match="cannot be"):
             await ask
     absent = tmp_path / "absent"
-    with pytest.raises(Unfit, match="No such file"):
+    with pytest.raises(StoreUnusable, match="No such file"):
         await DirectoryArchive(absent, named=True).names()
     assert await DirectoryArchive(absent).names() == []
     assert await DirectoryArchive(absent, named=True).put("a", b"x")

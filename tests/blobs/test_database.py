@@ -12,8 +12,8 @@ import pytest
 from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, killed_after, soon_ms
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.errors import Unavailable, Unfit
-from tidemill.stores.sqlite.database import meaning
+from tidemill.errors import StoreUnusable, Unavailable
+from tidemill.stores.sqlite.database import translate_error
 
 SQL = Path(__file__).resolve().parents[2] / "src/tidemill/stores/sql/sqlite/0002_blobs.sql"
 
@@ -36,7 +36,7 @@ def connect(path: Path) -> apsw.Connection:
 class TestDatabaseBlobs(BlobLaws, RenewalLaws):
     @pytest.fixture
     async def blobs(self, tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
-        blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
+        blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, translate_error)
         await blobs.open()
         yield blobs
         await blobs.close()
@@ -54,7 +54,7 @@ class TestDatabaseBlobs(BlobLaws, RenewalLaws):
 
 @pytest.fixture
 async def blobs(tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
-    found = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
+    found = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, translate_error)
     await found.open()
     yield found
     await found.close()
@@ -62,7 +62,7 @@ async def blobs(tmp_path: Path) -> AsyncIterator[DatabaseBlobs]:
 
 async def test_a_deleted_blob_leaves_no_pieces(blobs: DatabaseBlobs, tmp_path: Path) -> None:
     digest = await blobs.put(TENANT, b"x" * 5_000_000)
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     look = apsw.Connection(str(tmp_path / "store.db"))
     assert look.execute("SELECT count(*), max(length(body)) FROM blob_pieces").fetchall() == [(5, 1024 * 1024)]
     assert await blobs.delete(TENANT, digest, before_ms=soon_ms())
@@ -80,7 +80,7 @@ async def test_damaged_bytes_are_not_handed_out(blobs: DatabaseBlobs, tmp_path: 
 
 
 async def test_two_processes_share_a_file(blobs: DatabaseBlobs, tmp_path: Path) -> None:
-    other = DatabaseBlobs(tmp_path / "store.db", connect, meaning)
+    other = DatabaseBlobs(tmp_path / "store.db", connect, translate_error)
     await other.open()
     bodies = [b"%d" % number * 50_000 for number in range(20)]
     await asyncio.gather(*(place.put(TENANT, body) for body in bodies for place in (blobs, other)))
@@ -104,8 +104,8 @@ async def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, co
     path = tmp_path / "other.db"
     if content is not None:
         path.write_bytes(content)
-    blobs = DatabaseBlobs(path, connect, meaning)
-    with pytest.raises(Unfit) as told:
+    blobs = DatabaseBlobs(path, connect, translate_error)
+    with pytest.raises(StoreUnusable) as told:
         await opened_and_put(blobs)
     assert (told.value.problem.code, "\n" in str(told.value)) == (code, False)
     await blobs.close()
@@ -121,7 +121,7 @@ async def test_a_damaged_page_is_called_by_its_name(blobs: DatabaseBlobs, tmp_pa
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
     await blobs.open()
-    with pytest.raises(Unfit) as told:
+    with pytest.raises(StoreUnusable) as told:
         await blobs.get(TENANT, digest)
     assert told.value.problem.code == "store_damaged"
 
@@ -134,7 +134,7 @@ async def test_a_closed_one_says_so(blobs: DatabaseBlobs) -> None:
 
 async def test_a_full_file_is_told_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on the number of pages is a disk that is full after so many."""
-    blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, meaning)
+    blobs = DatabaseBlobs(prepared(tmp_path / "store.db"), connect, translate_error)
     await blobs.open()
     first = await blobs.put(TENANT, b"first")
     await blobs._ask(lambda: blobs._db.pragma("max_page_count", 100))

@@ -120,7 +120,7 @@ async def test_time_in_grace_begins_with_the_move(blobs: DirectoryBlobs) -> None
     digest = await blobs.put(TENANT, b"old")
     os.utime(files(blobs.root)[0], (1_000, 1_000))
     began_ms = time.time_ns() // 1_000_000 - 1_000
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     assert not await blobs.delete(TENANT, digest, before_ms=began_ms)
     assert await blobs.get(TENANT, digest) == b"old"
 
@@ -129,7 +129,7 @@ async def test_a_blob_that_is_moved_while_it_is_looked_for_is_found(
     blobs: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = await blobs.put(TENANT, b"moving")
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     path, looked = blobs._path, list[str]()
 
     def restored_in_between(tenant: str, place: str, digits: str) -> Path:

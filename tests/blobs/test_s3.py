@@ -131,12 +131,12 @@ async def test_bringing_back_while_a_collector_retires_loses_nothing(service: Se
     bucket = service.bucket()
     giver, late = await opened(service, bucket), await opened(service, bucket)
     digest = await giver.put(TENANT, b"precious")
-    await giver.retire(TENANT, digest)
+    await giver.quarantine(TENANT, digest)
     first, second = Halting(giver._objects.store), Halting(late._objects.store)
     giver._objects.store, late._objects.store = cast(Any, first), cast(Any, second)
     giving = asyncio.create_task(giver.restore(TENANT, digest))
     await first.copied.wait()
-    retiring = asyncio.create_task(late.retire(TENANT, digest))
+    retiring = asyncio.create_task(late.quarantine(TENANT, digest))
     await second.copied.wait()
     first.may_remove.set()
     assert await giving
@@ -154,7 +154,7 @@ async def test_the_service_encrypts_what_it_is_asked_to(service: Service, option
     assert known["ServerSideEncryption"] == options["sse"]
     assert known.get("SSEKMSKeyId") == options.get("kms_key_id")
     assert await blobs.get(TENANT, digest) == b"secret"
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     assert service.head(bucket, digest, "grace")["ServerSideEncryption"] == options["sse"]
 
 
@@ -169,7 +169,7 @@ async def test_what_is_too_long_for_one_request_is_sent_in_parts(service: Servic
 async def test_a_copy_left_in_both_places_is_listed_twice_and_deleted_from_grace(service: Service) -> None:
     blobs = await opened(service, service.bucket())
     digest = await blobs.put(TENANT, b"twice")
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     await blobs.put(TENANT, b"twice")
     assert [info.state for info in await everything(blobs)] == ["active", "grace"]
     assert await blobs.delete(TENANT, digest, before_ms=soon_ms())

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos.clock import Clock
 from tests.chaos.flows import KINDS, Planned, plan
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers, shelf_at
+from tidemill.bootstrap import built_in_handlers, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.sqlite.store import SqliteStore
@@ -100,7 +100,7 @@ def engine_of(options: argparse.Namespace) -> Engine:
     """An engine that does no work, by the clock that everybody on the machine has."""
     return Engine(
         store=SqliteStore(options.store, clock=Clock(options.clock)),
-        blobs=shelf_at(f"sqlite:///{options.store}").blobs,
+        blobs=open_storage(f"sqlite:///{options.store}").blobs,
         ambient=RealAmbient(),
         handlers=built_in_handlers(),
     )

@@ -33,11 +33,11 @@ from tests.chaos.readings import (
     returned,
 )
 from tests.chaos.storm import Storm
-from tidemill.bootstrap import engine_at, shelf_at
+from tidemill.bootstrap import engine_at, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.verify import compare
-from tidemill.engine.run_cache import Entry
+from tidemill.engine.run_cache import CachedRun
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.events import ApprovalDecided, CompensationCompleted, RunCreated, SignalReceived
 from tidemill.kernel.evolve import replay
@@ -98,7 +98,7 @@ class Judge:
 
     async def whole(self) -> Finding:
         url = f"sqlite:///{self._file}"
-        store = shelf_at(url).store
+        store = open_storage(url).store
         await store.open()
         try:
             async with engine_at(url, work=False) as engine:
@@ -139,7 +139,7 @@ class Judge:
             f"{found.law} at event {found.seq}: {found.message}" for found in check_log(flow.workflow, events)
         ]
         jobs = await store.jobs(stream)
-        audit = compare(Entry(state, flow), jobs)
+        audit = compare(CachedRun(state, flow), jobs)
         if jobs or audit.missing or audit.surplus:
             complaints.append(f"jobs at the end: {[view.job.key for view in jobs]}, {audit}")
         complaints += one_result_each(events)

@@ -14,12 +14,12 @@ import pytest
 from tests.chaos.effects import Entry, read_ledger
 from tests.chaos.judge import judge
 from tests.chaos.storm import Storm, Weather
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream
 from tidemill.stores.sqlite.store import SqliteStore
 
 WEATHER = Weather(seed=11, runs=60, seconds=0.5, kills=0, stops=0, workers=1, pause_s=(0.05, 0.05))
-LEFT = msgspec.msgpack.encode(Task("run", "a", 1, -1))
+LEFT = msgspec.msgpack.encode(JobBody("run", "a", 1, -1))
 
 
 @pytest.fixture(scope="module")

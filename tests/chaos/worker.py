@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.chaos.clock import Clock
 from tests.chaos.effects import Ledger, functions
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers, shelf_at
+from tidemill.bootstrap import built_in_handlers, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
@@ -76,7 +76,7 @@ def engine_of(options: argparse.Namespace) -> Engine:
     )
     return Engine(
         store=store,
-        blobs=shelf_at(f"sqlite:///{options.store}").blobs,
+        blobs=open_storage(f"sqlite:///{options.store}").blobs,
         ambient=RealAmbient(),
         handlers=built_in_handlers(functions(Ledger(options.ledger))),
         worker=worker,

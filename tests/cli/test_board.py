@@ -11,19 +11,19 @@ import pytest
 import tidemill
 from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import EXAMPLES
-from tidemill.cli.render.board import Board, Row, detail, duration
+from tidemill.cli.render.board import NodeProgress, RunProgress, detail, duration
 from tidemill.kernel.events import Reopened
 
 ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}
 
 
-def watched(path: Path, inputs: dict[str, Any] | None = None) -> tuple[Board, tidemill.RunView]:
+def watched(path: Path, inputs: dict[str, Any] | None = None) -> tuple[RunProgress, tidemill.RunView]:
     """Run a document and fold its events."""
     with tidemill.open("memory://") as mill:
         published = mill.publish(path)
-        board = Board(mill.workflow(published.name), mill.start(published.name, inputs))
+        board = RunProgress(mill.workflow(published.name), mill.start(published.name, inputs))
         for event in mill.follow(board.run_id):
-            board.see(event)
+            board.apply(event)
         return board, mill.show(board.run_id)
 
 
@@ -62,9 +62,9 @@ def at(kind: str, node: str, seq: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def test_a_retry_is_news_and_is_counted_down() -> None:
-    board = Board(graph_of(chain(2)), "r")
-    assert board.see(at("NodeScheduled", "n0")) is None
-    row = board.see(at("NodeFailed", "n0", attempt=1, error=ERROR, retry_at_ms=3500))
+    board = RunProgress(graph_of(chain(2)), "r")
+    assert board.apply(at("NodeScheduled", "n0")) is None
+    row = board.apply(at("NodeFailed", "n0", attempt=1, error=ERROR, retry_at_ms=3500))
     assert row is board.rows["n0"]
     assert detail(row, 2000) == "attempt 1 failed: the line is busy [busy] · again in 1.5 s"
     assert detail(row, 4000) == "attempt 2"
@@ -72,50 +72,50 @@ def test_a_retry_is_news_and_is_counted_down() -> None:
 
 
 def test_waiting_says_for_what() -> None:
-    board = Board(graph_of(chain(2)), "r")
-    board.see(at("NodeScheduled", "n0"))
+    board = RunProgress(graph_of(chain(2)), "r")
+    board.apply(at("NodeScheduled", "n0"))
     row = board.rows["n0"]
-    board.see(at("NodeWaiting", "n0", attempt=1, on="timer", until_ms=62_000))
+    board.apply(at("NodeWaiting", "n0", attempt=1, on="timer", until_ms=62_000))
     assert detail(row, 0) == "sleeps, 1 m 02 s left"
-    board.see(at("NodeWaiting", "n0", attempt=1, on="signal", name="go"))
+    board.apply(at("NodeWaiting", "n0", attempt=1, on="signal", name="go"))
     assert detail(row, 0) == "waits for signal go"
-    board.see(at("NodeWaiting", "n0", attempt=1, on="loop"))
+    board.apply(at("NodeWaiting", "n0", attempt=1, on="loop"))
     assert detail(row, 0) == "waits for the rest of its loop"
 
 
 def test_a_held_node_says_so() -> None:
-    board = Board(graph_of(chain(2)), "r")
-    board.see(at("NodeScheduled", "n0", held=True))
+    board = RunProgress(graph_of(chain(2)), "r")
+    board.apply(at("NodeScheduled", "n0", held=True))
     assert board.rows["n0"].phase == "PENDING"
     assert detail(board.rows["n0"], 0) == "held by max_parallel"
 
 
 def test_items_are_counted() -> None:
-    board = Board(graph_of(chain(2)), "r")
-    board.see(at("NodeScheduled", "n0"))
-    board.see(at("NodeExpanded", "n0", count=1200))
+    board = RunProgress(graph_of(chain(2)), "r")
+    board.apply(at("NodeScheduled", "n0"))
+    board.apply(at("NodeExpanded", "n0", count=1200))
     for index in range(3):
-        assert board.see(at("NodeCompleted", "n0", index=index, attempt=1)) is None
-    board.see(at("NodeFailed", "n0", index=3, attempt=2, error=ERROR))
-    board.see(at("NodeFailed", "n0", index=4, attempt=1, error=ERROR, retry_at_ms=5))
+        assert board.apply(at("NodeCompleted", "n0", index=index, attempt=1)) is None
+    board.apply(at("NodeFailed", "n0", index=3, attempt=2, error=ERROR))
+    board.apply(at("NodeFailed", "n0", index=4, attempt=1, error=ERROR, retry_at_ms=5))
     assert detail(board.rows["n0"], 0) == "3/1,200, 1 failed · attempt 2"
 
 
 def test_unknown_events_and_nodes_of_later_versions_are_let_pass() -> None:
-    board = Board(graph_of(chain(2)), "r")
-    assert board.see(at("NodeBlessed", "n0", seq=7)) is None
-    assert board.see(at("NodeCompleted", "stranger", seq=8)) is None
-    assert board.see({"seq": 9, "type": "SignalReceived", "at_ms": 0}) is None
+    board = RunProgress(graph_of(chain(2)), "r")
+    assert board.apply(at("NodeBlessed", "n0", seq=7)) is None
+    assert board.apply(at("NodeCompleted", "stranger", seq=8)) is None
+    assert board.apply({"seq": 9, "type": "SignalReceived", "at_ms": 0}) is None
     assert board.seq == 9
 
 
 def test_the_window_shows_what_failed_what_runs_and_what_just_ended() -> None:
-    board = Board(graph_of(fan(1000)), "r")
+    board = RunProgress(graph_of(fan(1000)), "r")
     for number in range(1, 500):
-        board.see(at("NodeScheduled", f"n{number}"))
+        board.apply(at("NodeScheduled", f"n{number}"))
     for number in range(1, 100):
-        board.see(at("NodeCompleted", f"n{number}", attempt=1))
-    board.see(at("NodeFailed", "n400", attempt=1, error=ERROR, tolerated=True))
+        board.apply(at("NodeCompleted", f"n{number}", attempt=1))
+    board.apply(at("NodeFailed", "n400", attempt=1, error=ERROR, tolerated=True))
     rows = board.window(12)
     assert [row.number for row in rows] == sorted(row.number for row in rows)
     phases = [row.phase for row in rows]
@@ -128,9 +128,9 @@ def test_the_window_shows_what_failed_what_runs_and_what_just_ended() -> None:
 
 def test_a_window_costs_the_same_for_any_run() -> None:
     def seconds(size: int) -> float:
-        board = Board(graph_of(fan(size)), "r")
+        board = RunProgress(graph_of(fan(size)), "r")
         for number in range(1, size):
-            board.see(at("NodeScheduled", f"n{number}"))
+            board.apply(at("NodeScheduled", f"n{number}"))
         taken = []
         for _ in range(5):
             began = time.process_time()
@@ -161,58 +161,58 @@ def test_durations(ms: int, words: str) -> None:
 
 
 def test_hostile_reasons_stay_on_their_line() -> None:
-    row = Row(0, "a", phase="FAILED", reason="bad\n\x1b[2Jnews " + "x" * 500, code="c")
+    row = NodeProgress(0, "a", phase="FAILED", reason="bad\n\x1b[2Jnews " + "x" * 500, code="c")
     assert "\n" not in detail(row, 0)
     assert "\x1b" not in detail(row, 0)
     assert len(detail(row, 0)) < 200
 
 
 def test_a_row_says_whom_it_waits_for() -> None:
-    board = Board(graph_of(chain(2)), "r")
+    board = RunProgress(graph_of(chain(2)), "r")
     row = board.rows["n0"]
-    board.see(at("NodeScheduled", "n0"))
-    board.see(at("NodeWaiting", "n0", on="human", expires_ms=61_000))
+    board.apply(at("NodeScheduled", "n0"))
+    board.apply(at("NodeWaiting", "n0", on="human", expires_ms=61_000))
     assert detail(row, 1000) == "waits for a decision, 1 m 00 s left"
-    board.see(at("ApprovalRequested", "n0", title="?", approvers=("user:ada", "role:ops"), quorum=2))
+    board.apply(at("ApprovalRequested", "n0", title="?", approvers=("user:ada", "role:ops"), quorum=2))
     assert detail(row, 1000) == "waits for a decision by user:ada, role:ops, 0 of 2 agreed"
-    board.see(at("ApprovalVoted", "n0", by="user:ada"))
+    board.apply(at("ApprovalVoted", "n0", by="user:ada"))
     assert detail(row, 1000) == "waits for a decision by user:ada, role:ops, 1 of 2 agreed"
-    board.see(at("ApprovalEscalated", "n0", to=("user:boss",), expires_ms=61_000))
+    board.apply(at("ApprovalEscalated", "n0", to=("user:boss",), expires_ms=61_000))
     assert detail(row, 1000) == "waits for a decision by user:boss, 0 of 2 agreed, 1 m 00 s left"
-    assert board.see(at("NodeCompleted", "n0", output={})) is row
-    board.see(at("NodeWaiting", "n1", on="signal", name="go"))
+    assert board.apply(at("NodeCompleted", "n0", output={})) is row
+    board.apply(at("NodeWaiting", "n1", on="signal", name="go"))
     assert detail(board.rows["n1"], 1000) == "waits for signal go"
-    board.see(at("NodeWaiting", "n1", on="child"))
+    board.apply(at("NodeWaiting", "n1", on="child"))
     assert detail(board.rows["n1"], 1000) == "waits for a child run"
 
 
 def test_what_operators_do_is_seen() -> None:
-    board = Board(graph_of(chain(3)), "r")
+    board = RunProgress(graph_of(chain(3)), "r")
     for status, phase in (("QUEUED", "ACTIVE"), ("COMPLETED", "COMPLETED"), ("SKIPPED", "SKIPPED")):
-        board.see(at("NodeScheduled", "n0"))
-        board.see(at("NodeOverridden", "n0", status=status))
+        board.apply(at("NodeScheduled", "n0"))
+        board.apply(at("NodeOverridden", "n0", status=status))
         assert board.rows["n0"].phase == phase
-    board.see({"seq": 5, "type": "RunRewound", "at_ms": 1000, "node": "n0", "nodes": (Reopened("n0", 2),)})
+    board.apply({"seq": 5, "type": "RunRewound", "at_ms": 1000, "node": "n0", "nodes": (Reopened("n0", 2),)})
     assert board.rows["n0"].phase == "PENDING"
-    board.see(at("NodeScheduled", "n1"))
-    board.see({"seq": 7, "type": "RunPatched", "at_ms": 1000, "added": ("late",), "removed": ("n1", "n2")})
+    board.apply(at("NodeScheduled", "n1"))
+    board.apply({"seq": 7, "type": "RunPatched", "at_ms": 1000, "added": ("late",), "removed": ("n1", "n2")})
     assert [row.name for row in board.window(10)] == ["n0", "late"]
     assert sum(board.counts.values()) == 2 and board.counts["PENDING"] == 2
-    assert board.see(at("NodeCompleted", "late")) is board.rows["late"]
+    assert board.apply(at("NodeCompleted", "late")) is board.rows["late"]
 
 
 def test_progress_is_shown_while_a_node_is_at_work() -> None:
-    board = Board(graph_of(chain(2)))
+    board = RunProgress(graph_of(chain(2)))
     name = next(iter(board.rows))
     told = {"type": "NodeProgressed", "live": True, "node": name, "visit": 1, "index": -1, "attempt": 1}
     early = {**told, "fraction": 0.1, "message": "too early"}
-    assert board.see(early) is None and detail(board.rows[name], 0) == ""
-    board.see({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
-    board.see({**told, "fraction": 0.425, "message": "row 17\n of 40"})
+    assert board.apply(early) is None and detail(board.rows[name], 0) == ""
+    board.apply({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
+    board.apply({**told, "fraction": 0.425, "message": "row 17\n of 40"})
     assert detail(board.rows[name], 0) == "42% row 17 of 40"
-    board.see({**told, "fraction": None, "message": "who knows"})
+    board.apply({**told, "fraction": None, "message": "who knows"})
     assert detail(board.rows[name], 0) == "who knows"
     assert board.seq == 1, "what is shown live has no number"
-    board.see({"type": "NodeCompleted", "seq": 2, "at_ms": 5, "node": name, "visit": 1, "attempt": 1})
-    board.see({**told, "fraction": 1.0, "message": "late"})
+    board.apply({"type": "NodeCompleted", "seq": 2, "at_ms": 5, "node": name, "visit": 1, "attempt": 1})
+    board.apply({**told, "fraction": 1.0, "message": "late"})
     assert detail(board.rows[name], 0) == ""

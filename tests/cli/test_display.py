@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import on_terminal, shown
 from tidemill.cli import main
-from tidemill.cli.render.board import Board
+from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.progress import LINES_BESIDE_ROWS, Display, bar
 
 FLOW = """
@@ -101,7 +101,7 @@ def test_an_interrupt_on_a_terminal_shows_what_was_cancelled(tmp_path: Path) -> 
     assert "Traceback" not in written
 
 
-def frame(board: Board, height: int = 40, width: int = 100) -> list[str]:
+def frame(board: RunProgress, height: int = 40, width: int = 100) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as captured:
         console.print(Display(board, console).render())
@@ -113,11 +113,11 @@ def at(kind: str, node: str, **more: Any) -> dict[str, Any]:
 
 
 def test_ten_thousand_nodes_fit_on_the_screen() -> None:
-    board = Board(graph_of(fan(10_000)), "r")
+    board = RunProgress(graph_of(fan(10_000)), "r")
     for number in range(1, 6000):
-        board.see(at("NodeScheduled", f"n{number}"))
+        board.apply(at("NodeScheduled", f"n{number}"))
     for number in range(1, 4000):
-        board.see(at("NodeCompleted", f"n{number}", attempt=1))
+        board.apply(at("NodeCompleted", f"n{number}", attempt=1))
     for height in (10, 24, 60):
         lines = frame(board, height)
         assert len(lines) < height
@@ -127,7 +127,7 @@ def test_ten_thousand_nodes_fit_on_the_screen() -> None:
 
 
 def test_a_tiny_terminal_still_shows_something() -> None:
-    lines = frame(Board(graph_of(chain(50)), "a-run-id-that-is-long"), height=LINES_BESIDE_ROWS, width=20)
+    lines = frame(RunProgress(graph_of(chain(50)), "a-run-id-that-is-long"), height=LINES_BESIDE_ROWS, width=20)
     assert max(map(len, lines)) <= 20
     assert len(lines) <= LINES_BESIDE_ROWS + 3
 
@@ -142,17 +142,17 @@ def test_bars_fill_by_halves() -> None:
 
 def test_names_that_are_too_long_are_cut() -> None:
     workflow = graph_of(chain(2))
-    board = Board(workflow, "r")
+    board = RunProgress(workflow, "r")
     board.rows["n0"].name = "n" * 200
     assert max(map(len, frame(board))) <= 100
     assert frame(board)[3].split()[1].endswith("nnn…")
 
 
 def test_progress_has_a_bar() -> None:
-    board = Board(graph_of(chain(1)))
+    board = RunProgress(graph_of(chain(1)))
     (name,) = board.rows
-    board.see({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
-    board.see({"type": "NodeProgressed", "live": True, "node": name, "fraction": 0.5, "message": "half"})
+    board.apply({"type": "NodeScheduled", "seq": 1, "at_ms": 0, "node": name, "visit": 1})
+    board.apply({"type": "NodeProgressed", "live": True, "node": name, "fraction": 0.5, "message": "half"})
     console = Console(file=io.StringIO(), width=100, height=30)
     console.print(Display(board, console).render())
     assert "━━━━━━────── 50% half" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
 from tidemill.cli.render.documents import as_yaml
 from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
-from tidemill.cli.render.terminal import clipped, padded, room
+from tidemill.cli.render.terminal import padded, room, truncate
 from tidemill.cli.session import plain
 from tidemill.engine.index_rows import ApprovalRow, RunRow
 from tidemill.kernel.document.text import read_yaml
@@ -51,8 +51,8 @@ def test_moments() -> None:
 
 def test_columns_are_counted_as_a_terminal_does() -> None:
     assert [room(text) for text in ("abc", "日本", "e\u0301", "✓")] == [3, 4, 1, 1]
-    assert clipped("日本語", 5) == "日本…"
-    assert clipped("short", 5) == "short"
+    assert truncate("日本語", 5) == "日本…"
+    assert truncate("short", 5) == "short"
     assert padded("日本", 6) == "日本  "
 
 

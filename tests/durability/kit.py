@@ -21,7 +21,7 @@ from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Fail
 from tidemill.kernel.codec import decode_event
 from tidemill.stores.contract import Commit, CommitResult, Committed, Stream
-from tidemill.stores.sqlite.database import connect, meaning
+from tidemill.stores.sqlite.database import connect, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 TENANT = "default"
@@ -137,7 +137,7 @@ def engine_on(store: SqliteStore, *, work: bool = True, **options: Any) -> Engin
     worker = WorkerOptions(name="w", lease_ms=options.pop("lease_ms", 15_000), claim_wait_ms=200, grace_ms=2_000)
     return Engine(
         store=store,
-        blobs=DatabaseBlobs(store.path, connect, meaning),
+        blobs=DatabaseBlobs(store.path, connect, translate_error),
         ambient=options.pop("ambient", RealAmbient()),
         handlers=built_in_handlers(functions()),
         worker=worker if work else None,

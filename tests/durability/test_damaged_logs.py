@@ -19,7 +19,7 @@ from tidemill.engine.attempts.log_store import JOURNAL
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.worker.leases import Refusals
+from tidemill.engine.worker.leases import ClaimErrors
 from tidemill.errors import Rejected, rejected
 
 PAGE = 4096
@@ -190,14 +190,14 @@ def test_a_run_ends_when_no_work_can_be_claimed(tmp_path: Path, table: str) -> N
 
 
 def test_a_refusal_that_heals_ends_nothing() -> None:
-    refusals, given_up = Refusals(), list[Rejected]()
+    refusals, given_up = ClaimErrors(), list[Rejected]()
     refusals.give_up = given_up.append
     for _ in range(3):
-        refusals.hear(rejected("store_damaged", "once"))
-        refusals.over()
+        refusals.report(rejected("store_damaged", "once"))
+        refusals.clear()
     assert not given_up
     for _ in range(2):
-        refusals.hear(rejected("store_damaged", "again"))
+        refusals.report(rejected("store_damaged", "again"))
     assert [refusal.code for refusal in given_up] == ["store_damaged"]
 
 
@@ -211,7 +211,7 @@ def test_what_is_in_hand_may_end_first(tmp_path: Path) -> None:
         while not patient._asked:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for _ in range(2):
-            worker.refusals.hear(rejected("store_damaged", "no"))
+            worker.refusals.report(rejected("store_damaged", "no"))
             asked.append("refused")
         await asyncio.sleep(0.05)
         return "done"

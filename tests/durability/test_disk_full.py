@@ -31,7 +31,7 @@ from tidemill.cli.main import call
 from tidemill.engine.engine import Engine
 from tidemill.errors import DiskFull, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite.database import connect, meaning
+from tidemill.stores.sqlite.database import connect, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 WRITES_MAX = 60
@@ -80,7 +80,7 @@ async def one_forget(store: SqliteStore) -> None:
 
 
 async def one_blob(store: SqliteStore) -> None:
-    blobs = DatabaseBlobs(store.path, connect, meaning)
+    blobs = DatabaseBlobs(store.path, connect, translate_error)
     await blobs.open()
     try:
         digest = await blobs.put("acme", BIG.encode())
@@ -262,7 +262,7 @@ async def through_the_drought(path: Path, drought: Callable[[], Any]) -> None:
         assert all(status == "COMPLETED" for status, _ in ends.values())
         tails = {tail.stream: tail for tail in await store.load({each.stream: 0 for each in acked})}
         assert all(tails[each.stream].version >= each.version for each in acked)
-        await eventually(lambda: not engine.worker or not engine.worker.hands, "something is held for ever")
+        await eventually(lambda: not engine.worker or not engine.worker.held_jobs, "something is held for ever")
     finally:
         await engine.close()
     await examined(path)
@@ -350,7 +350,7 @@ def test_a_read_that_fails_has_nothing_to_do_with_room(quick_path: Path) -> None
 def _meant(folder: Path, code: int) -> Exception:
     error = apsw.exception_for(code)
     assert isinstance(error, apsw.Error)
-    return meaning(error, folder / "a.db")
+    return translate_error(error, folder / "a.db")
 
 
 def test_a_disk_that_is_not_installed_any_more_fails_nobody(quick_path: Path) -> None:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import (
     Backlog,
-    Breath,
     Claim,
     Commit,
     CommitResult,
     Committed,
     Frame,
+    IdleCallback,
     JobView,
     Lease,
     Page,
@@ -172,12 +172,12 @@ class Door:
         return await self.inner.count(tenant, kind, terms, at_most=at_most)
 
     def follow(
-        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
         return self.inner.follow(stream, after, breath, live=live)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
-        await self.inner.tell(stream, frames)
+        await self.inner.publish(stream, frames)
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         return await self._pass("jobs", lambda: self.inner.jobs(stream))

@@ -24,7 +24,7 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_row
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.expressions.conditions import Errand
+from tidemill.expressions.conditions import EvaluationRequest
 from tidemill.expressions.sandbox.pool import Isolation
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.activation import Activation
@@ -121,7 +121,7 @@ def dying_after(process: Process) -> Trouble:
 class Here:
     """Decides on the spot what a real engine decides in a child process: simulated time knows no processes."""
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         return errand.leaf.holds(errand.leaf.bind(errand.scope), errand.scope)
 
     async def close(self) -> None: ...

@@ -84,7 +84,7 @@ async def test_a_large_value_that_is_damaged_in_the_archive_is_archived_with_its
     await archive.put(blob_name(TENANT, digest), b"something else")
     engine = operator(mill, archive=archive)
     assert (await engine.archive_sweep()).retired == (run.run_id,)
-    await mill.blobs.retire(TENANT, digest)
+    await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
     await engine.archive_restore(run.run_id)
     assert (await engine.verify_log()).findings == ()

@@ -18,12 +18,12 @@ from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.engine.attempts.log_store import JOURNAL
 from tidemill.engine.maintenance.archive import INLINE_BYTES_MAX, blob_name
 from tidemill.engine.maintenance.blob_gc import referring_texts
-from tidemill.engine.maintenance.retention import SPOKEN
+from tidemill.engine.maintenance.retention import LOGGED
 from tidemill.errors import Unavailable
 
 
 async def _let_go(mill: Mill, digest: str) -> None:
-    await mill.blobs.retire(TENANT, digest)
+    await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
 
 
@@ -156,7 +156,7 @@ async def test_a_run_that_stays_keeps_its_lines(mill: Mill) -> None:
     swept = await operator(mill, store=door).archive_sweep()
     assert (moved, swept.left) == ([run.run_id], ((run.run_id, "it has moved on"),))
     assert len(await worker.engine.logs(run.run_id)) == said
-    assert not (await mill.store.find(TENANT, SPOKEN)).rows
+    assert not (await mill.store.find(TENANT, LOGGED)).rows
     await worker.stop()
 
 
@@ -188,4 +188,4 @@ async def test_lines_whose_run_is_gone_are_let_go_of_by_the_next_sweep(mill: Mil
     assert (await engine.archive_sweep()).retired == ()
     (left,) = await mill.store.streams(JOURNAL)
     assert left != old
-    assert not (await mill.store.find(TENANT, SPOKEN)).rows
+    assert not (await mill.store.find(TENANT, LOGGED)).rows

@@ -396,7 +396,7 @@ async def test_a_handler_whose_task_is_cancelled_before_its_first_step_is_closed
 
     def cancel() -> None:
         assert worker.engine.worker is not None
-        for hand in worker.engine.worker.hands:
+        for hand in worker.engine.worker.held_jobs:
             assert hand.running is not None
             hand.running.cancel()
 

@@ -241,7 +241,7 @@ def test_outputs_cannot_make_up_a_file() -> None:
 async def test_a_file_on_its_way_out_that_is_given_again_comes_back(mill: Mill) -> None:
     process = await mill.process()
     stored = await process.engine.put_blob(PIXELS)
-    await mill.blobs.retire(TENANT, stored["$blob"])
+    await mill.blobs.quarantine(TENANT, stored["$blob"])
     await process.end(await process.start(flow({"id": "a", "type": "value"}), {"file": stored}))
     info = await mill.blobs.stat(TENANT, stored["$blob"])
     assert info is not None and info.state == "active"
@@ -255,7 +255,7 @@ async def test_a_file_that_is_collected_while_it_is_brought_back_does_not_get_in
 
     blobs = Beaten()
     digest = await blobs.put(TENANT, PIXELS)
-    await blobs.retire(TENANT, digest)
+    await blobs.quarantine(TENANT, digest)
     problem = await unknown_file(blobs, TENANT, b'{"$blob":"%s"}' % digest.encode())
     assert problem is not None and problem.code == "blob_unknown"
 
@@ -279,7 +279,7 @@ async def _given_later() -> AsyncIterator[Any]:
 def _shown(context: NodeContext) -> Any:
     for part in _given():
         context.stream(part)
-    return context.voice.folded()
+    return context.voice.collected()
 
 
 @pytest.mark.parametrize("function", [_given, _given_later, _shown], ids=["generator", "async", "stream"])

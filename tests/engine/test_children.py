@@ -12,7 +12,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, ended, human, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.children import DEPTH_MAX, Errands
+from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
 from tidemill.kernel.commands import ChildBegan, ChildEnded
 from tidemill.kernel.events import (
@@ -399,7 +399,7 @@ def worker_of(process: Process) -> Worker:
     return process.engine.worker
 
 
-def errands_of(process: Process) -> Errands:
+def errands_of(process: Process) -> ChildRunMessenger:
     return worker_of(process)._errands
 
 

@@ -15,7 +15,7 @@ from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.maintenance.blob_gc import HOUR_MS, KINDS, Collected, collect
+from tidemill.engine.maintenance.blob_gc import HOUR_MS, KINDS, GcReport, collect
 from tidemill.engine.versions import WORKFLOW, Version, encode_record
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob
@@ -25,13 +25,13 @@ from tidemill.stores.memory import MemoryStore
 GARBAGE = (b"nothing refers to this", b"\x00\xff" * 50_000, b'{"neither": "to this"}')
 
 
-async def gc(mill: Mill, hours: float = 2, **options: Any) -> Collected:
+async def gc(mill: Mill, hours: float = 2, **options: Any) -> GcReport:
     """Collect as if so much time had passed."""
     now_ms = mill.now_ms() + int(hours * HOUR_MS)
     return await collect(mill.store, mill.blobs, TENANT, now_ms=now_ms, **options)
 
 
-async def gone_for_good(mill: Mill) -> Collected:
+async def gone_for_good(mill: Mill) -> GcReport:
     """Collect now and after the grace period; answers what the second time did."""
     await gc(mill, 2)
     return await gc(mill, 40)
@@ -345,7 +345,7 @@ async def prepare(blobs: Blobs, state: str) -> None:
     if state != "absent":
         await blobs.put(TENANT, BODY)
     if state == "grace":
-        await blobs.retire(TENANT, DIGEST)
+        await blobs.quarantine(TENANT, DIGEST)
 
 
 async def raced(make: Callable[[], Awaitable[Blobs]], state: str, put_at: int, fact_at: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.expressions.conditions import ITEMS_MAX, Errand
+from tidemill.expressions.conditions import ITEMS_MAX, EvaluationRequest
 from tidemill.expressions.errors import condition_failed
 from tidemill.expressions.sandbox.pool import NoSandbox
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeSkipped
@@ -25,13 +25,13 @@ POSITIVE = "output.all(x, x >= 0)"
 class Clerk:
     """Stands for processes: writes down every errand, takes its time, and answers what it is told to."""
 
-    def __init__(self, answer: Callable[[Errand], bool] = lambda errand: True, seconds: float = 0.1) -> None:
+    def __init__(self, answer: Callable[[EvaluationRequest], bool] = lambda errand: True, seconds: float = 0.1) -> None:
         self.answer, self.seconds = answer, seconds
-        self.errands: list[Errand] = []
+        self.errands: list[EvaluationRequest] = []
         self.under_way = 0
         self.closed = False
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         self.errands.append(errand)
         self.under_way += 1
         try:
@@ -44,12 +44,12 @@ class Clerk:
         self.closed = True
 
 
-def truth(errand: Errand) -> bool:
+def truth(errand: EvaluationRequest) -> bool:
     """The answer that a real process would give."""
     return errand.leaf.holds(errand.leaf.bind(errand.scope), errand.scope)
 
 
-def refuse(errand: Errand) -> bool:
+def refuse(errand: EvaluationRequest) -> bool:
     raise condition_failed(f"{errand.leaf.told()} took too long", "look at less")
 
 

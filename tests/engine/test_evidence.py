@@ -18,7 +18,7 @@ from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.verify import Evidence, unfounded
+from tidemill.engine.maintenance.verify import BlobAuditor, orphan_rows
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched
@@ -87,14 +87,14 @@ async def test_a_blob_is_read_in_pieces_and_a_description_may_lie_across_two(tmp
             token=1,
             output=BlobRef(digest=await blobs.put(TENANT, text), size=len(text)),
         )
-        (fault,) = await Evidence(blobs, TENANT).faults(event)
+        (fault,) = await BlobAuditor(blobs, TENANT).faults(event)
         assert (fault.code, str(FILE["$blob"]) in fault.message) == ("blob_missing", True)
 
 
 async def test_a_patch_may_speak_of_files_that_nobody_has_brought(tmp_path: Path) -> None:
     patch = msgspec.json.encode([{"op": "add", "path": "/nodes/0/config", "value": FILE}])
     event = RunPatched(at_ms=1, base="sha256:" + "1" * 64, digest="sha256:" + "0" * 64, revision=1, patch=patch)
-    assert await Evidence(DirectoryBlobs(tmp_path), TENANT).faults(event) == []
+    assert await BlobAuditor(DirectoryBlobs(tmp_path), TENANT).faults(event) == []
 
 
 # The keeper's sample
@@ -174,7 +174,7 @@ async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(mill: Mill, capl
     assert (verdict.runs, verdict.workflows) == (1, 1)
     assert worker.engine.keeper is not None
     with caplog.at_level(logging.ERROR):
-        await worker.engine.keeper._sampling.look()
+        await worker.engine.keeper._sampling.audit_next()
     (said,) = [record.getMessage() for record in caplog.records if lost.run_id in record.getMessage()]
     assert "log_missing" in said
     await operator(mill).reindex()
@@ -198,7 +198,7 @@ async def test_a_run_that_is_retired_meanwhile_is_not_missed(mill: Mill) -> None
 
     door.next("load", workflows_first)
     door.next("load", following(retire))
-    assert [row async for row in unfounded(door, TENANT)] == []
+    assert [row async for row in orphan_rows(door, TENANT)] == []
     assert retired == [True]
 
 

@@ -17,9 +17,9 @@ from tidemill.engine.attempts.log_store import (
     KEPT_BYTES,
     SEGMENT_BYTES,
     SEGMENTS_KEPT,
-    Journal,
-    Line,
-    Place,
+    AttemptId,
+    AttemptLogWriter,
+    StoredLine,
     forget_journals,
     read_journals,
     segments_of,
@@ -30,15 +30,15 @@ from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Stream
 from tidemill.stores.memory import MemoryStore
 
-PLACE = Place("a", 1, -1, 1)
+PLACE = AttemptId("a", 1, -1, 1)
 
 
-def journal(token: int = 1, place: Place = PLACE) -> Journal:
-    return Journal(TENANT, "r", place, token)
+def journal(token: int = 1, place: AttemptId = PLACE) -> AttemptLogWriter:
+    return AttemptLogWriter(TENANT, "r", place, token)
 
 
-def line(text: str, at_ms: int = 0, source: str = "stdout") -> Line:
-    return Line(at_ms, source, text)
+def line(text: str, at_ms: int = 0, source: str = "stdout") -> StoredLine:
+    return StoredLine(at_ms, source, text)
 
 
 async def kept(store: MemoryStore, run_id: str = "r") -> list[str]:
@@ -146,10 +146,10 @@ async def test_two_workers_with_one_attempt_number_do_not_mix() -> None:
 async def test_runs_whose_names_begin_alike_are_apart() -> None:
     store = MemoryStore()
     for run_id in ("r", "r/a/1/-1/1", "rr", "r.child"):
-        book = Journal(TENANT, run_id, PLACE, 1)
+        book = AttemptLogWriter(TENANT, run_id, PLACE, 1)
         book.add(line(f"{run_id}\n"))
         await book.write(store)
-    other = Journal("other", "r", PLACE, 1)
+    other = AttemptLogWriter("other", "r", PLACE, 1)
     other.add(line("another tenant\n"))
     await other.write(store)
     assert await kept(store) == ["r\n"]

@@ -13,21 +13,21 @@ from tests.engine.door import Call, Trouble, after_s, following, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Keeper
+from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler
 from tidemill.engine.maintenance.verify import compare
-from tidemill.engine.turn import Ask
+from tidemill.engine.turn import PendingCommand
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed, ResultDiscarded, RunPaused, RunRepaired
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.stores.contract import Claim, Job, Lease
 
 
-def _keeper(process: Process) -> Keeper:
+def _keeper(process: Process) -> Reconciler:
     assert process.engine.keeper is not None
     return process.engine.keeper
 
 
-def _job(task: Task) -> Job:
+def _job(task: JobBody) -> Job:
     return Job(key=task.key, queue="default", body=msgspec.msgpack.encode(task))
 
 
@@ -104,7 +104,7 @@ async def test_a_job_without_an_owner_is_dropped(mill: Mill) -> None:
     worker = await mill.process(functions={"work": ledger.work}, queues=("other",))
     run_id = await worker.start(document(call("a", queue="other", args={"seconds": 40}), call("b", "a", queue="other")))
     await mill.until(lambda: ledger.running == 1)
-    await mill.meddle(run_id, jobs=(_job(Task("run", "b", 1)), _job(Task("run", "a", 9))))
+    await mill.meddle(run_id, jobs=(_job(JobBody("run", "b", 1)), _job(JobBody("run", "a", 9))))
     await asyncio.sleep(20)
     (repaired,) = await mill.of(run_id, RunRepaired)
     assert repaired.dropped == ("run/a/9/-1", "run/b/1/-1")
@@ -344,7 +344,9 @@ async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None
 
     async def move() -> None:
         settled = asyncio.Event()
-        client.engine.turns.ask(mill.stream(run), Ask(done(lease), lambda ask, answer: settled.set(), ack=lease))
+        client.engine.turns.ask(
+            mill.stream(run), PendingCommand(done(lease), lambda ask, answer: settled.set(), ack=lease)
+        )
         await settled.wait()
 
     worker.door.next("jobs", until_then(move))

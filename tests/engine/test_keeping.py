@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.engine.worker.leases import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, Keeping
-from tidemill.kernel.jobs import Put, Task
+from tidemill.engine.worker.leases import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, HandoverPolicy
+from tidemill.kernel.jobs import JobBody, JobSpec
 from tidemill.stores.contract import Stream
 
 RUN = Stream("acme", "run", "r")
 CLOCK = [0.0]
-NEXT = Put("run/a/1/-1", Task("run", "a", 1), "default")
+NEXT = JobSpec("run/a/1/-1", JobBody("run", "a", 1), "default")
 
 
 @pytest.fixture
@@ -19,41 +19,41 @@ def woken() -> list[str]:
 
 
 @pytest.fixture
-def keeping(woken: list[str]) -> Keeping:
-    return Keeping(4, lambda: 1, lambda: woken.append("claims"), clock_ms=lambda: CLOCK[0])
+def keeping(woken: list[str]) -> HandoverPolicy:
+    return HandoverPolicy(4, lambda: 1, lambda: woken.append("claims"), clock_ms=lambda: CLOCK[0])
 
 
-def test_only_a_worker_that_is_alone_has_room_for_more(keeping: Keeping) -> None:
+def test_only_a_worker_that_is_alone_has_room_for_more(keeping: HandoverPolicy) -> None:
     assert (keeping.free, keeping.room(RUN)) == (3, 0)
-    keeping.alone = True
+    keeping.is_only_worker = True
     assert keeping.room(RUN) == 3
 
 
-def test_what_is_promised_is_not_promised_again(keeping: Keeping) -> None:
-    keeping.alone = True
-    keeping.promise(5)
+def test_what_is_promised_is_not_promised_again(keeping: HandoverPolicy) -> None:
+    keeping.is_only_worker = True
+    keeping.reserve(5)
     assert (keeping.free, keeping.room(RUN)) == (-2, 0)
 
 
-def test_whoever_found_no_room_is_woken_when_a_promise_ends(keeping: Keeping, woken: list[str]) -> None:
+def test_whoever_found_no_room_is_woken_when_a_promise_ends(keeping: HandoverPolicy, woken: list[str]) -> None:
     """A commit that lost its race keeps nothing, so no job that ends would ever wake them."""
-    keeping.promise(3)
+    keeping.reserve(3)
     assert woken == []
-    keeping.promise(0)
+    keeping.reserve(0)
     assert woken == ["claims"]
-    keeping.promise(0)
+    keeping.reserve(0)
     assert woken == ["claims"]
 
 
-def test_a_worker_with_a_free_place_keeps_what_follows_for_ever(keeping: Keeping) -> None:
+def test_a_worker_with_a_free_place_keeps_what_follows_for_ever(keeping: HandoverPolicy) -> None:
     """Its claim waits in the store, so whatever gets into the queue is taken at once and has to wait for nobody."""
     CLOCK[0] += 10 * HAND_OVER_MS
-    keeping.took(10 * HAND_OVERS_PER_CLAIM)
+    keeping.record_taken(10 * HAND_OVERS_PER_CLAIM)
     assert keeping.chosen(RUN, [NEXT], 1)
 
 
-def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: Keeping) -> None:
-    keeping.promise(3)
+def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: HandoverPolicy) -> None:
+    keeping.reserve(3)
     assert keeping.free == 0
     keeping.claim()
     assert keeping.chosen(RUN, [NEXT], 1)
@@ -61,5 +61,5 @@ def test_a_worker_without_one_asks_the_queue_now_and_then(keeping: Keeping) -> N
     assert not keeping.chosen(RUN, [NEXT], 1)
     keeping.claim()
     assert keeping.chosen(RUN, [NEXT], 1)
-    keeping.took(HAND_OVERS_PER_CLAIM)
+    keeping.record_taken(HAND_OVERS_PER_CLAIM)
     assert not keeping.chosen(RUN, [NEXT], 1)

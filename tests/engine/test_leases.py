@@ -60,7 +60,7 @@ async def test_a_few_missed_beats_lose_nothing(mill: Mill) -> None:
     other = await mill.process("w2", functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 60})))
     await mill.until(lambda: ledger.running == 1)
-    holder = next(process for process in (worker, other) if process.engine.worker and process.engine.worker._hands)
+    holder = next(process for process in (worker, other) if process.engine.worker and process.engine.worker._held_jobs)
     holder.door.next("renew", refuse)
     await worker.end(run_id)
     assert holder.door.fired["renew"] == 1

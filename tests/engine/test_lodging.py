@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.bootstrap import shelf_at
+from tidemill.bootstrap import open_storage
 from tidemill.engine.maintenance.blob_gc import RACES_MAX, REMEMBERED
 from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Commit, CommitResult, VersionConflict
@@ -98,7 +98,7 @@ def test_a_marker_that_a_killed_process_has_left_is_used_again(tmp_path: Path) -
 
 def forget(file: Path) -> None:
     """Have a store remember no place."""
-    shelf = shelf_at(f"sqlite:///{file}")
+    shelf = open_storage(f"sqlite:///{file}")
 
     async def forgetting() -> None:
         await shelf.store.open()

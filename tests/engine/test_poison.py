@@ -16,7 +16,7 @@ from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.codec import encode_event
 from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
-from tidemill.kernel.jobs import JOB_FORMAT, Task
+from tidemill.kernel.jobs import JOB_FORMAT, JobBody
 from tidemill.kernel.model import NodeType
 from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
 from tidemill.stores.contract import Commit, Job, Snapshot
@@ -92,7 +92,7 @@ async def test_a_missing_workflow_stops_only_its_own_runs(mill: Mill) -> None:
 
 
 STRANGE_JOBS: dict[str, bytes] = {
-    "newer format": msgspec.msgpack.encode(Task("run", "a", 1, -1, JOB_FORMAT + 1)),
+    "newer format": msgspec.msgpack.encode(JobBody("run", "a", 1, -1, JOB_FORMAT + 1)),
     "newer kind": msgspec.msgpack.encode(["signal", "a", 1, -1, JOB_FORMAT + 1, "more"]),
     "unknown kind": msgspec.msgpack.encode(["signal", "a", 1, -1, JOB_FORMAT]),
     "garbage": b"\xc1",
@@ -121,7 +121,7 @@ async def test_a_job_that_a_worker_cannot_read_is_left_alone(mill: Mill, kind: s
 @simulated
 async def test_a_job_of_a_run_that_nobody_knows_is_not_tried_in_a_hurry(mill: Mill) -> None:
     worker = await mill.process()
-    body = msgspec.msgpack.encode(Task("run", "a", 1))
+    body = msgspec.msgpack.encode(JobBody("run", "a", 1))
     await mill.meddle("nobody", jobs=(Job(key="run/a/1/-1", queue="default", body=body),))
     assert (await worker.run(chain("a", name="fine"))).status == "COMPLETED"
     await asyncio.sleep(60)
@@ -129,9 +129,11 @@ async def test_a_job_of_a_run_that_nobody_knows_is_not_tried_in_a_hurry(mill: Mi
     assert worker.door.calls["release"] <= 70
 
 
-@pytest.mark.parametrize("task", [Task("run", "zzz", 1), Task("run", "a", 7), Task("wake", "a", 1), Task("outputs")])
+@pytest.mark.parametrize(
+    "task", [JobBody("run", "zzz", 1), JobBody("run", "a", 7), JobBody("wake", "a", 1), JobBody("outputs")]
+)
 @simulated
-async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Mill, task: Task) -> None:
+async def test_a_job_that_its_run_does_not_call_for_is_removed(mill: Mill, task: JobBody) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     run_id = await worker.start(document(call("a", args={"seconds": 30}), name="surplus"))

@@ -13,11 +13,11 @@ from tests.engine.scripts import Ledger, call
 from tests.engine.undoer import Undoer, undo_with, undoing_process
 from tests.kernel.authoring import document, node
 from tidemill.engine.maintenance import reconciler as keeping
-from tidemill.engine.maintenance.reconciler import Keeper
+from tidemill.engine.maintenance.reconciler import Reconciler
 from tidemill.kernel.events import CompensationCompleted, RunRepaired
 
 
-def _keeper(process: Process) -> Keeper:
+def _keeper(process: Process) -> Reconciler:
     assert process.engine.keeper is not None
     return process.engine.keeper
 

@@ -21,7 +21,7 @@ from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
 from tidemill.engine.maintenance.archive import blob_name
-from tidemill.engine.maintenance.retention import Retirer
+from tidemill.engine.maintenance.retention import RetentionSweep
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
@@ -158,7 +158,7 @@ async def test_restoring_brings_back_every_byte(mill: Mill) -> None:
     assert set(swept.retired) == runs - waiting
     assert await stored(mill) == waiting
     digest = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
-    await mill.blobs.retire(TENANT, digest)
+    await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
     for run in swept.retired:
         header, events = await engine.archive_show(run)
@@ -365,7 +365,7 @@ async def test_a_blob_that_is_gone_keeps_its_run_and_no_other(mill: Mill) -> Non
     await worker.stop()
     pass_days(mill, 40)
     digest = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
-    await mill.blobs.retire(TENANT, digest)
+    await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
     engine = operator(mill)
     swept = await engine.archive_sweep()
@@ -403,7 +403,7 @@ async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_
     assert [fine.run_id in name for name in await archive.names("runs/")] == [True]
 
 
-async def _swept(retirer: Retirer) -> list[tuple[str, str]]:
+async def _swept(retirer: RetentionSweep) -> list[tuple[str, str]]:
     left: list[tuple[str, str]] = []
     while True:
         swept = await retirer.sweep()

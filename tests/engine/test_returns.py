@@ -20,10 +20,10 @@ from tidemill.engine.worker.leases import (
     REST_MS_MAX,
     ROOM_MS,
     STEP_MS,
-    Aside,
-    Returns,
+    ReleaseQueue,
+    UnrunnableBackoff,
 )
-from tidemill.handlers.contract import Handler, Lacking, Return
+from tidemill.handlers.contract import CapabilityMissing, Handler, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim, Commit, Job, Stream
@@ -42,72 +42,72 @@ class Clock:
 
 def test_what_is_met_first_is_offered_to_others_at_once() -> None:
     clock = Clock()
-    aside = Aside(clock)
-    assert (aside.pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
-    assert (aside.rest_ms("a", clock.now), aside.pause_ms(), aside.pause_ms()) == (0, ROOM_MS, 0)
+    aside = UnrunnableBackoff(clock)
+    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
+    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
 
 
 def test_what_is_met_again_comes_due_at_a_tick() -> None:
     clock = Clock()
-    aside = Aside(clock)
-    aside.rest_ms("a", clock.now)
-    aside.pause_ms()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
     clock.now += 200
     left_ms = STEP_MS - 500
-    assert (aside.rest_ms("a", clock.now), aside.pause_ms()) == (left_ms, 0)
+    assert (aside.delay_ms("a", clock.now), aside.claim_pause_ms()) == (left_ms, 0)
     assert aside.wait_ms(1_000) == left_ms - EARLY_MS
     for _ in range(29):
         clock.now = clock.now // STEP_MS * STEP_MS + STEP_MS + 20
-        assert (aside.pause_ms(), aside.pause_ms(), aside.wait_ms(100)) == (ROOM_MS - 20, 0, 100)
+        assert (aside.claim_pause_ms(), aside.claim_pause_ms(), aside.wait_ms(100)) == (ROOM_MS - 20, 0, 100)
     clock.now += 2 * STEP_MS
-    assert (aside.pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
+    assert (aside.claim_pause_ms(), aside.wait_ms(1_000)) == (0, 1_000)
 
 
 def test_who_cannot_run_it_stands_back_before_the_tick() -> None:
     """A claim that is under way when the tick comes would take what others are to have."""
     clock = Clock()
-    aside = Aside(clock)
-    aside.rest_ms("a", clock.now)
-    aside.pause_ms()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
     clock.now = 21 * STEP_MS - EARLY_MS
-    assert (aside.wait_ms(1_000), aside.pause_ms(), aside.pause_ms()) == (0, EARLY_MS + ROOM_MS, 0)
+    assert (aside.wait_ms(1_000), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, EARLY_MS + ROOM_MS, 0)
 
 
 @pytest.mark.parametrize("handled_after_ms", [0, 150])
 def test_what_is_taken_at_the_tick_by_mistake_is_given_back_at_once(handled_after_ms: int) -> None:
     """However long it takes to find out that the job cannot be run here."""
     clock = Clock()
-    aside = Aside(clock)
-    aside.rest_ms("a", clock.now)
-    aside.pause_ms()
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
+    aside.claim_pause_ms()
     claimed_ms = 21 * STEP_MS + 7
     clock.now = claimed_ms + handled_after_ms
-    assert (aside.rest_ms("a", claimed_ms), aside.pause_ms(), aside.pause_ms()) == (0, ROOM_MS, 0)
+    assert (aside.delay_ms("a", claimed_ms), aside.claim_pause_ms(), aside.claim_pause_ms()) == (0, ROOM_MS, 0)
     clock.now += ROOM_MS
-    assert aside.rest_ms("a", clock.now) == 22 * STEP_MS - clock.now
+    assert aside.delay_ms("a", clock.now) == 22 * STEP_MS - clock.now
 
 
 def test_a_moment_that_is_over_is_not_waited_for() -> None:
     clock = Clock()
-    aside = Aside(clock)
-    aside.rest_ms("a", clock.now)
+    aside = UnrunnableBackoff(clock)
+    aside.delay_ms("a", clock.now)
     clock.now += 5 * STEP_MS
-    assert aside.pause_ms() == 0
+    assert aside.claim_pause_ms() == 0
 
 
 def test_only_some_are_offered_at_once() -> None:
     clock = Clock()
-    aside = Aside(clock)
-    rests = [aside.rest_ms(number, clock.now) for number in range(2 * OFFERS_MAX)]
+    aside = UnrunnableBackoff(clock)
+    rests = [aside.delay_ms(number, clock.now) for number in range(2 * OFFERS_MAX)]
     assert rests == [0] * OFFERS_MAX + [STEP_MS - 300] * OFFERS_MAX
     clock.now += STEP_MS
-    assert aside.rest_ms("a", clock.now) == 0
+    assert aside.delay_ms("a", clock.now) == 0
 
 
 def test_the_more_nobody_takes_the_longer_they_rest() -> None:
     clock = Clock()
-    aside = Aside(clock)
-    rests = [aside.rest_ms(number, clock.now) for number in range(2 * KNOWN_MAX)][OFFERS_MAX:]
+    aside = UnrunnableBackoff(clock)
+    rests = [aside.delay_ms(number, clock.now) for number in range(2 * KNOWN_MAX)][OFFERS_MAX:]
     assert rests[0] == rests[STEP_MS // EACH_MS - 1] == STEP_MS - 300
     assert rests == sorted(rests) and max(rests) <= REST_MS_MAX
     assert rests[-1] > REST_MS_MAX - 2 * STEP_MS
@@ -115,11 +115,11 @@ def test_the_more_nobody_takes_the_longer_they_rest() -> None:
 
 def test_what_others_take_lengthens_no_rest() -> None:
     clock = Clock()
-    aside = Aside(clock)
+    aside = UnrunnableBackoff(clock)
     for number in range(KNOWN_MAX):
-        aside.rest_ms(number, clock.now)
+        aside.delay_ms(number, clock.now)
     clock.now += REST_MS_MAX + 3 * STEP_MS
-    assert [aside.rest_ms("a", clock.now) for _ in range(3)] == [0, STEP_MS - 300, STEP_MS - 300]
+    assert [aside.delay_ms("a", clock.now) for _ in range(3)] == [0, STEP_MS - 300, STEP_MS - 300]
 
 
 async def test_what_gathers_is_given_back_in_one_call_for_each_delay() -> None:
@@ -136,7 +136,7 @@ async def test_what_gathers_is_given_back_in_one_call_for_each_delay() -> None:
         await real(some, delay_ms=delay_ms)  # type: ignore[arg-type]
 
     store.release = counted  # type: ignore[assignment, method-assign]
-    returns = Returns(store)
+    returns = ReleaseQueue(store)
     returns.give([])
     await returns.settle()
     for lease in leases[:4]:
@@ -252,7 +252,7 @@ async def test_a_second_word_ends_the_grace_period(mill: Mill) -> None:
     closing = asyncio.create_task(worker.stop())
     await asyncio.sleep(5)
     assert ledger.running == 1 and worker.engine.worker is not None
-    worker.engine.worker.hurry()
+    worker.engine.worker.stop_now()
     began = mill.loop.now
     await closing
     assert mill.loop.now - began <= 0.1
@@ -375,7 +375,7 @@ async def test_where_nobody_will_come_it_fails_at_once(mill: Mill, options: dict
 @simulated
 async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Mill) -> None:
     def fail(context: Any) -> Return:
-        raise Lacking("process_unavailable", "no process", retryable=True)
+        raise CapabilityMissing("process_unavailable", "no process", retryable=True)
 
     worker = await mill.process(standing=True, more=[Handler(NodeType(name="apart"), fail)])
     run = await worker.run(document(node("a", type="apart", retry={"max_attempts": 2})))

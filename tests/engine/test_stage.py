@@ -9,7 +9,7 @@ from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
 from tidemill.handlers.contract import Blob, Fail, Handler, NodeContext, Return, handler_of
 from tidemill.kernel.model import NodeType
-from tidemill.observability.capture import EAR
+from tidemill.observability.capture import OUTPUT_SINK
 
 
 class Diary:
@@ -25,7 +25,7 @@ class Diary:
 
     async def open(self) -> None:
         self.lines.append("open")
-        self.heard_while_opening = EAR.get()
+        self.heard_while_opening = OUTPUT_SINK.get()
         await asyncio.sleep(self.open_s)
         if self.refusals:
             self.refusals -= 1

@@ -128,7 +128,7 @@ async def test_a_clock_that_is_set_while_a_job_is_taken_over_hides_no_lost_worke
     await engine.worker._accept(leases)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert not engine.worker.hands
+    assert not engine.worker.held_jobs
     for run_id in (known, loaded):
         assert "worker_lost" in [event["error"]["code"] for event in await engine.events(run_id) if "error" in event]
     await engine.turns.close()

@@ -13,7 +13,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.engine import turn
-from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, Answer, Ask
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, CommandOutcome, PendingCommand
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
@@ -300,10 +300,12 @@ async def test_a_result_without_its_lease_is_only_noted(mill: Mill) -> None:
     old = await claimed(mill)
     await asyncio.sleep(2 * LEASE_MS / 1000)
     new = await claimed(mill)
-    answers: list[Answer] = []
-    client.engine.turns.ask(mill.stream(run), Ask(done(old), lambda ask, answer: answers.append(answer), ack=old))
+    answers: list[CommandOutcome] = []
+    client.engine.turns.ask(
+        mill.stream(run), PendingCommand(done(old), lambda ask, answer: answers.append(answer), ack=old)
+    )
     await mill.until(lambda: bool(answers), within_s=60)
-    assert answers == [turn.DURABLE]
+    assert answers == [turn.COMMITTED]
     assert (await mill.kinds(run))[-1] == "ResultDiscarded"
     assert [(view.job.key, view.token) for view in await mill.jobs(run)] == [("run/a/1/-1", new.token)]
 

@@ -15,11 +15,11 @@ from tidemill.blobs.contract import digest_of
 from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reconciler import AUDITS_MAX
 from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.verify import Verdict
+from tidemill.engine.maintenance.verify import AuditReport
 from tidemill.errors import Rejected
 from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
 from tidemill.stores.contract import Commit, Job, Row, Snapshot, Stream
 
@@ -116,7 +116,7 @@ async def test_a_missing_blob_is_found_with_the_event_that_refers_to_it(mill: Mi
     worker = await mill.process()
     run = await worker.run(document(node("a", config={"text": LARGE})))
     gone = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
-    await mill.blobs.retire(TENANT, gone)
+    await mill.blobs.quarantine(TENANT, gone)
     assert await mill.blobs.delete(TENANT, gone, before_ms=2**60)
     verdict = await operator(mill).verify_log()
     (finding,) = verdict.findings
@@ -129,7 +129,7 @@ async def test_a_missing_workflow_is_found_in_the_run_and_in_the_catalog(mill: M
     worker = await mill.process()
     run = await worker.run(document(node("a")))
     digest = (await mill.state(run.run_id)).digest
-    await mill.blobs.retire(TENANT, digest)
+    await mill.blobs.quarantine(TENANT, digest)
     assert await mill.blobs.delete(TENANT, digest, before_ms=2**60)
     verdict = await operator(mill).verify_log()
     assert [finding.code for finding in verdict.findings] == ["workflow_unreadable", "workflow_missing"]
@@ -146,7 +146,7 @@ async def test_jobs_and_rows_are_compared(mill: Mill) -> None:
     await worker.ambient.sleep(1_000)
     await worker.stop()
     timers = [view.job.key for view in await mill.jobs(asking)]
-    task = Task(kind="run", node="zzz", visit=1, index=-1)
+    task = JobBody(kind="run", node="zzz", visit=1, index=-1)
     await mill.meddle(asking, drop=tuple(timers))
     await mill.meddle(fine, jobs=(Job(key=task.key, queue="q", body=msgspec.msgpack.encode(task)),))
     (letter,) = [row async for row in all_rows(mill.store, TENANT, DEAD_LETTER)]
@@ -214,7 +214,7 @@ async def test_a_sample_is_a_part_of_the_runs(mill: Mill) -> None:
 
 
 def test_a_verdict_with_findings_is_not_clean() -> None:
-    assert Verdict().clean
+    assert AuditReport().clean
 
 
 # The keeper's sample

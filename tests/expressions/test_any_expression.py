@@ -24,7 +24,7 @@ from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import Condition, Verdict, decide, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json, Scope
 from tidemill.expressions.templates.template import check_template, compile_template
 
@@ -38,7 +38,7 @@ class Decider:
 
     def outcome(self, condition: Condition, scope: Scope) -> Verdict | Problem:
         try:
-            verdict = settled(decide(condition, scope), self.processes)
+            verdict = run_steps(decide(condition, scope), self.processes)
             return self.runner.run(_awaited(verdict)) if isinstance(verdict, Awaitable) else verdict
         except ExpressionError as failure:
             return failure.problem()

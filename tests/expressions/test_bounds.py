@@ -10,7 +10,7 @@ from markupsafe import Markup
 from tests.expressions.scopes import is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
-from tidemill.expressions.templates.limits import plain, text
+from tidemill.expressions.templates.limits import text, to_json_value
 
 
 def nest(levels: int, kind: type) -> Any:
@@ -25,9 +25,9 @@ def test_depth_is_bounded(kind: type) -> None:
     assert not deeper_than(nest(DEPTH_MAX, kind))
     assert deeper_than(nest(DEPTH_MAX + 1, kind))
     assert deeper_than(nest(100_000, kind))
-    assert plain(nest(DEPTH_MAX, kind))
+    assert to_json_value(nest(DEPTH_MAX, kind))
     with pytest.raises(ExpressionError, match="nested"):
-        plain(nest(DEPTH_MAX + 1, kind))
+        to_json_value(nest(DEPTH_MAX + 1, kind))
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], {}, [[], {}]])
@@ -46,7 +46,7 @@ def test_small_values_are_not_deep(value: Any) -> None:
     ],
 )
 def test_what_is_harmless_is_converted(value: Any, expected: Any) -> None:
-    found = plain(value)
+    found = to_json_value(value)
     assert found == expected
     assert is_plain(found)
 
@@ -74,7 +74,7 @@ def test_what_is_harmless_is_converted(value: Any, expected: Any) -> None:
 )
 def test_what_is_not_json_is_refused(value: Any) -> None:
     with pytest.raises(ExpressionError):
-        plain(value)
+        to_json_value(value)
 
 
 def test_text_is_what_jinja_prints() -> None:

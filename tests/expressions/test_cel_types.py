@@ -14,7 +14,7 @@ from tidemill.expressions.cel.ast import Chain
 from tidemill.expressions.cel.evaluate import ROOTS, Cel, parse_cel
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.type_check import Kinds, Lacking, Mismatch, expected, mismatches
+from tidemill.expressions.type_check import Kinds, Mismatch, MissingKey, expected, mismatches
 
 SCHEMA = {
     "type": "object",
@@ -42,7 +42,7 @@ SCHEMA = {
 }
 
 
-def look(chain: Chain) -> Kinds | Lacking | None:
+def look(chain: Chain) -> Kinds | MissingKey | None:
     return expected(SCHEMA, chain.keys) if chain.root == "inputs" else None
 
 
@@ -173,8 +173,8 @@ def test_what_a_schema_promises(schema: Any, keys: tuple[str, ...], kinds: set[s
 
 
 def test_a_schema_says_where_a_chain_ends() -> None:
-    assert expected(SCHEMA, ("order", "x", "y")) == Lacking(1, frozenset({"map"}), ("total",))
-    assert expected(SCHEMA, ("name", "x")) == Lacking(1, frozenset({"string"}))
+    assert expected(SCHEMA, ("order", "x", "y")) == MissingKey(1, frozenset({"map"}), ("total",))
+    assert expected(SCHEMA, ("name", "x")) == MissingKey(1, frozenset({"string"}))
 
 
 VALUES = {

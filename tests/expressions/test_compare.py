@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, evaluate
 from tidemill.expressions.comparisons import PATH_MAX, Comparison, Computation
-from tidemill.expressions.conditions import Composite, Errand, Single, decide_leaf, normal, parse_condition
+from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import SandboxPool
 from tidemill.expressions.scope import Scope, Seen
@@ -264,7 +264,7 @@ def test_much_is_decided_elsewhere() -> None:
     raw = {"left": {"value": 1}, "operator": "in", "right": {"node": "big"}}
     for condition in (parsed(raw), parsed({"expression": "1 in ctx.big.output"})):
         assert isinstance(condition, Comparison | Computation)
-        assert isinstance(next(decide_leaf(condition, scope)), Errand)
+        assert isinstance(next(decide_leaf(condition, scope)), EvaluationRequest)
 
 
 COMPUTED = [

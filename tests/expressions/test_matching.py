@@ -10,7 +10,7 @@ import pytest
 
 from tests.expressions.scopes import AFTER, SCOPE, evaluate
 from tests.pace import allowed
-from tidemill.expressions.conditions import Errand, decide_leaf, normal, parse_condition
+from tidemill.expressions.conditions import EvaluationRequest, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Matching
 
@@ -178,4 +178,4 @@ def test_what_is_light_is_known_from_the_schema(schema: Any, light: bool) -> Non
 def test_much_is_decided_elsewhere() -> None:
     condition = matching({"items": {"type": "integer"}})
     scope = replace(AFTER, output=list(range(2000)))
-    assert isinstance(next(decide_leaf(condition, scope)), Errand)
+    assert isinstance(next(decide_leaf(condition, scope)), EvaluationRequest)

@@ -18,9 +18,9 @@ import pytest
 from tests.expressions.children import children_of, deciders, runs, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE, Watched
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Composite, Errand, Single, Verdict, compiled, decide
+from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.sandbox.protocol import FRAME_MAX, packed
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.processes import child as child_module
@@ -45,8 +45,8 @@ def leaf(raw: Json) -> Single:
     return condition
 
 
-def errand(raw: Json, scope: Scope = AFTER, deadline_ms: int = 20_000) -> Errand:
-    return Errand(leaf(raw), scope, deadline_ms)
+def errand(raw: Json, scope: Scope = AFTER, deadline_ms: int = 20_000) -> EvaluationRequest:
+    return EvaluationRequest(leaf(raw), scope, deadline_ms)
 
 
 def smaller(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
@@ -55,7 +55,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     monkeypatch.setattr(child_module, "_BOOT", boot)
 
 
-async def busy(processes: SandboxPool, condition: Errand) -> tuple[asyncio.Task[bool], int]:
+async def busy(processes: SandboxPool, condition: EvaluationRequest) -> tuple[asyncio.Task[bool], int]:
     """Have a warm child work on something that takes long."""
     assert await processes.holds(errand("true"))
     (pid,) = deciders()
@@ -83,7 +83,7 @@ async def test_a_child_sees_what_the_condition_refers_to(processes: SandboxPool,
 
 async def test_large_values_are_decided_in_a_child(processes: SandboxPool) -> None:
     scope = replace(AFTER, output={"rows": [{"n": each} for each in range(5000)]})
-    verdict = settled(decide(compiled("output.rows.exists(row, row.n == 4999)"), scope), processes)
+    verdict = run_steps(decide(compiled("output.rows.exists(row, row.n == 4999)"), scope), processes)
     assert not isinstance(verdict, Verdict)
     assert (await verdict).value
     assert len(deciders()) == 1

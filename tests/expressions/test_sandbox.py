@@ -18,10 +18,10 @@ from pydantic_monty import Monty, MontyError
 from tests.expressions.children import children_of, deciders, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import Errand, Verdict, compiled, decide, parse_condition
+from tidemill.expressions.conditions import EvaluationRequest, Verdict, compiled, decide, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.python_condition import MODULES, Sandbox
-from tidemill.expressions.sandbox.pool import SandboxPool, settled
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json, References, Scope, Seen
 
 # One child for all of them, because starting it takes longer than most tests.
@@ -55,7 +55,7 @@ def problems(raw: Json) -> list[Problem]:
 
 async def decided(processes: SandboxPool, raw: Json, scope: Scope = AFTER) -> bool:
     condition = sandbox(raw)
-    return await processes.holds(Errand(condition, scope, condition.deadline_ms))
+    return await processes.holds(EvaluationRequest(condition, scope, condition.deadline_ms))
 
 
 async def failure(processes: SandboxPool, raw: Json, scope: Scope = AFTER) -> ExpressionError:
@@ -108,7 +108,7 @@ async def test_what_the_function_sees(processes: SandboxPool, body: str) -> None
 async def test_a_part_of_a_composite(processes: SandboxPool) -> None:
     parts = ["output.score > 80", written("return len(output['tags']) == 2")]
     raw = {"type": "composite", "operator": "AND", "conditions": parts}
-    verdict = settled(decide(compiled(raw), AFTER), processes)
+    verdict = run_steps(decide(compiled(raw), AFTER), processes)
     assert not isinstance(verdict, Verdict)
     assert [part.reason for part in (await verdict).parts][1] == "evaluate(output, context) is true"
 

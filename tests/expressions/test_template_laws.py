@@ -11,7 +11,7 @@ from tests.expressions.scopes import AFTER, SCOPE, Watched, is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.expressions.templates import template
-from tidemill.expressions.templates.limits import Meter, plain
+from tidemill.expressions.templates.limits import Meter, to_json_value
 from tidemill.expressions.templates.template import check_template, compile_template
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -150,8 +150,8 @@ def test_any_value_survives_a_single_expression(value: Json) -> None:
 
 @given(JSON)
 def test_plain_json_is_plain(value: Json) -> None:
-    assert repr(plain(value)) == repr(value)
-    assert is_plain(plain(value))
+    assert repr(to_json_value(value)) == repr(value)
+    assert is_plain(to_json_value(value))
 
 
 @given(TEMPLATES)
@@ -196,7 +196,7 @@ def test_the_short_way_and_jinjas_way_agree(parts: list[str]) -> None:
     assert _result(full.program) == _result(short)
 
 
-def _result(program: template.Program) -> object:
+def _result(program: template.CompiledTemplate) -> object:
     try:
         found = program.evaluate(SCOPE, Meter())
     except ExpressionError as failure:

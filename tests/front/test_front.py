@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.bootstrap import NamedMemory, shelf_at
+from tidemill.bootstrap import NamedMemory, open_storage
 from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
 from tidemill.engine.engine import Engine
 
@@ -33,11 +33,11 @@ CALL = "name: call\nnodes: [{id: a, type: python, config: {function: f}}]\n"
 
 def test_a_memory_store_is_known_by_its_name() -> None:
     mine, others = NamedMemory(), NamedMemory()
-    store = shelf_at("memory://one", named_memory=mine).store
-    assert shelf_at("memory://one", named_memory=mine).store is store
-    assert shelf_at("memory://two", named_memory=mine).store is not store
-    assert shelf_at("memory://one", named_memory=others).store is not store
-    assert shelf_at("memory://one").store is shelf_at("memory://one").store
+    store = open_storage("memory://one", named_memory=mine).store
+    assert open_storage("memory://one", named_memory=mine).store is store
+    assert open_storage("memory://two", named_memory=mine).store is not store
+    assert open_storage("memory://one", named_memory=others).store is not store
+    assert open_storage("memory://one").store is open_storage("memory://one").store
 
 
 @pytest.fixture

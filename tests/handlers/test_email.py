@@ -17,7 +17,7 @@ from tests.handlers.smtp_server import CUT, SILENCE, Mail, mail_server
 from tests.security.certificates import authority
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail, Handler, Lacking, Return
+from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
 from tidemill.handlers.email import email_handler, server_at
 from tidemill.handlers.mail import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
@@ -280,7 +280,7 @@ async def test_the_operators_own_server_may_be_called(mail: Mail) -> None:
 
 
 async def test_a_worker_without_a_server_leaves_it_to_others(mail: Mail) -> None:
-    with pytest.raises(Lacking) as caught:
+    with pytest.raises(CapabilityMissing) as caught:
         await called(EMAIL, {"from": "a@example.com", "to": "b@example.com", "text": "x"})
     assert caught.value.code == "smtp_server_missing" and "TIDEMILL_SMTP_URL" in caught.value.hint
 

@@ -13,7 +13,7 @@ import tidemill
 from tests.handlers import crafts
 from tidemill.cli.user_code import load_apps
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.python.functions import by_name, marked_in, path_of
+from tidemill.handlers.python.functions import decorated_functions, function_registry, path_of
 
 
 @tidemill.function("loud")
@@ -37,7 +37,7 @@ def called(n: int) -> int:
 
 def test_a_mark_without_a_name_takes_the_name_of_the_function() -> None:
     assert (bare(1), called(1)) == (2, 3)
-    assert by_name([bare, called]) == {"bare": bare, "called": called}
+    assert function_registry([bare, called]) == {"bare": bare, "called": called}
     flow = {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": "bare", "args": {"n": 1}}}]}
     with tidemill.open("memory://", functions=[bare]) as mill:
         assert mill.run(flow).outputs == {"a": 2}
@@ -87,15 +87,15 @@ def test_what_is_no_function_is_refused(functions: Any, message: str) -> None:
 
 
 def test_functions_by_name() -> None:
-    assert by_name(None) == {}
-    assert by_name({"x": shout}) == {"x": shout}
-    assert by_name([shout, crafts.add]) == {"loud": shout, "add": crafts.add}
+    assert function_registry(None) == {}
+    assert function_registry({"x": shout}) == {"x": shout}
+    assert function_registry([shout, crafts.add]) == {"loud": shout, "add": crafts.add}
 
 
 def test_a_module_offers_what_is_marked() -> None:
     module = ModuleType("offering")
     module.__dict__.update(a=shout, b=crafts.add, c=3)
-    assert marked_in(module) == {"loud": shout}
+    assert decorated_functions(module) == {"loud": shout}
 
 
 class Holder:

@@ -22,7 +22,7 @@ from tests.handlers.llm_server import (
 from tests.security.web import json_reply, raw
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Mute
+from tidemill.handlers.contract import NullSink
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.kernel.compile.compiler import Compiled, compile_document
 
@@ -30,7 +30,7 @@ TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "require
 PRICES = {"input_per_million": 2.0, "output_per_million": 8.0}
 
 
-class Heard(Mute):
+class Heard(NullSink):
     """A voice that keeps what was streamed."""
 
     def __init__(self) -> None:

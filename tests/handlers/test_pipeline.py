@@ -20,7 +20,7 @@ from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.expressions.sandbox.tasks import CHECKED_MAX, PROGRAM_MAX, FilterRows, SandboxTask
-from tidemill.handlers.contract import Fail, Handler, Lacking, Return
+from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
 from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, PORTION, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
 from tidemill.handlers.data.steps import SCHEMAS, call_config
 from tidemill.handlers.http.node import http_handler
@@ -302,7 +302,10 @@ async def test_without_its_package_jq_is_left_to_other_workers(
     monkeypatch.setitem(sys.modules, "jq", None)
     step = {"step": "jq_transform", "program": "."}
     failed = await failing(step, carrier=carrier)
-    assert isinstance(failed, Lacking) and (failed.code, failed.hint) == ("jq_missing", 'pip install "tidemill[jq]"')
+    assert isinstance(failed, CapabilityMissing) and (failed.code, failed.hint) == (
+        "jq_missing",
+        'pip install "tidemill[jq]"',
+    )
     ((path, said),) = publish(step)
     assert path == "/pipeline/0/program" and "not installed" in said
 

@@ -17,7 +17,7 @@ from tests.handlers import crafts
 from tests.handlers.kit import called
 from tests.handlers.mills import ONCE, document, error, in_process, output
 from tests.processes.workers import alive, until
-from tidemill.handlers.contract import Fail, Lacking
+from tidemill.handlers.contract import CapabilityMissing, Fail
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.python.pool import PythonProcesses
 
@@ -231,7 +231,7 @@ async def test_a_function_that_is_not_there_is_lacking() -> None:
     processes = PythonProcesses()
     config = {"function": "tests.handlers.crafts:nobody", "isolation": "process"}
     try:
-        with pytest.raises(Lacking) as lacking:
+        with pytest.raises(CapabilityMissing) as lacking:
             await called(python_handler({}, processes), config)
         assert lacking.value.code == "function_unknown"
     finally:

@@ -22,10 +22,10 @@ from tests.processes.workers import alive, until
 from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail, Lacking, Return
+from tidemill.handlers.contract import CapabilityMissing, Fail, Return
 from tidemill.handlers.shell import DRAINING_MS, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.observability.capture import EAR
+from tidemill.observability.capture import OUTPUT_SINK
 
 SHELL = shell_handler(enabled=True)
 GONE_SECONDS = 30
@@ -87,7 +87,7 @@ def listening() -> list[tuple[str, str]]:
         heard.append((source, text))
         return text
 
-    EAR.set(hear)
+    OUTPUT_SINK.set(hear)
     return heard
 
 
@@ -129,7 +129,7 @@ def test_a_switch_that_is_neither_on_nor_off(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_worker_that_may_not_run_commands_leaves_them_to_others(tmp_path: Path) -> None:
-    with pytest.raises(Lacking) as caught:
+    with pytest.raises(CapabilityMissing) as caught:
         await called(shell_handler(), {"argv": ["touch", str(tmp_path / "done")]})
     assert (caught.value.code, caught.value.retryable) == ("shell_disabled", False)
     assert not (tmp_path / "done").exists()

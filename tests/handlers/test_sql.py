@@ -17,7 +17,7 @@ import tidemill
 from tests.pace import allowed
 from tidemill.bootstrap import databases_here
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Lacking
+from tidemill.handlers.contract import CapabilityMissing
 from tidemill.handlers.sql import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
 from tidemill.stores.sqlite.transactional import Statements, own_tables
@@ -196,7 +196,7 @@ def test_each_refusal_has_a_hint_of_its_own(store: Path, statement: str, hint: s
 def test_statements_on_one_row_take_turns(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(store, "INSERT INTO orders (id, total) VALUES (1, 0)").close()
     rehearsals: list[Statement] = []
-    rehearse = Statements.rehearse
+    rehearse = Statements.dry_run
 
     def counted(self: Statements, tx: Transaction, statement: Statement) -> bytes:
         rehearsals.append(statement)
@@ -377,7 +377,7 @@ async def test_without_its_driver_a_database_is_left_to_other_workers(monkeypatc
     monkeypatch.setenv("TIDEMILL_DATABASE_CRM", "postgresql://mill@127.0.0.1/crm")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "tidemill.handlers.sql_postgres", raising=False)
-    with pytest.raises(Lacking) as lacking:
+    with pytest.raises(CapabilityMissing) as lacking:
         await databases_here()["crm"].run("SELECT 1", [])
     assert lacking.value.code == "driver_missing"
     assert lacking.value.hint == 'pip install "tidemill[postgres]"'

@@ -25,7 +25,7 @@ from tidemill.handlers.data.tables import (
     Row,
     Rows,
     SortKey,
-    Wrong,
+    TableError,
     aggregation,
     column,
     drop_fields,
@@ -73,13 +73,13 @@ def test_a_field_is_a_key_or_a_way(row: Row, field: str, value: Any) -> None:
     [({"a": 1}, "an object", None), ("x", "a string", None), (None, "null", None), ([{}, 1], "a number", 1)],
 )
 def test_what_is_no_table_is_refused(value: Any, words: str, row: int | None) -> None:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(TableError) as wrong:
         table(value)
     assert words in wrong.value.message and wrong.value.row == row
 
 
 def test_a_field_that_no_row_has_is_a_mistake() -> None:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(TableError) as wrong:
         column([{"price": 1}, {"name": "x"}], "prise")
     assert (wrong.value.field, wrong.value.hint) == ("prise", 'did you mean "price"?')
     assert column([{"price": 1}, {}], "price") == [1, None]
@@ -121,7 +121,7 @@ def test_sorting_by_several_fields() -> None:
     ],
 )
 def test_what_has_no_order_is_refused(values: tuple[Any, ...], row: int, words: str) -> None:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(TableError) as wrong:
         sort_rows(of("a", *values), [SortKey("a")])
     assert words in wrong.value.message
     assert (wrong.value.field, wrong.value.row) == ("a", row)
@@ -198,7 +198,7 @@ def test_every_function_has_a_case() -> None:
     ],
 )
 def test_what_cannot_be_computed_is_refused(function: str, values: tuple[Any, ...], row: int | None) -> None:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(TableError) as wrong:
         group_rows([{"g": 1, "v": value} for value in values], ["g"], {"r": Aggregation(function, "v")})
     assert (wrong.value.field, wrong.value.row) == ("v", row)
 
@@ -209,7 +209,7 @@ def test_groups_are_told_apart_like_json_values() -> None:
     assert [(group["g"], group["n"]) for group in groups] == [
         (1, 2), (True, 1), ("1", 1), (None, 2), ("é", 1), (0, 1), (False, 1)
     ]  # fmt: skip
-    with pytest.raises(Wrong, match="a list cannot be a key"):
+    with pytest.raises(TableError, match="a list cannot be a key"):
         group_rows([{"g": [1]}], ["g"], {})
 
 
@@ -253,13 +253,13 @@ def test_fields_of_the_same_name_get_a_suffix() -> None:
         {"k": 1, "v": "l", "x": 0, "key": 1, "v_right": "r", "y": 2}
     ]
     assert join_rows(left, right, Join(["k"], ["key"], "inner", "2"), 9)[0]["v2"] == "r"
-    with pytest.raises(Wrong, match="two fields of the result would be called v_right"):
+    with pytest.raises(TableError, match="two fields of the result would be called v_right"):
         join_rows([left[0] | {"v_right": 1}], right, Join(["k"], ["key"]), 9)
 
 
 def test_a_join_ends_where_it_would_explode() -> None:
     many = [{"k": 1}] * 1_000
-    with pytest.raises(Wrong, match="more than 5000 rows"):
+    with pytest.raises(TableError, match="more than 5000 rows"):
         join_rows(many, many, Join(["k"], ["k"]), 5_000)
 
 
@@ -308,19 +308,19 @@ def test_extracting(wanted: Extract, text: Any, row: Row) -> None:
 def test_rows_without_a_match() -> None:
     rows = of("t", "1", "x", None)
     assert numbers(extract(rows, Extract("t", r"\d", "n", otherwise="drop"))) == [0]
-    with pytest.raises(Wrong, match="does not match") as wrong:
+    with pytest.raises(TableError, match="does not match") as wrong:
         extract(rows, Extract("t", r"\d", "n", otherwise="fail"))
     assert (wrong.value.field, wrong.value.row) == ("t", 1)
-    with pytest.raises(Wrong, match="a pattern is for strings, and this is a number"):
+    with pytest.raises(TableError, match="a pattern is for strings, and this is a number"):
         extract([{"t": 1}], Extract("t", r"\d"))
 
 
 def test_a_pattern_is_never_too_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Wrong, match="too complex for a text of 300000 characters") as wrong:
+    with pytest.raises(TableError, match="too complex for a text of 300000 characters") as wrong:
         extract(of("t", "b", "a" * 300_000), Extract("t", "[a-z]{500}x"))
     assert (wrong.value.field, wrong.value.row) == ("t", 1)
     monkeypatch.setattr(tables, "WORK_MAX", 10_000)
-    with pytest.raises(Wrong, match="too complex for so much text") as wrong:
+    with pytest.raises(TableError, match="too complex for so much text") as wrong:
         extract(of("t", *["a" * 100] * 100), Extract("t", "[a-z]{5}x"))
     assert wrong.value.row is not None and 1 < wrong.value.row < 99
 
@@ -351,12 +351,12 @@ def test_dates(wanted: Dates, value: Any, result: Any) -> None:
 
 def test_what_is_no_date() -> None:
     rows = of("d", "2026-03-01", "soon")
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(TableError) as wrong:
         parse_dates(rows, Dates("d"))
     assert (wrong.value.field, wrong.value.row) == ("d", 1)
     assert [row["x"] for row in parse_dates(rows, Dates("d", into="x", otherwise="null"))][1] is None
     assert numbers(parse_dates(rows, Dates("d", otherwise="drop"))) == [0]
-    with pytest.raises(Wrong, match="none of the 2 formats"):
+    with pytest.raises(TableError, match="none of the 2 formats"):
         parse_dates(rows, Dates("d", ["%Y", "%d.%m.%Y"]))
     for text, hint in (
         ("29.03.2026", 'format: "%d.%m.%Y" would fit'),
@@ -365,7 +365,7 @@ def test_what_is_no_date() -> None:
         ("one day", "is made of %Y %m %d"),
         (True, "is made of %Y %m %d"),
     ):
-        with pytest.raises(Wrong) as wrong:
+        with pytest.raises(TableError) as wrong:
             parse_dates([{"d": text}], Dates("d"))
         assert hint in wrong.value.hint, wrong.value.hint
 
@@ -380,6 +380,6 @@ def test_nothing_that_is_given_is_changed(rows: Rows) -> None:
         lambda: join_rows(rows, rows, Join(["a"], ["a"], "full"), 10_000),
     ]
     for work in works:
-        with suppress(Wrong):
+        with suppress(TableError):
             work()
     assert msgspec.json.encode(rows) == before

@@ -17,7 +17,9 @@ from tests.kernel.wording import Rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import (
-    CloseLetter,
+    CloseDeadLetter,
+    CompensationResult,
+    CompensationWorkerLost,
     Done,
     Failed,
     Fork,
@@ -27,9 +29,7 @@ from tidemill.kernel.commands import (
     Retry,
     Rewind,
     Rollback,
-    UndoLost,
-    Undone,
-    Waits,
+    WaitRequested,
 )
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
@@ -221,22 +221,24 @@ class Acts(Run):
     def undone(self, at: str, code: str = "", *, retryable: bool = False, **more: Any) -> Rows:
         """An attempt to undo an activation ended well, or with this error."""
         outcome = Failed(error=error(code, retryable=retryable)) if code else Done(output=b"null")
-        undone = Undone(token=self.kernel.next_token(), outcome=outcome, **self.where(at), **more)
+        undone = CompensationResult(token=self.kernel.next_token(), outcome=outcome, **self.where(at), **more)
         return self.do(undone, self.key("undo", at))
 
     def undo_lost(self, at: str, times: int = 1) -> Rows:
-        return self.do(UndoLost(token=self.kernel.next_token(), times=times, **self.where(at)), self.key("undo", at))
+        return self.do(
+            CompensationWorkerLost(token=self.kernel.next_token(), times=times, **self.where(at)), self.key("undo", at)
+        )
 
     def discard(self, at: str) -> Rows:
-        return self.do(CloseLetter(**self.where(at)))
+        return self.do(CloseDeadLetter(**self.where(at)))
 
     def ask(self, at: str, **more: Any) -> Rows:
         """A human node's handler asked people."""
-        return self.result(at, Waits(on="human", approval=Request(title="may it?", **more)))
+        return self.result(at, WaitRequested(on="human", approval=Request(title="may it?", **more)))
 
     def call(self, at: str, child: str = "child-1", close: str = "cancel") -> Rows:
         """A workflow node's handler asked for a child."""
-        return self.result(at, Waits(on="child", name=child, ask=b"{}", close=close))
+        return self.result(at, WaitRequested(on="child", name=child, ask=b"{}", close=close))
 
     def forking(self, until: int | None = None, **more: Any) -> Fork:
         prefix = tuple(self.kernel.events[:until])

@@ -6,12 +6,12 @@ from typing import Any
 
 from tidemill.errors import Problem
 from tidemill.kernel.codec import decode_event, encode_event
-from tidemill.kernel.commands import AnyCommand, Expire, Fork, Patch, Start, Wake
+from tidemill.kernel.commands import AnyCommand, Fork, Patch, Start, TimerFired, WaitExpired
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.evolve import evolve, replay
-from tidemill.kernel.jobs import UNLISTED, Put, expected_jobs
+from tidemill.kernel.jobs import UNLISTED, JobSpec, expected_jobs
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, adopt, decode_state, encode_state, peek_at
 
@@ -23,7 +23,7 @@ class Driver:
         self.flow = flow
         self.state = State()
         self.events: list[AnyEvent] = []
-        self.jobs: dict[str, Put] = {}
+        self.jobs: dict[str, JobSpec] = {}
         self.token = 0
         self.now = 1_000
 
@@ -36,11 +36,11 @@ class Driver:
         self.token += 1
         return self.token
 
-    def reach(self, timer: Wake | Expire) -> None:
+    def reach(self, timer: TimerFired | WaitExpired) -> None:
         """Let the clock go on until a timer is due, if anything waits for it."""
         act = peek_at(self.state.peek(timer.node), timer.index)
         if act is not None and act.wait is not None:
-            due = act.wait.until_ms if isinstance(timer, Wake) else act.wait.expires_ms
+            due = act.wait.until_ms if isinstance(timer, TimerFired) else act.wait.expires_ms
             self.now = max(self.now, due or 0)
 
     def do(self, command: AnyCommand, ack: str = "") -> Decision:

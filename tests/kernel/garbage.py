@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.kernel import commands as cmd
 from tidemill.kernel.events import AnyEvent, BlobRef, Error, Payload, Route
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Workflow
 
 VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
@@ -35,7 +35,7 @@ class Garbage:
         self.prefix: tuple[AnyEvent, ...] = ()
         """The log of another run, for forks."""
         self.token = 0
-        self.targets: list[Task] = []
+        self.targets: list[JobBody] = []
         """Activations that are really in flight: nonsense hurts most where it is expected."""
         self._makers: dict[type, Callable[[], Any]] = {
             cmd.Start: lambda: cmd.Start(version=1, digest="", inputs=b"{}", **self._who()),
@@ -45,13 +45,15 @@ class Garbage:
             cmd.DeadlineReached: lambda: cmd.DeadlineReached(**self._who()),
             cmd.Repair: lambda: cmd.Repair(missing=self._keys(), surplus=self._keys(), **self._who()),
             cmd.Result: self.result,
-            cmd.Begin: lambda: cmd.Begin(token=self._token(), **self._where()),
-            cmd.Lost: lambda: cmd.Lost(token=self._token(), times=rng.choice((1, 2, 9, 0, -1)), **self._where()),
+            cmd.AttemptStarted: lambda: cmd.AttemptStarted(token=self._token(), **self._where()),
+            cmd.WorkerLost: lambda: cmd.WorkerLost(
+                token=self._token(), times=rng.choice((1, 2, 9, 0, -1)), **self._where()
+            ),
             cmd.Checkpoint: lambda: cmd.Checkpoint(token=self._token(), value=self._payload(), **self._where()),
-            cmd.Wake: lambda: cmd.Wake(**self._where()),
-            cmd.Expire: lambda: cmd.Expire(**self._where()),
-            cmd.Shelve: lambda: cmd.Shelve(kind=rng.choice(KINDS), **self._where()),
-            cmd.Rendered: lambda: cmd.Rendered(outcome=self._end(), **self._who()),
+            cmd.TimerFired: lambda: cmd.TimerFired(**self._where()),
+            cmd.WaitExpired: lambda: cmd.WaitExpired(**self._where()),
+            cmd.RequeueJob: lambda: cmd.RequeueJob(kind=rng.choice(KINDS), **self._where()),
+            cmd.OutputsRendered: lambda: cmd.OutputsRendered(outcome=self._end(), **self._who()),
             **self._from_the_world(),
             **self._acts(),
         }
@@ -88,7 +90,7 @@ class Garbage:
     def _acts(self) -> dict[type, Callable[[], Any]]:
         rng = self.rng
         return {
-            cmd.Retry: lambda: cmd.Retry(sure=self._names(), **self._who()),
+            cmd.Retry: lambda: cmd.Retry(confirmed_not_done=self._names(), **self._who()),
             cmd.Rewind: lambda: cmd.Rewind(node=self._name(), **self._who()),
             cmd.Override: lambda: cmd.Override(
                 output=rng.choice((None, self._payload())),
@@ -104,10 +106,14 @@ class Garbage:
                 **self._who(),
             ),
             cmd.Rollback: lambda: cmd.Rollback(**self._who()),
-            cmd.Undone: lambda: cmd.Undone(token=self._token(), outcome=self._end(), **self._where()),
-            cmd.UndoLost: lambda: cmd.UndoLost(token=self._token(), times=rng.choice((1, 9, 0)), **self._where()),
+            cmd.CompensationResult: lambda: cmd.CompensationResult(
+                token=self._token(), outcome=self._end(), **self._where()
+            ),
+            cmd.CompensationWorkerLost: lambda: cmd.CompensationWorkerLost(
+                token=self._token(), times=rng.choice((1, 9, 0)), **self._where()
+            ),
             cmd.Relabel: lambda: cmd.Relabel(labels={"a": "b"}, remove=rng.choice(((), ("a", "c"))), **self._who()),
-            cmd.CloseLetter: lambda: cmd.CloseLetter(**self._where()),
+            cmd.CloseDeadLetter: lambda: cmd.CloseDeadLetter(**self._where()),
         }
 
     @property
@@ -122,7 +128,7 @@ class Garbage:
 
     def result(self) -> cmd.Result:
         """A result of any outcome for any activation."""
-        outcome = self.rng.choice((self._done, self._failed, self._waits, self._expands, cmd.Skips))()
+        outcome = self.rng.choice((self._done, self._failed, self._waits, self._expands, cmd.SkipRequested))()
         return cmd.Result(
             token=self._token(),
             outcome=outcome,
@@ -153,7 +159,9 @@ class Garbage:
 
     def _patch(self) -> cmd.Patch:
         base, changed = self.rng.choice((self.flow.digest, "")), self.rng.choice((self.flow, self._other()))
-        return cmd.Patch(base=base, workflow=changed, patch=b"[]", retry=self.rng.random() < 0.5, sure=self._names())
+        return cmd.Patch(
+            base=base, workflow=changed, patch=b"[]", retry=self.rng.random() < 0.5, confirmed_not_done=self._names()
+        )
 
     def _other(self) -> Workflow:
         """The same graph, in which one node has another configuration or somebody to undo it."""
@@ -197,7 +205,7 @@ class Garbage:
             unknown_outcome=rng.random() < 0.2,
         )
 
-    def _waits(self) -> cmd.Waits:
+    def _waits(self) -> cmd.WaitRequested:
         rng = self.rng
         on = rng.choice(("timer", "human", "signal", "child", "loop", ""))
         asked = cmd.Request(
@@ -209,7 +217,7 @@ class Garbage:
             on_timeout=rng.choice(("approve", "reject", "escalate", "fail")),
             escalate_to=rng.choice(((), ("user:ann",))),
         )
-        return cmd.Waits(
+        return cmd.WaitRequested(
             on=on,
             name=rng.choice(NAMES),
             for_ms=rng.choice((None, *ODD_NUMBERS)),
@@ -219,8 +227,8 @@ class Garbage:
             close=self._close(),
         )
 
-    def _expands(self) -> cmd.Expands:
-        return cmd.Expands(count=self.rng.choice((0, 1, 2, 5, 10**9, -1)), items=self._payload())
+    def _expands(self) -> cmd.MapExpanded:
+        return cmd.MapExpanded(count=self.rng.choice((0, 1, 2, 5, 10**9, -1)), items=self._payload())
 
     def _route(self) -> Route | None:
         rng = self.rng

@@ -65,7 +65,7 @@ def _check_held(state: State) -> None:
     while name:
         assert name not in walk, "a cycle among the held"
         walk.append(name)
-        name = state.peek(name).behind
+        name = state.peek(name).next_held
     assert state.last_held == (walk[-1] if walk else "")
     if state.live:
         assert set(walk) == {name for name, cell in state.cells.items() if cell.held}

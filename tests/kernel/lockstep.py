@@ -12,26 +12,26 @@ from tests.oracle.documents import random_ir
 from tests.oracle.walks import Script, random_done
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Cancel,
     DeadlineReached,
     Done,
-    Expands,
-    Expire,
     Failed,
-    Lost,
+    MapExpanded,
+    OutputsRendered,
     Pause,
-    Rendered,
     Result,
     Resume,
-    Skips,
-    Waits,
-    Wake,
+    SkipRequested,
+    TimerFired,
+    WaitExpired,
+    WaitRequested,
+    WorkerLost,
 )
 from tidemill.kernel.events import Error, Route
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.queries import Output, iteration, visible
+from tidemill.kernel.queries import VisibleOutput, iteration, visible_output
 
 STEPS_MAX = 5_000
 LIMIT_CODES = {"max_visits_exceeded", "max_hops_exceeded"}
@@ -149,12 +149,12 @@ class Lockstep:
         if act.phase == "outputs":
             ok = isinstance(outcome, ref.Done)
             rendered = Done(output=b"{}") if ok else Failed(error=Error("template_failed", "no"))
-            kernel.do(Rendered(outcome=rendered), "outputs//0/-1")
+            kernel.do(OutputsRendered(outcome=rendered), "outputs//0/-1")
             return
         if act.phase == "wait":
             for kind in ("wake", "expire"):
                 kernel.jobs.pop(f"{kind}/{act.node}/{act.visit}/{act.index}", None)
-            timer = Expire(**where) if isinstance(outcome, ref.TimedOut) else Wake(**where)
+            timer = WaitExpired(**where) if isinstance(outcome, ref.TimedOut) else TimerFired(**where)
             kernel.reach(timer)
             kernel.do(timer)
             return
@@ -164,9 +164,9 @@ class Lockstep:
         token = kernel.next_token()
         calls = act.phase == "call"
         if node.delivery == "at_most_once" and calls and not isinstance(outcome, (ref.SkippedByWhen, ref.Uncalled)):
-            kernel.do(Begin(token=token, **where))
+            kernel.do(AttemptStarted(token=token, **where))
         if isinstance(outcome, ref.Lost):
-            kernel.do(Lost(token=token, times=1, **where), key)
+            kernel.do(WorkerLost(token=token, times=1, **where), key)
             return
         called = calls and not isinstance(outcome, ref.SkippedByWhen)
         if isinstance(outcome, ref.Uncalled):
@@ -214,12 +214,12 @@ class Lockstep:
         for node in self.flow.nodes:
             assert model.iteration(node.id) == iteration(state, node)
             for target in node.reads + node.reads_past:
-                seen = visible(self.flow, state, node, target)
-                shown = f"value:{seen.visit}" if isinstance(seen, Output) else "absent"
+                seen = visible_output(self.flow, state, node, target)
+                shown = f"value:{seen.visit}" if isinstance(seen, VisibleOutput) else "absent"
                 assert shown == model.visible(node.id, target), (node.id, target)
 
 
-def translate(outcome: ref.Outcome) -> Done | Failed | Waits | Skips | Expands:
+def translate(outcome: ref.Outcome) -> Done | Failed | WaitRequested | SkipRequested | MapExpanded:
     """The reference's words for an outcome, in the kernel's."""
     match outcome:
         case ref.Done():
@@ -229,11 +229,11 @@ def translate(outcome: ref.Outcome) -> Done | Failed | Waits | Skips | Expands:
         case ref.Uncalled(code):
             return Failed(error=Error(code, "could not be evaluated"))
         case ref.SkippedByWhen():
-            return Skips()
+            return SkipRequested()
         case ref.Expanded(count):
-            return Expands(count=count, items=b"[]")
+            return MapExpanded(count=count, items=b"[]")
         case ref.Waits():
-            return Waits(on="timer", for_ms=1_000)
+            return WaitRequested(on="timer", for_ms=1_000)
         case ref.TimedOut():
             return Failed(error=Error("timeout", "too slow", retryable=True), unknown_outcome=True)
         case _:

@@ -23,6 +23,8 @@ from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import (
     AnyCommand,
     Cancel,
+    CompensationResult,
+    CompensationWorkerLost,
     DeadlineReached,
     Done,
     Failed,
@@ -34,8 +36,6 @@ from tidemill.kernel.commands import (
     Retry,
     Rewind,
     Rollback,
-    UndoLost,
-    Undone,
 )
 from tidemill.kernel.events import Error
 from tidemill.kernel.model import Compensator, Workflow
@@ -123,8 +123,8 @@ class Meddled(Walk):
             task, luck = put.task, self.rng.random()
             where = {"node": task.node, "visit": task.visit, "index": task.index, "token": self.kernel.next_token()}
             failed = Failed(error=Error("x", "told to", retryable=luck < 0.2))
-            command = Undone(outcome=failed if luck < 0.3 else Done(output=b"null"), **where)
-            self.do(UndoLost(**where) if luck > 0.9 else command, put.key)
+            command = CompensationResult(outcome=failed if luck < 0.3 else Done(output=b"null"), **where)
+            self.do(CompensationWorkerLost(**where) if luck > 0.9 else command, put.key)
 
     def check(self, events: Any) -> None:
         """The laws, under the graph that the run goes by now."""
@@ -172,7 +172,7 @@ class Branched(Walk):
 
 
 def retry(walk: Meddled) -> AnyCommand:
-    return Retry(sure=tuple(walk.flow.by_id))
+    return Retry(confirmed_not_done=tuple(walk.flow.by_id))
 
 
 def rewind(walk: Meddled) -> AnyCommand:
@@ -209,7 +209,7 @@ def patch(walk: Meddled) -> AnyCommand | None:
         return None
     walk.proposed = proposed
     new, sure = flow_of(proposed), tuple(walk.flow.by_id)
-    return Patch(base=state.digest, workflow=new, patch=b"[]", retry=not state.live, sure=sure)
+    return Patch(base=state.digest, workflow=new, patch=b"[]", retry=not state.live, confirmed_not_done=sure)
 
 
 def settled(walk: Meddled) -> bool:

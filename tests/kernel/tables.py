@@ -24,7 +24,7 @@ from tidemill.kernel import events as ev
 from tidemill.kernel.activation import Activation, Approval
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Cancel,
     Checkpoint,
     ChildBegan,
@@ -33,28 +33,28 @@ from tidemill.kernel.commands import (
     Decide,
     Delegate,
     Done,
-    Expands,
-    Expire,
     Failed,
-    Lost,
+    MapExpanded,
     Outcome,
+    OutputsRendered,
     Pause,
-    Rendered,
     Request,
     Result,
     Resume,
     Signal,
-    Skips,
+    SkipRequested,
+    TimerFired,
     Verb,
-    Waits,
-    Wake,
+    WaitExpired,
+    WaitRequested,
+    WorkerLost,
 )
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell, encode_state, peek_at
+from tidemill.kernel.state import Visit, encode_state, peek_at
 
 Json = Any
 
@@ -153,20 +153,20 @@ class Run:
         return self.result(at, failed, **more)
 
     def wait(self, at: str, for_ms: int | None = 1_000, on: str = "timer", **more: Any) -> Rows:
-        return self.result(at, Waits(on=on, for_ms=for_ms), **more)
+        return self.result(at, WaitRequested(on=on, for_ms=for_ms), **more)
 
     def ask(self, at: str, who: str = "", *, recall: bool = False, for_ms: int | None = None, **asked: Any) -> Rows:
         """The handler asks people, whom it names as `user:ann role:boss`."""
         request = Request(title="Well?", approvers=tuple(who.split()), **asked)
-        return self.result(at, Waits(on="human", approval=request, recall=recall, for_ms=for_ms))
+        return self.result(at, WaitRequested(on="human", approval=request, recall=recall, for_ms=for_ms))
 
     def listen(self, at: str, name: str = "paid", **more: Any) -> Rows:
         """The handler waits for a signal."""
-        return self.result(at, Waits(on="signal", name=name, **more))
+        return self.result(at, WaitRequested(on="signal", name=name, **more))
 
     def call(self, at: str, child: str = "kid", **more: Any) -> Rows:
         """The handler asks for a child run."""
-        return self.result(at, Waits(on="child", name=child, ask=b"{}", **more))
+        return self.result(at, WaitRequested(on="child", name=child, ask=b"{}", **more))
 
     def decision(self, verb: Verb, at: str, by: str = "ann", roles: str = "", **more: Any) -> Decide:
         return Decide(verb=verb, actor=by, roles=tuple(roles.split()), **self.where(at), **more)
@@ -195,10 +195,10 @@ class Run:
         return self.do(ChildEnded(child=child, status=status, **self.where(at), **more))
 
     def skip(self, at: str, *, called: bool = False) -> Rows:
-        return self.result(at, Skips(), called=called)
+        return self.result(at, SkipRequested(), called=called)
 
     def expand(self, at: str, count: int, **more: Any) -> Rows:
-        return self.result(at, Expands(count=count, items=b"[]"), called=False, **more)
+        return self.result(at, MapExpanded(count=count, items=b"[]"), called=False, **more)
 
     def assemble(self, at: str, branch: str | None = None, *, again: bool | None = None) -> Rows:
         return self.done(at, branch, again=again, called=False, output=b"[1]")
@@ -209,30 +209,30 @@ class Run:
         return self.do(result, self.key("run", at))
 
     def begin(self, at: str, token: int | None = None) -> Rows:
-        return self.do(Begin(token=self.fence(token), **self.where(at)))
+        return self.do(AttemptStarted(token=self.fence(token), **self.where(at)))
 
     def checkpoint(self, at: str, value: bytes, token: int) -> Rows:
         return self.do(Checkpoint(token=self.fence(token), value=value, **self.where(at)))
 
     def lost(self, at: str, times: int = 1) -> Rows:
-        lost = Lost(token=self.kernel.next_token(), times=times, **self.where(at))
+        lost = WorkerLost(token=self.kernel.next_token(), times=times, **self.where(at))
         return self.do(lost, self.key("run", at))
 
     def wake(self, at: str) -> Rows:
         """The timer of a wait came due."""
-        return self._timer(Wake(**self.where(at)), self.key("wake", at))
+        return self._timer(TimerFired(**self.where(at)), self.key("wake", at))
 
     def expire(self, at: str) -> Rows:
         """The time-out of a wait came due."""
-        return self._timer(Expire(**self.where(at)), self.key("expire", at))
+        return self._timer(WaitExpired(**self.where(at)), self.key("expire", at))
 
-    def _timer(self, timer: Wake | Expire, ack: str) -> Rows:
+    def _timer(self, timer: TimerFired | WaitExpired, ack: str) -> Rows:
         self.kernel.reach(timer)
         return self.do(timer, ack)
 
     def render(self, code: str = "") -> Rows:
         outcome: Done | Failed = Failed(error=error(code)) if code else Done(output=b'{"o":1}')
-        return self.do(Rendered(outcome=outcome), "outputs//0/-1")
+        return self.do(OutputsRendered(outcome=outcome), "outputs//0/-1")
 
     def cancel(self, reason: str = "") -> Rows:
         return self.do(Cancel(reason=reason))
@@ -304,7 +304,7 @@ class Run:
         words = {True: "taken", False: "dead", None: "undecided"}
         return " ".join(f"{source}:{words[edges.get(source)]}" for source in self.node(target).inbound)
 
-    def cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> Visit:
         return self.kernel.state.peek(name)
 
     def act(self, at: str) -> Activation:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, asked, begun, choose, human, loop, rows
-from tidemill.kernel.commands import Expire
+from tidemill.kernel.commands import WaitExpired
 from tidemill.kernel.events import ApprovalDecided, BlobRef, NodeCompleted, NodeFailed
 
 Json = Any
@@ -334,14 +334,14 @@ def test_a_decision_excludes_the_expiry() -> None:
     run = asked("h > y; h > z", node=human(branch=choose("y", "z")), timeout_ms=5_000)
     run.approve("h")
     run.kernel.now = 99_000
-    assert run.do(Expire(**run.where("h"))) == []
+    assert run.do(WaitExpired(**run.where("h"))) == []
     assert run.cell("h").status == "QUEUED"
 
 
 def test_results_that_meet_in_one_commit_exclude_each_other() -> None:
     run = asked("h > z", timeout_ms=5_000)
     run.kernel.now = 6_000
-    expire, approve = Expire(**run.where("h")), run.decision("approve", "h")
+    expire, approve = WaitExpired(**run.where("h")), run.decision("approve", "h")
     assert run.together(approve, expire)[:2] == rows(
         "ApprovalDecided h decision=approve by=user:ann; NodeCompleted h taken=z counter=1"
     )

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, error, loop, rows
-from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Result, Skips, Waits
+from tidemill.kernel.commands import (
+    AttemptStarted,
+    Checkpoint,
+    Done,
+    Failed,
+    MapExpanded,
+    Result,
+    SkipRequested,
+    WaitRequested,
+)
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
@@ -25,7 +34,7 @@ def one(graph: str = "a > z", **options: Json) -> Run:
 # Repetitions: the reply to a commit got lost and the same result is handed in again
 
 
-OUTCOMES = [DONE, Failed(error=error(retryable=True)), Waits(on="timer", for_ms=5), Skips()]
+OUTCOMES = [DONE, Failed(error=error(retryable=True)), WaitRequested(on="timer", for_ms=5), SkipRequested()]
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
@@ -49,7 +58,7 @@ def test_a_repeated_expansion_leaves_nothing() -> None:
     run = one(map={"over": [1]})
     run.expand("a", 2, token=5)
     assert (
-        run.do(Result(node="a", visit=1, token=5, called=False, again=True, outcome=Expands(count=2, items=b"[]")))
+        run.do(Result(node="a", visit=1, token=5, called=False, again=True, outcome=MapExpanded(count=2, items=b"[]")))
         == []
     )
     run.done("a[0]", token=6)
@@ -185,7 +194,7 @@ def test_a_discarded_result_says_who_and_what() -> None:
 # Begin and Checkpoint are refused when the attempt no longer counts
 
 
-@pytest.mark.parametrize("kind", [Begin, Checkpoint])
+@pytest.mark.parametrize("kind", [AttemptStarted, Checkpoint])
 @pytest.mark.parametrize("why", ["stale", "visit_ended", "run_ended", "repeated", "no such item"])
 def test_a_worker_is_told_to_stop(kind: Any, why: str) -> None:
     run = one()
@@ -216,7 +225,7 @@ def test_a_start_is_recorded_once() -> None:
 def test_a_start_carries_the_moment_of_the_call_within_the_visit(started: int, at: int) -> None:
     run = one()
     run.kernel.now = 9_000
-    run.do(Begin(node="a", visit=1, token=5, started_ms=started))
+    run.do(AttemptStarted(node="a", visit=1, token=5, started_ms=started))
     assert [event.at_ms for event in run.of(NodeStarted)] == [at]
     assert run.kernel.state.peek("a").since_ms == at
     assert run.kernel.state.last_ms == 1_000
@@ -227,25 +236,25 @@ def test_a_start_carries_the_moment_of_the_call_within_the_visit(started: int, a
 def test_nobody_begins_an_at_most_once_attempt_under_another_lease() -> None:
     run = one(delivery="at_most_once")
     run.begin("a", token=5)
-    assert run.refused(Begin(node="a", visit=1, token=6)) == "attempt_stale"
+    assert run.refused(AttemptStarted(node="a", visit=1, token=6)) == "attempt_stale"
 
 
 def test_what_calls_no_handler_cannot_begin() -> None:
     """Expansion, assembly and the conditions after a wait are no attempts, however long they take."""
     run = one(map={"over": [1]})
-    assert run.refused(Begin(node="a", visit=1, token=5)) == "attempt_stale"
+    assert run.refused(AttemptStarted(node="a", visit=1, token=5)) == "attempt_stale"
     run.expand("a", 1)
     run.done("a[0]")
-    assert run.refused(Begin(node="a", visit=1, token=9)) == "attempt_stale"
+    assert run.refused(AttemptStarted(node="a", visit=1, token=9)) == "attempt_stale"
     run = one(loop=loop(3))
     run.wait("a")
     run.wake("a")
-    assert run.refused(Begin(node="a", visit=1, token=9)) == "attempt_stale"
+    assert run.refused(AttemptStarted(node="a", visit=1, token=9)) == "attempt_stale"
 
 
-@pytest.mark.parametrize("kind", [Begin, Checkpoint, Result])
+@pytest.mark.parametrize("kind", [AttemptStarted, Checkpoint, Result])
 def test_an_unknown_node_is_refused(kind: Any) -> None:
-    more: Json = {Begin: {}, Checkpoint: {"value": b"1"}, Result: {"outcome": DONE}}[kind]
+    more: Json = {AttemptStarted: {}, Checkpoint: {"value": b"1"}, Result: {"outcome": DONE}}[kind]
     assert one().refused(kind(node="nobody", visit=1, token=1, **more)) == "node_unknown"
 
 
@@ -265,11 +274,11 @@ def test_a_completion_holds_what_happened() -> None:
 def test_an_outcome_that_does_not_fit_the_activation_is_not_taken() -> None:
     """A list for a node without a map: nothing of it may reach the state."""
     run = one()
-    run.kernel.ask(Result(node="a", visit=1, token=5, called=False, outcome=Expands(count=2, items=b"[]")))
+    run.kernel.ask(Result(node="a", visit=1, token=5, called=False, outcome=MapExpanded(count=2, items=b"[]")))
     assert run.cell("a").map is None
     run = one(map={"over": [1]})
     run.expand("a", 2)
-    run.kernel.ask(Result(node="a", visit=1, index=0, token=9, outcome=Expands(count=2, items=b"[]")))
+    run.kernel.ask(Result(node="a", visit=1, index=0, token=9, outcome=MapExpanded(count=2, items=b"[]")))
     items = run.cell("a").map
     assert items is not None and items.next == 2
 

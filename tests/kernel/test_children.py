@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, error, loop, rows
-from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, Waits
+from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, WaitRequested
 from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeStarted, NodeWaiting
 
 Json = Any
@@ -267,7 +267,7 @@ def test_who_has_no_parent_reports_to_nobody() -> None:
 
 def recalled(**options: Json) -> Run:
     run = begun("a > z", {"a": options})
-    run.result("a", Waits(on="timer", for_ms=1_000, recall=True))
+    run.result("a", WaitRequested(on="timer", for_ms=1_000, recall=True))
     return run
 
 
@@ -294,7 +294,7 @@ def test_it_may_wait_again_and_again() -> None:
 
 def test_conditions_are_evaluated_when_it_returns() -> None:
     run = begun("a > y; a > z", {"a": {"branch": choose("y", "z")}})
-    run.result("a", Waits(on="timer", for_ms=1_000, recall=True))
+    run.result("a", WaitRequested(on="timer", for_ms=1_000, recall=True))
     run.wake("a")
     assert run.done("a", "y")[1] == "NodeCompleted a attempt=2 taken=y dead=z counter=1"
 
@@ -358,7 +358,7 @@ def test_a_paused_run_starts_no_child() -> None:
     assert run.jobs == "child a; run b"
     run.begin("b", token=9)
     run.pause()
-    run.result("b", Waits(on="child", name="kid2", ask=b"{}"), token=9)
+    run.result("b", WaitRequested(on="child", name="kid2", ask=b"{}"), token=9)
     assert run.jobs == ""
     run.resume()
     assert run.jobs == "child a; child b"

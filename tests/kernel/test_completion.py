@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, error, loop, rows
-from tidemill.kernel.commands import Done, Failed, Rendered, Result
+from tidemill.kernel.commands import Done, Failed, OutputsRendered, Result
 from tidemill.kernel.decide.builder import error_envelope
 from tidemill.kernel.events import DeadLettered, Error, NodeCancelled, NodeFailed, RunCompleted, RunFailed
-from tidemill.kernel.queries import Output, Token, tokens, visible
+from tidemill.kernel.queries import Token, VisibleOutput, tokens, visible_output
 
 Json = Any
 
@@ -184,8 +184,8 @@ def test_an_error_path_may_be_a_way_that_success_takes_too() -> None:
 def test_the_output_of_a_tolerated_failure_is_its_envelope(on_error: Json) -> None:
     run = begun("a > z", {"a": {"on_error": on_error}, "z": {"config": "{{ a.output }}"}})
     run.fail("a")
-    seen = visible(run.flow, run.kernel.state, run.node("z"), "a")
-    assert isinstance(seen, Output) and isinstance(seen.payload, bytes)
+    seen = visible_output(run.flow, run.kernel.state, run.node("z"), "a")
+    assert isinstance(seen, VisibleOutput) and isinstance(seen.payload, bytes)
     assert msgspec.json.decode(seen.payload) == {"error": {"code": "boom", "message": "boom happened"}}
 
 
@@ -292,22 +292,22 @@ def test_a_chain_of_skips_renders_once() -> None:
 
 def test_a_rendering_that_nobody_asked_for_is_ignored() -> None:
     run = begun("a > b", outputs={"o": 1})
-    assert run.do(Rendered(outcome=Done(output=b"1"))) == []
+    assert run.do(OutputsRendered(outcome=Done(output=b"1"))) == []
     run = begun("a")
-    assert run.do(Rendered(outcome=Done(output=b"1"))) == []
+    assert run.do(OutputsRendered(outcome=Done(output=b"1"))) == []
 
 
 def test_a_repeated_rendering_changes_nothing() -> None:
     run = rendering()
     run.render()
-    assert run.do(Rendered(outcome=Done(output=b"2"))) == []
+    assert run.do(OutputsRendered(outcome=Done(output=b"2"))) == []
     assert run.kernel.state.outputs == b'{"o":1}'
 
 
 def test_a_cancel_while_rendering_consumes_the_token() -> None:
     run = rendering()
     assert run.cancel() == rows("RunCancelled; drop outputs")
-    assert run.do(Rendered(outcome=Done(output=b"1"))) == []
+    assert run.do(OutputsRendered(outcome=Done(output=b"1"))) == []
     assert (run.status, run.kernel.state.outputs, run.counter) == ("CANCELLED", None, 0)
 
 

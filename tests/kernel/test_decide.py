@@ -9,7 +9,7 @@ import pytest
 from tests.kernel.tables import Run, begun, error, rows
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Cancel,
     DeadlineReached,
     Done,
@@ -17,9 +17,9 @@ from tidemill.kernel.commands import (
     Pause,
     Relabel,
     Repair,
+    RequeueJob,
     Result,
     Resume,
-    Shelve,
     Start,
 )
 from tidemill.kernel.decide.decide import decide_all
@@ -322,7 +322,11 @@ def test_nothing_changes_a_run_that_has_ended(end: str) -> None:
 def test_a_refused_command_writes_nothing_beside_others() -> None:
     run = begun("a > b")
     run.begin("a", token=5)
-    commands: list[AnyCommand] = [Begin(node="a", visit=1, token=3), Begin(node="b", visit=1, token=6), Pause()]
+    commands: list[AnyCommand] = [
+        AttemptStarted(node="a", visit=1, token=3),
+        AttemptStarted(node="b", visit=1, token=6),
+        Pause(),
+    ]
     decision, problems = decide_all(run.flow, run.kernel.state, commands, 2_000)
     assert [problem and problem.code for problem in problems] == ["attempt_stale", "attempt_stale", None]
     assert [type(event) for event in decision.events] == [RunPaused]
@@ -437,7 +441,7 @@ def test_a_run_that_has_ended_calls_for_nothing(end: str) -> None:
 
 
 def shelved(run: Run, kind: str, at: str) -> list[str]:
-    return run.do(Shelve(kind=kind, **run.where(at)), run.key(kind, at))
+    return run.do(RequeueJob(kind=kind, **run.where(at)), run.key(kind, at))
 
 
 def test_a_job_that_is_still_called_for_is_put_back() -> None:
@@ -454,10 +458,10 @@ def test_a_job_that_has_become_pointless_is_gone() -> None:
     run.expand("a", 1)
     assert shelved(run, "run", "a") == []
     assert shelved(run, "run", "b") == []
-    assert run.do(Shelve(kind="run", node="a", visit=2)) == []
-    assert run.do(Shelve(kind="run", node="a", visit=1, index=9)) == []
+    assert run.do(RequeueJob(kind="run", node="a", visit=2)) == []
+    assert run.do(RequeueJob(kind="run", node="a", visit=1, index=9)) == []
     run.cancel()
-    assert run.do(Shelve(kind="run", node="a", visit=1, index=0)) == []
+    assert run.do(RequeueJob(kind="run", node="a", visit=1, index=0)) == []
 
 
 def test_a_job_of_a_paused_run_waits_for_the_resume() -> None:
@@ -474,7 +478,7 @@ def test_the_rendering_of_the_outputs_can_be_put_aside() -> None:
     """Its job names no node."""
     run = begun("a", outputs={"o": 1})
     run.done("a")
-    assert run.do(Shelve(kind="outputs", node="", visit=0), "outputs//0/-1") == rows("put outputs")
+    assert run.do(RequeueJob(kind="outputs", node="", visit=0), "outputs//0/-1") == rows("put outputs")
 
 
 def test_a_repair_of_another_version_is_ignored() -> None:

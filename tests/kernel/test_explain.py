@@ -10,10 +10,10 @@ import pytest
 from tests.kernel.acts import Acts
 from tests.kernel.reasons import blocker, facts, shown, why
 from tests.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.commands import Cancel, Failed, Pause, Waits
+from tidemill.kernel.commands import Cancel, Failed, Pause, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.explain.explain import Explanation, explain
-from tidemill.kernel.explain.survey import Able, Bounds, Workers
+from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
 from tidemill.kernel.state import State
 
 Json = Any
@@ -31,7 +31,12 @@ UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
     [
         (None, "busy", "waits for a free worker on queue gpu", ""),
         (Workers(), "no_worker", "no worker is running", "tidemill worker"),
-        (Workers(mute=("w1",)), "silent", "that are running have not been heard of for a while", "tidemill workers"),
+        (
+            Workers(unresponsive_but_running=("w1",)),
+            "silent",
+            "that are running have not been heard of for a while",
+            "tidemill workers",
+        ),
         (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
         (Workers(queues=None), "no_type", "no worker knows type value@1", NEEDS_CODE),
         (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
@@ -57,15 +62,15 @@ def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, sa
 
 def test_whoever_knows_a_type_must_serve_the_queue_too() -> None:
     run = begun("a", {"a": {"queue": "gpu"}})
-    plain = Able(name="plain", queues=frozenset({"gpu"}), types=frozenset({"fail@1"}))
-    other = Able(name="other", queues=frozenset({"default"}), types=frozenset({"value@1"}))
+    plain = WorkerCapability(name="plain", queues=frozenset({"gpu"}), types=frozenset({"fail@1"}))
+    other = WorkerCapability(name="other", queues=frozenset({"default"}), types=frozenset({"value@1"}))
     mine = blocker(why(run.kernel, workers=Workers.of([plain, other])), "a")
     assert (mine.need, mine.alive, mine.able_elsewhere) == ("no_type", ("plain", "other"), ("other",))
     assert "no worker on queue gpu knows type value@1, but other does on other queues" in mine.words
     assert mine.command == NEEDS_CODE
     alone = blocker(why(run.kernel, workers=Workers.of([other])), "a")
     assert (alone.need, alone.alive, alone.able_elsewhere) == ("no_queue", ("other",), ())
-    every = Able(name="every", queues=None, types=frozenset({"value@1"}))
+    every = WorkerCapability(name="every", queues=None, types=frozenset({"value@1"}))
     found = blocker(why(run.kernel, workers=Workers.of([plain, other, every])), "a")
     assert (found.need, found.alive, found.command) == ("busy", (), "")
 
@@ -98,12 +103,12 @@ def test_a_lease_names_the_worker_and_the_attempt() -> None:
 def test_a_lease_of_a_worker_that_looks_dead_says_so() -> None:
     run = begun("a")
     run.begin("a", token=9)
-    silent = Workers(queues=None, silent={"w1": 400, "w2": 300})
+    silent = Workers(queues=None, unresponsive={"w1": 400, "w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=silent), "a")
     assert (mine.kind, mine.silent_since_ms, mine.until_ms) == ("lease", 400, 16_000)
     assert mine.words == "worker w1, which has fallen silent, works on a, attempt 1 of 3"
     assert "another worker takes over when its lease has run out" in mine.unblock
-    others = Workers(queues=None, silent={"w2": 300})
+    others = Workers(queues=None, unresponsive={"w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=others), "a")
     assert (mine.silent_since_ms, mine.words) == (None, "worker w1 works on a, attempt 1 of 3")
 
@@ -332,8 +337,8 @@ def test_a_child_is_named_started_or_not() -> None:
 
 def test_whatever_else_a_handler_waits_for_is_told_in_its_words() -> None:
     run = begun("a b", {"a": {"timeout_seconds": 3}})
-    run.result("a", Waits(on="webhook", name="order-7"))
-    run.result("b", Waits(on="timer"))
+    run.result("a", WaitRequested(on="webhook", name="order-7"))
+    run.result("b", WaitRequested(on="timer"))
     mine = blocker(why(run.kernel), "a")
     assert (mine.kind, mine.words, mine.expires_ms) == ("wait", "a waits for webhook order-7", 4_000)
     assert mine.command == "tidemill runs override {run} a --value VALUE"

@@ -18,13 +18,13 @@ from tests.kernel.tables import Run
 from tests.kernel.walker import Walk, random_flow, where
 from tests.oracle import reference as ref
 from tidemill.kernel.activation import ENDED, Activation
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, Waits
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, WaitRequested
 from tidemill.kernel.explain.blockers import Edge, Join, Lease
 from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import Bounds, Workers
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Cell, State, encode_state
+from tidemill.kernel.state import State, Visit, encode_state
 
 FOLLOWING = {"edge", "join", "loop"}
 
@@ -100,20 +100,20 @@ class Asked(Walk):
         super().check(events)
         self.asker.ask(self)
 
-    def attempt(self, node: Node, act: ref.Activation, put: Put, outcome: ref.Outcome) -> None:
+    def attempt(self, node: Node, act: ref.Activation, put: JobSpec, outcome: ref.Outcome) -> None:
         if act.phase != "call" or self.rng.random() < 0.7:
             super().attempt(node, act, put, outcome)
             return
         quorum = self.rng.choice((1, 2))
         waits = self.rng.choice(
             (
-                Waits(
+                WaitRequested(
                     on="human", approval=Request(title="well?", quorum=quorum, timeout_ms=self.rng.choice((None, 9)))
                 ),
-                Waits(on="child", name="kid", ask=b"{}"),
-                Waits(on="signal", name="paid"),
-                Waits(on="timer"),
-                Waits(on="the moon", until_ms=self.rng.choice((None, 10**9))),
+                WaitRequested(on="child", name="kid", ask=b"{}"),
+                WaitRequested(on="signal", name="paid"),
+                WaitRequested(on="timer"),
+                WaitRequested(on="the moon", until_ms=self.rng.choice((None, 10**9))),
             )
         )
         self.do(Result(token=self.kernel.next_token(), outcome=waits, **where(act)), put.key)
@@ -128,7 +128,7 @@ class Asked(Walk):
         else:
             super().step(meddle)
 
-    def work(self, put: Put) -> None:
+    def work(self, put: JobSpec) -> None:
         """Messages to children arrive; everything else is as in any walk."""
         task = put.task
         if task.kind == "child":
@@ -259,7 +259,7 @@ class Counting:
     def __enter__(self) -> Counting:
         real = self._real = State.peek
 
-        def counted(state: State, node: str) -> Cell:
+        def counted(state: State, node: str) -> Visit:
             self.count += 1
             return real(state, node)
 

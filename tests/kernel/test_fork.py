@@ -11,7 +11,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Branched, Meddled, Steady, interrupt, override, patch, retry, rewind
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, Waits
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, WaitRequested
 from tidemill.kernel.decide.fork import shared_prefix
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import encode_state
@@ -226,10 +226,10 @@ def answered() -> Acts:
     }
     run = Acts("h > x y; s t c > z", nodes).begun()
     run.ask("h")
-    run.result("s", Waits(on="signal", name="go"))
+    run.result("s", WaitRequested(on="signal", name="go"))
     run.do(Signal(name="go", signal="1", payload=b"5"))
     run.do(Signal(name="go", signal="2", payload=b"6"))
-    run.result("t", Waits(on="signal", name="go"))
+    run.result("t", WaitRequested(on="signal", name="go"))
     run.call("c")
     run.do(ChildBegan(node="c", visit=1, child="child-1", workflow="w", version=1, digest="d"), "child/c/1/-1")
     run.do(ChildEnded(node="c", visit=1, child="child-1", status="COMPLETED", output=b"7"))
@@ -264,7 +264,7 @@ def _attempt(run: Acts, name: str) -> None:
     if name == "h" and run.cell("h").resumed is None:
         run.ask("h")
     elif name in ("s", "t"):
-        run.result(name, Waits(on="signal", name="go"))
+        run.result(name, WaitRequested(on="signal", name="go"))
     elif name == "c":
         run.call("c")
     else:

@@ -173,8 +173,8 @@ def timeless(state: State) -> bytes:
     for cell in state.cells.values():
         activations: list[Activation] = [cell]
         if cell.map is not None:
-            cell.map.at = {index: cell.map.edit(index) for index, _ in list(cell.map.known())}
-            activations += cell.map.at.values()  # type: ignore[arg-type]
+            cell.map.by_index = {index: cell.map.edit(index) for index, _ in list(cell.map.known())}
+            activations += cell.map.by_index.values()  # type: ignore[arg-type]
         for activation in activations:
             activation.since_ms = 0
             if activation.wait is not None:
@@ -223,7 +223,7 @@ def final(walk: Walk) -> dict[str, Any]:
         failed_map = node.map is not None and cell.status == "FAILED"
         result = None if failed_map else (cell.attempt, cell.output, cell.failures)
         edges = dict(sorted(cell.edges.items()))
-        found[node.id] = (cell.status, cell.visit, result, edges, cell.went, cell.tolerated, cell.passes)
+        found[node.id] = (cell.status, cell.visit, result, edges, cell.edges_taken, cell.tolerated, cell.passes)
     if not any(node.map for node in walk.flow.nodes):
         found["tolerated"] = (state.tolerated, state.dead_letters)
     return found

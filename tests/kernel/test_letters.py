@@ -7,7 +7,7 @@ from typing import Any
 from tests.kernel.acts import Acts
 from tests.kernel.tables import flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import CloseLetter
+from tidemill.kernel.commands import CloseDeadLetter
 
 
 def failed(graph: str = "a > b", nodes: dict[str, Any] | None = None) -> Acts:
@@ -24,7 +24,7 @@ def closings(run: Acts) -> str:
 def test_a_letter_is_open_until_somebody_discards_it() -> None:
     run = failed()
     assert (run.letters, run.kernel.state.dead_letters) == ("a/1/-1", 1)
-    close = CloseLetter(node="a", visit=1, actor="ann", reason="known", id="c1")
+    close = CloseDeadLetter(node="a", visit=1, actor="ann", reason="known", id="c1")
     assert run.do(close) == rows("DeadLetterClosed a")
     event = run.of(ev.DeadLetterClosed)[0]
     assert (event.status, event.actor, event.reason, event.command) == ("discarded", "ann", "known", "c1")
@@ -35,13 +35,13 @@ def test_discarding_twice_is_once() -> None:
     run = failed()
     run.discard("a")
     assert run.discard("a") == []
-    assert run.do(CloseLetter(node="a", visit=1, id="c9")) == []
+    assert run.do(CloseDeadLetter(node="a", visit=1, id="c9")) == []
 
 
 def test_only_failures_have_letters() -> None:
     run = failed()
     for node, visit, index in (("b", 1, -1), ("a", 2, -1), ("a", 1, 0), ("nobody", 1, -1)):
-        assert run.refused(CloseLetter(node=node, visit=visit, index=index)) == "dead_letter_unknown"
+        assert run.refused(CloseDeadLetter(node=node, visit=visit, index=index)) == "dead_letter_unknown"
 
 
 def test_a_retry_closes_the_letters_of_what_it_reopens() -> None:
@@ -104,4 +104,4 @@ def test_a_letter_of_a_node_that_is_gone_can_be_discarded() -> None:
     run.fail("a")
     run.patch(flow("b; c"), retry=True)
     assert run.letters == "a/1/-1"
-    assert run.do(CloseLetter(node="a", visit=1)) == rows("DeadLetterClosed a")
+    assert run.do(CloseDeadLetter(node="a", visit=1)) == rows("DeadLetterClosed a")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.activation import QUEUED_ITEM, SHELF, Activation, Layer, MapState, merged
-from tidemill.kernel.commands import Done, Result, Skips
+from tidemill.kernel.activation import QUEUED_ITEM, SHELF, Activation, MapState, OverlayDict, merged
+from tidemill.kernel.commands import Done, Result, SkipRequested
 from tidemill.kernel.events import BlobRef, Error, NodeExpanded, NodeFailed, Route
 
 Json = Any
@@ -165,7 +165,7 @@ def test_an_item_whose_handler_skips_is_null_in_the_list() -> None:
     """The list has an entry for every item."""
     run = mapped()
     run.expand("a", 2)
-    assert run.result("a[0]", Skips(reason="not needed")) == rows("NodeStarted a[0]; NodeCompleted a[0]")
+    assert run.result("a[0]", SkipRequested(reason="not needed")) == rows("NodeStarted a[0]; NodeCompleted a[0]")
     assert run.act("a[0]").output == b"null"
     assert run.done("a[1]")[-1] == "put run a"
 
@@ -312,14 +312,14 @@ DONE = Activation(
 
 
 def holding(item: Activation) -> MapState:
-    items = MapState(count=3, items=b"[1,2,3]", window=3, next=3, at={1: item})
+    items = MapState(count=3, items=b"[1,2,3]", window=3, next=3, by_index={1: item})
     items.settle(1)
     return items
 
 
 def test_a_completed_item_is_kept_as_bytes_and_read_as_it_was() -> None:
     items = holding(DONE)
-    assert isinstance(items.at[1], bytes)
+    assert isinstance(items.by_index[1], bytes)
     assert items.get(1) == DONE
     assert list(items.known()) == [(1, DONE)]
     assert items.get(0) is None
@@ -344,13 +344,13 @@ def test_a_completed_item_is_kept_as_bytes_and_read_as_it_was() -> None:
 def test_an_item_with_a_story_is_kept_whole(story: dict[str, object]) -> None:
     item = msgspec.structs.replace(DONE, **story)
     items = holding(item)
-    assert items.at[1] is item
+    assert items.by_index[1] is item
     assert items.get(1) == item
 
 
 def test_an_item_is_written_to_in_front_of_the_state_it_was_drawn_from() -> None:
     base = holding(DONE)
-    drawn = msgspec.structs.replace(base, at=Layer(base.at))
+    drawn = msgspec.structs.replace(base, at=OverlayDict(base.by_index))
     drawn.edit(1).discarded = 3
     drawn.edit(0).status = "RUNNING"
     assert base.get(1) == DONE
@@ -370,7 +370,7 @@ def done(index: int) -> Activation:
 
 def complete(items: MapState, *indexes: int) -> None:
     for index in indexes:
-        items.at[index] = done(index)
+        items.by_index[index] = done(index)
         items.settle(index)
 
 
@@ -381,7 +381,7 @@ def test_items_that_have_completed_share_a_shelf_and_are_read_as_they_were(count
     if order != "forwards":
         indexes = indexes[::-1] if order == "backwards" else [*indexes[::2], *indexes[1::2]]
     complete(items, *indexes)
-    assert len(items.at) == -(-count // SHELF), "one string for all items of a stretch"
+    assert len(items.by_index) == -(-count // SHELF), "one string for all items of a stretch"
     assert [items.get(index) for index in range(count)] == [done(index) for index in range(count)]
     assert sorted(items.known()) == [(index, done(index)) for index in range(count)]
     assert items.get(count) is None
@@ -390,10 +390,10 @@ def test_items_that_have_completed_share_a_shelf_and_are_read_as_they_were(count
 
 def test_one_item_with_a_story_keeps_its_stretch_off_the_shelf() -> None:
     items = many(2 * SHELF)
-    items.at[3] = msgspec.structs.replace(DONE, failures=1)
+    items.by_index[3] = msgspec.structs.replace(DONE, failures=1)
     complete(items, *(index for index in range(2 * SHELF) if index != 3))
-    assert len(items.at) == SHELF + 1
-    assert items.get(3) == items.at[3]
+    assert len(items.by_index) == SHELF + 1
+    assert items.get(3) == items.by_index[3]
     assert [index for index, _ in items.known() if index >= SHELF] == list(range(SHELF, 2 * SHELF))
 
 
@@ -412,19 +412,19 @@ def test_a_draft_fills_a_shelf_in_front_of_the_state_it_was_drawn_from() -> None
     base = many(SHELF)
     complete(base, *range(SHELF - 2))
     base.edit(SHELF - 2).status = "RUNNING"
-    before = dict(base.at)
-    drawn = msgspec.structs.replace(base, at=Layer(base.at))
+    before = dict(base.by_index)
+    drawn = msgspec.structs.replace(base, at=OverlayDict(base.by_index))
     complete(drawn, SHELF - 2, SHELF - 1)
     assert [drawn.get(index) for index in range(SHELF)] == [done(index) for index in range(SHELF)]
     assert sorted(drawn.known()) == [(index, done(index)) for index in range(SHELF)]
-    assert base.at == before
+    assert base.by_index == before
     at_once = many(SHELF)
     complete(at_once, *range(SHELF))
-    assert merged(drawn.at) == at_once.at
+    assert merged(drawn.by_index) == at_once.by_index
 
 
 def test_an_item_that_was_just_put_on_a_shelf_can_be_written() -> None:
-    drawn = msgspec.structs.replace(many(SHELF), at=Layer({}))
+    drawn = msgspec.structs.replace(many(SHELF), at=OverlayDict({}))
     complete(drawn, *range(SHELF))
     drawn.edit(0).discarded = 1
     assert drawn.get(0) == msgspec.structs.replace(done(0), discarded=1)

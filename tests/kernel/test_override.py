@@ -11,7 +11,7 @@ from tests.kernel.operators import Meddled, interrupt, override, retry
 from tests.kernel.tables import agent, choose, loop, rows
 from tidemill.errors import Problem
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Decide, Override, Signal, Waits
+from tidemill.kernel.commands import Decide, Override, Signal, WaitRequested
 from tidemill.kernel.decide.decide import decide
 
 SEEDS = 1_000
@@ -82,7 +82,7 @@ def test_a_timer_goes_with_its_wait() -> None:
 def test_a_signal_that_comes_later_finds_another_taker() -> None:
     run = Acts("s t", {"s": {"type": "signal", "config": {"name": "go"}}, "t": {"type": "signal"}}).begun()
     for name in "st":
-        run.result(name, Waits(on="signal", name="go"))
+        run.result(name, WaitRequested(on="signal", name="go"))
     run.override("s")
     run.do(Signal(name="go", signal="1", payload=b"5"))
     assert (run.status, run.act("s").output, run.act("t").output) == ("COMPLETED", b"9", b"5")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.queries import Output, Token, iteration, path, tokens, upstream, visible
+from tidemill.kernel.queries import Token, VisibleOutput, iteration, path, tokens, upstream, visible_output
 
 Json = Any
 
 
 def sees(run: Run, reader: str, target: str) -> str:
     """What `reader` sees of `target`: `value@visit`, or the words that say why not."""
-    seen = visible(run.flow, run.kernel.state, run.node(reader), target)
-    return f"{seen.payload.decode()}@{seen.visit}" if isinstance(seen, Output) else seen  # type: ignore[union-attr]
+    seen = visible_output(run.flow, run.kernel.state, run.node(reader), target)
+    return f"{seen.payload.decode()}@{seen.visit}" if isinstance(seen, VisibleOutput) else seen  # type: ignore[union-attr]
 
 
 def reading(*names: str) -> Json:
@@ -174,8 +174,8 @@ def test_an_output_of_an_earlier_pass_is_not_shown_as_one_of_this() -> None:
     run.done("l", again=True)
     run.end("e", "x")
     state, nodes = run.kernel.state, run.flow.by_id
-    assert visible(run.flow, state, nodes["l"], "y") == "has not ended"
-    assert isinstance(visible(run.flow, state, nodes["z"], "y"), Output)
+    assert visible_output(run.flow, state, nodes["l"], "y") == "has not ended"
+    assert isinstance(visible_output(run.flow, state, nodes["z"], "y"), VisibleOutput)
 
 
 def test_visits_is_the_number_of_the_latest_visit_and_attempts_are_its_own() -> None:

@@ -10,7 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, retry
 from tests.kernel.tables import loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Retry, Signal, Waits
+from tidemill.kernel.commands import Retry, Signal, WaitRequested
 
 SEEDS = 1_000
 
@@ -69,11 +69,11 @@ def test_a_cancelled_run_goes_on_with_everything_that_was_cut_off() -> None:
 def test_what_waited_waits_anew() -> None:
     run = Acts("a b s", {"s": {"type": "signal"}}).begun()
     run.wait("a")
-    run.result("s", Waits(on="signal", name="s"))
+    run.result("s", WaitRequested(on="signal", name="s"))
     run.fail("b")
     run.retry()
     assert run.jobs == "run a; run b; run s"
-    run.result("s", Waits(on="signal", name="s"))
+    run.result("s", WaitRequested(on="signal", name="s"))
     assert run.do(Signal(name="s", signal="1", payload=b"5"))[1] == "NodeCompleted s attempt=2 counter=2"
 
 
@@ -320,7 +320,7 @@ def test_an_unknown_outcome_runs_again_only_if_somebody_is_sure() -> None:
     run.begin("a", token=1)
     run.lost("a")
     assert run.refused(Retry()) == "outcome_unknown"
-    assert run.refused(Retry(sure=("b",))) == "outcome_unknown"
+    assert run.refused(Retry(confirmed_not_done=("b",))) == "outcome_unknown"
     run.retry(sure=("a",))
     assert run.of(ev.RunRetried)[-1].sure == ("a",)
     assert run.jobs == "run a; run b"

@@ -47,7 +47,7 @@ def test_an_entry_node_begins_with_its_own_token() -> None:
     run = Acts("a > b; c").begun()
     run.done("a")
     assert run.rewind("a")[-3:] == rows("NodeScheduled a#2; drop run b; put run a#2")
-    assert (run.counter, run.cell("a").own) == (2, True)
+    assert (run.counter, run.cell("a").has_start_token) == (2, True)
 
 
 def test_in_flight_attempts_are_fenced_off() -> None:
@@ -212,7 +212,7 @@ def test_the_entry_of_a_pass_needs_nobody_outside() -> None:
     run.done("l", again=True)
     run.end("e", "x", "l")
     run.rewind("e")
-    assert (run.cell("e").own, run.cell("e").tokens, run.edges("e")) == (True, 1, "s:taken")
+    assert (run.cell("e").has_start_token, run.cell("e").tokens, run.edges("e")) == (True, 1, "s:taken")
     run.end("e", "x", "l", "z", "w")
     assert run.status == "COMPLETED"
 
@@ -224,7 +224,7 @@ def test_before_a_loop_it_begins_anew_at_its_first_pass() -> None:
     run.done("e")
     run.rewind("s")
     assert run.of(ev.RunRewound)[-1].restarted == ("l",)
-    assert (run.cell("l").passes, run.cell("e").own) == (0, False)
+    assert (run.cell("l").passes, run.cell("e").has_start_token) == (0, False)
     run.end("s", "e", "x")
     assert "iteration=1" in run.done("l", again=True)[2]
 

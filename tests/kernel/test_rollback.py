@@ -10,7 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, retry, rewind
 from tests.kernel.tables import flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Cancel, Done, Rollback, Shelve, Undone
+from tidemill.kernel.commands import Cancel, CompensationResult, Done, RequeueJob, Rollback
 
 UNDO = {"compensator": {"type": "value"}}
 ONCE: dict[str, Any] = {"delivery": "at_most_once", **UNDO}
@@ -175,15 +175,15 @@ def test_lost_workers_are_not_counted_but_five_in_a_row_are_enough() -> None:
 def test_a_result_that_no_longer_counts_changes_nothing() -> None:
     run = undoing("a > b", "a b")
     run.end("a", "b")
-    old = Undone(node="b", visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
+    old = CompensationResult(node="b", visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
     run.rollback()
     run.undone("b", "flaky", retryable=True)
     assert run.do(old) == []
     assert run.undone("a") == rows("")  # not its turn yet
     run.kernel.jobs.clear()
-    run.do(Shelve(node="b", visit=1, kind="undo"))
+    run.do(RequeueJob(node="b", visit=1, kind="undo"))
     run.undone("b")
-    late = Undone(node="b", visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
+    late = CompensationResult(node="b", visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
     assert run.do(late) == []
 
 
@@ -191,7 +191,7 @@ def test_a_claimed_step_can_be_put_back() -> None:
     run = undoing("a", "a")
     run.done("a")
     run.rollback()
-    assert run.do(Shelve(node="a", visit=1, kind="undo"), "undo/a/1/-1") == rows("put undo a")
+    assert run.do(RequeueJob(node="a", visit=1, kind="undo"), "undo/a/1/-1") == rows("put undo a")
 
 
 # By itself
@@ -381,9 +381,9 @@ def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
         assert walk.kernel.state.rollback in ("none", "done", "partial"), f"seed {seed}"
 
 
-def late(run: Acts, node: str) -> Undone:
+def late(run: Acts, node: str) -> CompensationResult:
     """A worker's report about a step, under a lease that is newer than any before."""
-    return Undone(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
+    return CompensationResult(node=node, visit=1, token=run.kernel.next_token(), outcome=Done(output=b"1"))
 
 
 def test_what_was_skipped_by_hand_is_not_undone() -> None:

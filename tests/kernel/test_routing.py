@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, agent, begun, choose, flow, loop, rows
-from tidemill.kernel.commands import Done, Result, Skips
+from tidemill.kernel.commands import Done, Result, SkipRequested
 from tidemill.kernel.decide.routing import join_verdict
 from tidemill.kernel.events import NodeCompleted, NodeScheduled, NodeSkipped, Route
 from tidemill.kernel.model import Node
-from tidemill.kernel.queries import path, visible
-from tidemill.kernel.state import COPIED_EDGES_MAX, Cell
+from tidemill.kernel.queries import path, visible_output
+from tidemill.kernel.state import COPIED_EDGES_MAX, Visit
 
 Json = Any
 Rule = Callable[[int, int, int], bool]
@@ -127,7 +127,7 @@ def test_the_verdict_of_a_join(row: str) -> None:
     kind: Any = join.rstrip("12")
     inbound = tuple(f"s{number}" for number in range(taken + dead + undecided))
     node = Node(id="j", type="value@1", join=kind, quorum=int(join[-1]) if kind == "quorum" else 0, inbound=inbound)
-    assert (join_verdict(node, Cell(taken=taken, dead=dead)) or "-") == verdict
+    assert (join_verdict(node, Visit(taken=taken, dead=dead)) or "-") == verdict
 
 
 def test_any_fires_on_the_first_token_and_absorbs_the_rest() -> None:
@@ -303,7 +303,7 @@ def test_a_skip_says_why() -> None:
     [skipped] = run.of(NodeSkipped)
     assert skipped.reason == "join strict"
     run = begun("a > b")
-    run.result("a", Skips(reason="nothing to do"), called=True)
+    run.result("a", SkipRequested(reason="nothing to do"), called=True)
     first, second = run.of(NodeSkipped)
     assert (first.reason, second.reason) == ("nothing to do", "no inbound edge was taken")
     assert run.cell("b").why == "no inbound edge was taken"
@@ -322,7 +322,7 @@ def test_the_output_of_a_skipped_node_is_undefined() -> None:
     run.done("a")
     run.skip("b")
     run.done("c")
-    assert visible(run.flow, run.kernel.state, run.node("d"), "b") == "was skipped"
+    assert visible_output(run.flow, run.kernel.state, run.node("d"), "b") == "was skipped"
 
 
 def test_a_skipped_node_was_visited_once_but_never_made_ready() -> None:

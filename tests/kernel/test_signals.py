@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.commands import Pause, Result, Resume, Signal, Waits
+from tidemill.kernel.commands import Pause, Result, Resume, Signal, WaitRequested
 from tidemill.kernel.decide.waits import SIGNALS_MAX
 from tidemill.kernel.events import NodeWaiting, SignalReceived
 
@@ -97,7 +97,7 @@ def test_the_same_signal_twice_changes_nothing() -> None:
 
 def test_in_one_commit_a_signal_meets_the_wait_that_begins() -> None:
     run = started("s > z", s={**WAITS, "timeout_seconds": 9})
-    waits = Result(outcome=Waits(on="signal", name="paid"), token=1, **run.where("s"))
+    waits = Result(outcome=WaitRequested(on="signal", name="paid"), token=1, **run.where("s"))
     assert run.together(waits, told("s1")) == rows(
         "NodeStarted s; NodeWaiting s on=signal expires=+9000; SignalReceived paid=s1 taker=s;"
         "NodeCompleted s taken=z counter=1; NodeScheduled z; drop expire s; put run z"
@@ -106,7 +106,7 @@ def test_in_one_commit_a_signal_meets_the_wait_that_begins() -> None:
 
 def test_in_one_commit_a_wait_meets_the_signal_that_has_come() -> None:
     run = started()
-    waits = Result(outcome=Waits(on="signal", name="paid"), token=1, **run.where("s"))
+    waits = Result(outcome=WaitRequested(on="signal", name="paid"), token=1, **run.where("s"))
     assert run.together(told("s1"), told("s1"), told("s2"), waits)[:4] == rows(
         "SignalReceived paid=s1; SignalReceived paid=s2; NodeStarted s; NodeWaiting s on=signal signal=s1"
     )

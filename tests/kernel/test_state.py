@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernel.test_maps import DONE
 from tidemill.kernel.activation import SHELF, MapState, Wait
-from tidemill.kernel.state import SNAPSHOT_FORMAT, Cell, SnapshotFormatUnknown, State, decode_state, encode_state
+from tidemill.kernel.state import SNAPSHOT_FORMAT, SnapshotFormatUnknown, State, Visit, decode_state, encode_state
 
 FORM = "999a5ce65faa29e5"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
@@ -19,10 +19,10 @@ def known() -> State:
     """A state with something in most places."""
     items = MapState(count=SHELF + 1, items=b"[]", window=4, next=SHELF + 1)
     for index in range(SHELF + 1):
-        items.at[index] = msgspec.structs.replace(DONE, failures=int(index == SHELF))
+        items.by_index[index] = msgspec.structs.replace(DONE, failures=int(index == SHELF))
         items.settle(index)
-    waiting = Cell(status="WAITING", wait=Wait(on="signal", name="go", since_ms=1), edges={"a": True, "b": False})
-    return State(seq=9, status="RUNNING", workflow="w", cells={"m": Cell(status="RUNNING", map=items), "s": waiting})
+    waiting = Visit(status="WAITING", wait=Wait(on="signal", name="go", since_ms=1), edges={"a": True, "b": False})
+    return State(seq=9, status="RUNNING", workflow="w", cells={"m": Visit(status="RUNNING", map=items), "s": waiting})
 
 
 def test_the_form_of_snapshots_is_the_one_of_their_format() -> None:

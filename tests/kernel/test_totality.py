@@ -15,7 +15,7 @@ from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Problem
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide, decide_all
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, encode_state
 
 
@@ -29,10 +29,10 @@ def somewhere(seed: int, steps: int, rng: random.Random) -> Walk:
     return walk
 
 
-def _waiting(walk: Walk) -> list[Task]:
+def _waiting(walk: Walk) -> list[JobBody]:
     """Activations that wait, which need not have a job."""
     cells = walk.kernel.state.cells.items()
-    return [Task("wake", name, cell.visit) for name, cell in cells if cell.wait is not None]
+    return [JobBody("wake", name, cell.visit) for name, cell in cells if cell.wait is not None]
 
 
 def test_every_type_of_command_can_be_made() -> None:

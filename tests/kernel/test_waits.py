@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.commands import Expire, Waits, Wake
+from tidemill.kernel.commands import TimerFired, WaitExpired, WaitRequested
 from tidemill.kernel.events import NodeCompleted, NodeWaiting
 
 Json = Any
@@ -25,7 +25,7 @@ def test_a_timer_wakes_and_completes_the_visit_in_the_same_turn() -> None:
     assert run.cell("a").output == b"null"
 
 
-@pytest.mark.parametrize(("wait", "timer", "kind"), [(5_000, Wake, "wake"), (None, Expire, "expire")])
+@pytest.mark.parametrize(("wait", "timer", "kind"), [(5_000, TimerFired, "wake"), (None, WaitExpired, "expire")])
 def test_a_timer_that_is_claimed_before_its_time_is_put_back(wait: int | None, timer: type, kind: str) -> None:
     """The clock of the process that decides may be behind that of the store."""
     run = one(**({} if wait else {"timeout_seconds": 5}))
@@ -139,9 +139,9 @@ def test_a_timer_counts_only_while_its_visit_waits_for_it() -> None:
     assert run.wake("a") == run.expire("a") == []
     run.done("a", again=True, called=False)
     run.wait("a")
-    assert run.do(Wake(node="a", visit=1)) == []
-    assert run.do(Wake(node="a", visit=3)) == []
-    assert run.do(Wake(node="a", visit=2, index=0)) == []
+    assert run.do(TimerFired(node="a", visit=1)) == []
+    assert run.do(TimerFired(node="a", visit=3)) == []
+    assert run.do(TimerFired(node="a", visit=2, index=0)) == []
     assert run.cell("a").status == "WAITING"
 
 
@@ -168,7 +168,7 @@ def test_items_of_a_map_wait_on_their_own() -> None:
 def test_a_wait_is_recorded_with_its_name_and_moment() -> None:
     run = one()
     run.kernel.now = 7_000
-    run.result("a", Waits(on="signal", name="paid"), worker="w1", duration_ms=12)
+    run.result("a", WaitRequested(on="signal", name="paid"), worker="w1", duration_ms=12)
     [waiting] = run.of(NodeWaiting)
     assert (waiting.on, waiting.name, waiting.at_ms, waiting.worker) == ("signal", "paid", 7_000, "w1")
     wait = run.cell("a").wait

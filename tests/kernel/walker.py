@@ -19,23 +19,23 @@ from tests.oracle.walks import Script, random_done
 from tidemill.errors import Problem
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Cancel,
     DeadlineReached,
     Done,
-    Expire,
     Failed,
-    Lost,
+    OutputsRendered,
     Pause,
-    Rendered,
     Result,
     Resume,
-    Wake,
+    TimerFired,
+    WaitExpired,
+    WorkerLost,
 )
 from tidemill.kernel.events import AnyEvent, Error
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell
+from tidemill.kernel.state import Visit
 
 STEPS_MAX = 3_000
 
@@ -45,7 +45,7 @@ def random_flow(seed: int, size: int) -> Workflow:
     return random_ir(random.Random(seed), size)
 
 
-def phase_of(node: Node | None, cell: Cell, put: Put) -> str:
+def phase_of(node: Node | None, cell: Visit, put: JobSpec) -> str:
     """What a job is for, in the words of the reference."""
     if put.task.kind in ("wake", "expire"):
         return "wait"
@@ -110,7 +110,7 @@ class Walk:
         rare = isinstance(chosen, Cancel | DeadlineReached) and self.pick(4)
         return () if rare else (chosen,)
 
-    def work(self, put: Put) -> None:
+    def work(self, put: JobSpec) -> None:
         """End the activation that a job stands for, as its script says."""
         task = put.task
         node = self.flow.by_id.get(task.node)
@@ -119,22 +119,22 @@ class Walk:
         outcome = self.script.outcome(act)
         if phase == "outputs" or node is None:
             done = isinstance(outcome, ref.Done | ref.Lost)
-            self.do(Rendered(outcome=Done(output=b"{}") if done else Failed(error=Error("x", "no"))), put.key)
+            self.do(OutputsRendered(outcome=Done(output=b"{}") if done else Failed(error=Error("x", "no"))), put.key)
         elif phase == "wait":
-            timer = (Expire if put.task.kind == "expire" else Wake)(**where(act))
+            timer = (WaitExpired if put.task.kind == "expire" else TimerFired)(**where(act))
             self.kernel.reach(timer)
             self.do(timer, put.key)
         else:
             self.attempt(node, act, put, outcome)
 
-    def attempt(self, node: Node, act: ref.Activation, put: Put, outcome: ref.Outcome) -> None:
+    def attempt(self, node: Node, act: ref.Activation, put: JobSpec, outcome: ref.Outcome) -> None:
         """What a worker would report."""
         token = self.kernel.next_token()
         calls = act.phase == "call" and not isinstance(outcome, ref.SkippedByWhen | ref.Uncalled)
         if calls and (node.delivery == "at_most_once" or self.pick(3) == 1):
-            self.do(Begin(token=token, **where(act)))
+            self.do(AttemptStarted(token=token, **where(act)))
         if isinstance(outcome, ref.Lost):
-            self.do(Lost(token=self.kernel.next_token(), **where(act)), put.key)
+            self.do(WorkerLost(token=self.kernel.next_token(), **where(act)), put.key)
             return
         route = route_of(node, outcome) if isinstance(outcome, ref.Done) and act.index < 0 else None
         if isinstance(outcome, ref.Expanded) and not outcome.count and node.routed:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tidemill.kernel import events as ev
 from tidemill.kernel.decide.builder import Decision
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import JobSpec
 
 Rows = list[str]
 
@@ -26,7 +26,7 @@ def shown(decision: Decision, now: int) -> Rows:
     ]
 
 
-def _put_row(put: Put, now: int) -> str:
+def _put_row(put: JobSpec, now: int) -> str:
     return f"put {job_row(put.key)}" + (f" at=+{put.ready_at_ms - now}" if put.ready_at_ms else "")
 
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from tidemill.observability.capture import EAR, Overhearing
+from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 
 
 class Listener:
@@ -31,18 +31,18 @@ class Listener:
 
 @contextmanager
 def ears() -> Iterator[None]:
-    overhearing = Overhearing()
-    overhearing.begin()
+    overhearing = OutputCapture()
+    overhearing.install()
     try:
         yield
     finally:
-        overhearing.end()
+        overhearing.remove()
 
 
 def listening(listener: Listener, act: Callable[[], object]) -> None:
     """Act where somebody listens, and with ears on the process for that time."""
     ground = contextvars.copy_context()
-    ground.run(EAR.set, listener)
+    ground.run(OUTPUT_SINK.set, listener)
     with ears():
         ground.run(act)
 
@@ -168,14 +168,14 @@ def test_two_listeners_do_not_hear_each_other() -> None:
 
 def test_ears_upon_ears_hear_once() -> None:
     """As when the live display takes over what is printed: it hears first, what lies behind it does not again."""
-    written, listener, above = io.StringIO(), Listener(), Overhearing()
+    written, listener, above = io.StringIO(), Listener(), OutputCapture()
 
     def act() -> None:
-        above.begin(lambda stream: _Passing(stream, written))
+        above.install(lambda stream: _Passing(stream, written))
         try:
             print("once")
         finally:
-            above.end()
+            above.remove()
         print("below")
 
     listening(listener, act)
@@ -197,24 +197,24 @@ class _Passing(io.StringIO):
 
 def test_the_last_who_leaves_takes_the_ears_off() -> None:
     stream, factory = sys.stdout, logging.getLogRecordFactory()
-    one, other = Overhearing(), Overhearing()
-    one.begin()
-    other.begin()
-    other.begin()
-    one.end()
+    one, other = OutputCapture(), OutputCapture()
+    one.install()
+    other.install()
+    other.install()
+    one.remove()
     listener = Listener()
     listening(listener, lambda: print("still heard"))
-    other.end()
+    other.remove()
     assert listener.text == "still heard\n"
     assert sys.stdout is stream
     assert logging.getLogRecordFactory() is factory
 
 
 def test_a_stream_that_somebody_replaced_is_left_to_them() -> None:
-    overhearing, mine, stream = Overhearing(), io.StringIO(), sys.stdout
-    overhearing.begin()
+    overhearing, mine, stream = OutputCapture(), io.StringIO(), sys.stdout
+    overhearing.install()
     with redirect_stdout(mine):
-        overhearing.end()
+        overhearing.remove()
         assert sys.stdout is mine
         print("mine")
     assert mine.getvalue() == "mine\n"

@@ -15,8 +15,8 @@ from tests.kernel.authoring import document, node
 from tests.security import canaries
 from tests.security.canaries import CANARIES
 from tidemill.engine.attempts.results import transactional
-from tidemill.engine.turn import Ask, Turns, with_standing
-from tidemill.handlers.contract import Fail, clipped, ending
+from tidemill.engine.turn import PendingCommand, TurnLoop, still_valid
+from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status
 from tidemill.handlers.llm.openai import refusal
 from tidemill.handlers.shell import Said
@@ -75,7 +75,7 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
     command = Result(node="n", visit=1, index=-1, token=1, outcome=Done(output=b"1", size=1))
     bears = transactional(statement, {"CANARY_0": secret})
     refused = StatementRefused(statement=statement, message=f"bad JSON path: '{secret}'")
-    (ask,) = with_standing([Ask(command, lambda ask, answer: None, statement=bears)], refused)
+    (ask,) = still_valid([PendingCommand(command, lambda ask, answer: None, statement=bears)], refused)
     assert isinstance(ask.command, Result) and isinstance(ask.command.outcome, Failed)
     error = ask.command.outcome.error
     assert (error.code, error.message) == ("sql_failed", f"bad JSON path: '{MASKED}'")
@@ -83,14 +83,14 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
 
 
 def test_no_command_carries_a_secret_of_its_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret, asked, ask = CANARIES["CANARY_0"], list[Ask](), Turns.ask
+    secret, asked, ask = CANARIES["CANARY_0"], list[PendingCommand](), TurnLoop.ask
     monkeypatch.setenv(f"{PREFIX}CANARY_0", secret)
 
-    def noted(self: Turns, stream: Stream, asks: Ask) -> None:
+    def noted(self: TurnLoop, stream: Stream, asks: PendingCommand) -> None:
         asked.append(asks)
         ask(self, stream, asks)
 
-    monkeypatch.setattr(Turns, "ask", noted)
+    monkeypatch.setattr(TurnLoop, "ask", noted)
     config = {"database": "store", "statement": "SELECT length(?) AS n", "parameters": ["{{ secrets.CANARY_0 }}"]}
     with tidemill.open(f"sqlite:///{tmp_path}/mill.db") as mill:
         view = mill.run(document(node("n", type="sql", config=config)))
@@ -117,7 +117,7 @@ def _status(text: str) -> str:
         (lambda text: refusal(500, text, {}, 0).message, 2_000),
         (lambda text: Said(text[-2_000:].encode(), cut=True).text(), 2_000),
         (lambda text: ending(text, 500), 500),
-        (lambda text: clipped(text, 500), 500),
+        (lambda text: truncate(text, 500), 500),
     ],
 )
 @pytest.mark.parametrize("name", CANARIES)

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from tidemill.errors import Rejected
-from tidemill.net.egress import CallFailed, Egress, closed, misspelled, read_allow_list, read_entry, shown
+from tidemill.net.egress import CallFailed, Egress, invalid_host, is_private, read_allow_list, read_entry, shown
 
 
 def refused(egress: Egress, host: str, port: int, *found: str) -> str:
@@ -26,7 +26,7 @@ OPEN6 = ["2606:2800:21f::1", "2a00:1450:4001::1", "2400:cb00::1", "2001:4860:486
 
 @pytest.mark.parametrize("address", OPEN + OPEN6)
 def test_the_open_internet_is_open(address: str) -> None:
-    assert closed(ip_address(address)) == ""
+    assert is_private(ip_address(address)) == ""
     assert refused(Egress(), address, 443) == ""
 
 
@@ -45,7 +45,7 @@ def test_the_open_internet_is_open(address: str) -> None:
     ],
 )  # fmt: skip
 def test_everything_else_is_closed(address: str, kind: str) -> None:
-    assert closed(ip_address(address)) == kind
+    assert is_private(ip_address(address)) == kind
     assert refused(Egress(), address, 443) == "egress_refused"
 
 
@@ -53,14 +53,14 @@ def test_everything_else_is_closed(address: str, kind: str) -> None:
     "host", ["example.com", "a-b.example", "x_y.example.", "xn--bcher-kva.example", "1.example.com"]
 )
 def test_a_usual_name_is_no_misspelling(host: str) -> None:
-    assert misspelled(host) == ""
+    assert invalid_host(host) == ""
 
 
 @pytest.mark.parametrize(
     "host", ["", "a b", "-a", "a-", "a..b", ".a", "a/b", "a@b", "a%20", "A", "ä", "1", "a.1", "a.0x1", "x" * 64]
 )
 def test_an_unusual_one_is(host: str) -> None:
-    assert misspelled(host)
+    assert invalid_host(host)
 
 
 @pytest.mark.parametrize("host", ["localhost", "x.localhost", "metadata", "metadata.google.internal.", "instance-data"])

@@ -145,9 +145,9 @@ def test_a_whole_value_beside_a_cut_is_hidden_whole() -> None:
 def test_how_much_of_a_value_has_begun() -> None:
     mask = Mask([PLAIN])
     for size in range(1, len(PLAIN)):
-        assert mask.begun(f"printed: {PLAIN[:size]}") == size
-    assert mask.begun("nothing!") == 0
-    assert NO_MASK.begun(PLAIN[:4]) == 0
+        assert mask.partial_match(f"printed: {PLAIN[:size]}") == size
+    assert mask.partial_match("nothing!") == 0
+    assert NO_MASK.partial_match(PLAIN[:4]) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from tidemill.kernel.model import NodeType
 from tidemill.security.secrets import (
     PREFIX,
     VALUE_BYTES_MAX,
-    Disclosed,
+    ChainedSecrets,
     EnvironmentSecrets,
-    FirstOf,
     FolderSecrets,
+    SecretAccessLog,
     SecretUnusable,
 )
 
@@ -73,14 +73,14 @@ def test_places_are_asked_in_order(tmp_path: Path, order: tuple[str, str]) -> No
         folder.mkdir()
         (folder / "BOTH").write_text(folder.name)
     (folders[1] / "ONE").write_text("only here")
-    places = FirstOf(*map(FolderSecrets, folders))
+    places = ChainedSecrets(*map(FolderSecrets, folders))
     assert (places.get("BOTH"), places.get("ONE"), places.get("NONE")) == ("first", "only here", None)
 
 
 def test_an_attempt_sees_only_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{PREFIX}A", "the first")
     monkeypatch.setenv(f"{PREFIX}B", "the second")
-    seen = Disclosed(EnvironmentSecrets())
+    seen = SecretAccessLog(EnvironmentSecrets())
     assert (list(seen), len(seen)) == ([], 0)
     assert seen["A"] == "the first"
     assert seen.values_seen == {"A": "the first"}
@@ -94,7 +94,7 @@ def test_a_value_stays_the_same_for_an_attempt() -> None:
     name = f"{PREFIX}ROTATED"
     os.environ[name] = "before-rotation"
     try:
-        seen = Disclosed(EnvironmentSecrets())
+        seen = SecretAccessLog(EnvironmentSecrets())
         assert seen["ROTATED"] == "before-rotation"
         os.environ[name] = "after-rotation"
         assert seen["ROTATED"] == "before-rotation"
@@ -105,7 +105,7 @@ def test_a_value_stays_the_same_for_an_attempt() -> None:
 def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "HOLLOW").write_text("\n")
     monkeypatch.setenv(f"{PREFIX}BLANK", "")
-    disclosed = Disclosed(FirstOf(EnvironmentSecrets(), FolderSecrets(tmp_path)))
+    disclosed = SecretAccessLog(ChainedSecrets(EnvironmentSecrets(), FolderSecrets(tmp_path)))
     for name in ("HOLLOW", "BLANK"):
         with pytest.raises(SecretUnusable, match=f"the secret {name} is empty"):
             disclosed[name]
@@ -114,7 +114,7 @@ def test_an_empty_secret_is_none_that_can_be_used(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("value", ["abc", " abc ", "   \n  x"])
 def test_a_secret_that_could_not_be_masked_is_not_disclosed(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(f"{PREFIX}SHORT", value)
-    disclosed = Disclosed(EnvironmentSecrets())
+    disclosed = SecretAccessLog(EnvironmentSecrets())
     with pytest.raises(SecretUnusable, match="the secret SHORT is shorter than 4 characters"):
         disclosed["SHORT"]
     assert not disclosed.values_seen

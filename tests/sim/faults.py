@@ -18,11 +18,11 @@ import msgspec
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import (
     Backlog,
-    Breath,
     Claim,
     Commit,
     CommitResult,
     Frame,
+    IdleCallback,
     JobView,
     Lease,
     Page,
@@ -223,13 +223,13 @@ class FaultyStore:
         return await self._inner.count(tenant, kind, terms, at_most=at_most)
 
     def follow(
-        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
         return self._inner.follow(stream, after, breath, live=live)
 
     async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self._enter()
-        await self._inner.tell(stream, frames)
+        await self._inner.publish(stream, frames)
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         await self._enter()

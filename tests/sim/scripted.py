@@ -55,7 +55,7 @@ class Script:
     def _call(self, name: str, context: NodeContext) -> Any:
         rng = random.Random(f"{self._seed}/{context.effect_key}/{context.attempt}")
         nonce = self._ledger.enter(context)
-        if context.undoing:
+        if context.compensating:
             return self._undo(rng)
         if name == "sleep" and rng.random() < 0.9:
             self._behaved["wait"] += 1

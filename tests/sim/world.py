@@ -394,7 +394,7 @@ class World:
         self.clock_offset_ms += self.rng.choice((1_000, 4_000, 60_000)) if ahead else -self.rng.choice((100, 4_000))
         if ahead:
             self.fired["queue.leases_expired"] += 1
-        self.store.poke()
+        self.store.notify_all()
 
     async def _freeze(self, client: Engine) -> None:
         if self.frozen_at_ms is None:
@@ -404,7 +404,7 @@ class World:
 
     def _thaw(self) -> None:
         self.frozen_at_ms = None
-        self.store.poke()
+        self.store.notify_all()
 
     async def _skew(self, client: Engine) -> None:
         victim = self._victim()

@@ -210,7 +210,9 @@ class Duel:
         limit = self.dice.choice([1, 1, 2, 5, 50])
         lease_ms = self.lease_ms()
         family = self.dice.choice(["", "", "", "r1"])
-        request = c.Claim(queues=queues, limit=limit, lease_ms=lease_ms, owner=f"w{limit}", caps=bounds, family=family)
+        request = c.Claim(
+            queues=queues, limit=limit, lease_ms=lease_ms, owner=f"w{limit}", caps=bounds, run_tree=family
+        )
         leases = await self.ask(f"{request}", lambda side: side.sut.store.claim(request), list)
         self.seen["claimed"] += bool(leases)
         self.seen["claimed in the family"] += bool(leases and family)

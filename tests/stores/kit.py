@@ -121,7 +121,7 @@ class StoreUnderTest:
             owner=owner,
             caps=caps or {},
             room=room,
-            family=family,
+            run_tree=family,
         )
         return await self.store.claim(request)
 

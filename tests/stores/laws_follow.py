@@ -75,8 +75,8 @@ class FollowLaws:
         await sut.committed(expected=0, records=numbered(1, 1))
         readers = [asyncio.create_task(sut.frames(4)) for _ in range(2)]
         await sut.settle()
-        await sut.store.tell(OTHER, [b"not mine"])
-        await sut.store.tell(RUN, [b"to", b"ken"])
+        await sut.store.publish(OTHER, [b"not mine"])
+        await sut.store.publish(RUN, [b"to", b"ken"])
         await sut.settle()
         await sut.committed(expected=1, records=numbered(2, 2))
         told = [Frame(version=0, body=b"to"), Frame(version=0, body=b"ken")]
@@ -88,9 +88,9 @@ class FollowLaws:
         reader = asyncio.create_task(sut.frames(4))
         await sut.settle()
         async with sut.another() as other:
-            await other.tell(OTHER, [b"not mine"])
+            await other.publish(OTHER, [b"not mine"])
             await other.commit([Commit(stream=RUN, expected=1, records=numbered(2, 2))])
-            await other.tell(RUN, [b"token"])
+            await other.publish(RUN, [b"token"])
             await other.commit([Commit(stream=RUN, expected=2, records=numbered(3, 3))])
             assert await reader == [*recorded(1, 2), Frame(version=0, body=b"token"), *recorded(3, 3)]
 
@@ -99,16 +99,16 @@ class FollowLaws:
             await sut.committed(expected=0, records=numbered(1, 1))
             assert await anext(follower) == Frame(version=1, body=b"1")
             await sut.committed(expected=1, records=numbered(2, 3))
-            await sut.store.tell(RUN, [b"live"])
+            await sut.store.publish(RUN, [b"live"])
             await sut.committed(expected=3, records=numbered(4, 4))
             seen = [await anext(follower) for _ in range(3)]
             assert [frame.version for frame in seen if frame.version] == [2, 3, 4][: sum(1 for f in seen if f.version)]
             assert Frame(version=0, body=b"live") not in seen[:2]
 
     async def test_live_frames_are_never_stored(self, sut: StoreUnderTest) -> None:
-        await sut.store.tell(RUN, [b"nobody listens"])
+        await sut.store.publish(RUN, [b"nobody listens"])
         await sut.committed(expected=0, records=numbered(1, 2))
-        await sut.store.tell(RUN, [b"nobody listens"])
+        await sut.store.publish(RUN, [b"nobody listens"])
         assert await sut.frames(2) == recorded(1, 2)
         assert (await sut.tail()).version == 2
 
@@ -117,7 +117,7 @@ class FollowLaws:
             await sut.committed(expected=0, records=numbered(1, 1))
             seen = [await anext(follower)]
             for version in range(1, 50):
-                await sut.store.tell(RUN, [b"live"] * 100)
+                await sut.store.publish(RUN, [b"live"] * 100)
                 await sut.committed(expected=version, records=numbered(version + 1, version + 1))
             while seen[-1].version < 50:
                 seen.append(await anext(follower))
@@ -131,7 +131,7 @@ class FollowLaws:
         await sut.settle()
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
-        await sut.store.tell(OTHER, [b"x"])
+        await sut.store.publish(OTHER, [b"x"])
         await sut.committed(expected=1, records=numbered(2, 2))
         assert await stays == recorded(1, 2)
 

@@ -133,7 +133,7 @@ class NaiveStore:
         alive = [cap for other in self.tasks if other.alive(now) for cap in other.job.caps]
         room = all(alive.count(cap) < request.caps[cap] for cap in task.job.caps if cap in request.caps)
         named = not request.queues or task.job.queue in request.queues
-        root = request.family
+        root = request.run_tree
         kin = not root or f"{task.stream.key}.".startswith(f"{root}.")
         return named and kin and task.ready_at <= now and not task.alive(now) and room
 
@@ -169,7 +169,7 @@ class NaiveStore:
         return len((await self.find(tenant, kind, terms, limit=at_most)).rows)
 
     async def follow(
-        self, stream: c.Stream, after: int, breath: c.Breath | None = None, *, live: bool = True
+        self, stream: c.Stream, after: int, breath: c.IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[c.Frame]:
         while True:
             for version, body in list(enumerate(self.log(stream), 1))[after:]:

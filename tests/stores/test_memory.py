@@ -33,7 +33,7 @@ def memory_under_test() -> StoreUnderTest:
 
     async def advance(ms: int) -> None:
         clock.now += ms
-        store.poke()
+        store.notify_all()
         await asyncio.sleep(0)
 
     return StoreUnderTest(store=store, advance=advance, exact_times=True)

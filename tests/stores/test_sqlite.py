@@ -22,7 +22,7 @@ async def sqlite_under_test(path: Path) -> StoreUnderTest:
 
     async def advance(ms: int) -> None:
         clock.now += ms
-        store.poke()
+        store.notify_all()
         await asyncio.sleep(0.002)
 
     return StoreUnderTest(

@@ -17,7 +17,7 @@ from tests.durability.disk import disk_full, failing, installed
 from tests.stores.kit import job, run
 from tidemill.errors import Unavailable
 from tidemill.stores.contract import Claim, Commit
-from tidemill.stores.sqlite.liveness import Holders
+from tidemill.stores.sqlite.liveness import ProcessLocks
 from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
@@ -89,7 +89,7 @@ async def test_a_store_that_closes_gives_back_what_it_holds(tmp_path: Path) -> N
 
 
 def test_forgotten_locks_are_free(tmp_path: Path) -> None:
-    mine, others = Holders(tmp_path / "a.db"), Holders(tmp_path / "a.db")
+    mine, others = ProcessLocks(tmp_path / "a.db"), ProcessLocks(tmp_path / "a.db")
     mine.enter(1)
     assert not others.is_dead(1)
     assert others.is_alive(1)
@@ -108,7 +108,7 @@ def test_forgotten_locks_are_free(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_of_locks_nobody_is_known_to_be_dead_or_alive(tmp_path: Path) -> None:
-    mine, others = Holders(tmp_path / "a.db"), Holders(tmp_path / "a.db")
+    mine, others = ProcessLocks(tmp_path / "a.db"), ProcessLocks(tmp_path / "a.db")
     mine.enter(1)
     assert others.present([(1, "one"), (2, "two")]) == {"one"}
     shutil.rmtree(tmp_path / "a.db-live")
@@ -118,7 +118,7 @@ def test_without_a_folder_of_locks_nobody_is_known_to_be_dead_or_alive(tmp_path:
 
 
 def test_a_fork_does_not_outlive_its_parent_as_a_holder(tmp_path: Path) -> None:
-    others = Holders(tmp_path / "a.db")
+    others = ProcessLocks(tmp_path / "a.db")
     command = [sys.executable, "-c", FORKING, str(tmp_path / "a.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.stores.kit import job, run
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Claim, Commit, Committed
-from tidemill.stores.sqlite.database import located, meaning
+from tidemill.stores.sqlite.database import resolve_path, translate_error
 from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 
@@ -132,7 +132,7 @@ async def test_it_is_looked_for_now_and_then(tmp_path: Path) -> None:
 def test_what_cannot_name_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(Rejected) as refusal:
-        located(tmp_path / name)
+        resolve_path(tmp_path / name)
     assert refusal.value.problems[0].code == "store_unusable"
     assert "\0" not in str(refusal.value)
 
@@ -150,4 +150,4 @@ def test_a_file_system_that_is_mounted_read_only(tmp_path: Path, monkeypatch: py
     assert not flags & os.ST_RDONLY
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*rest, flags | os.ST_RDONLY, longest)))
     for error in (apsw.CantOpenError("unable to open"), apsw.ReadOnlyError("readonly")):
-        assert "mounted read-only" in str(meaning(error, tmp_path / "a.db"))
+        assert "mounted read-only" in str(translate_error(error, tmp_path / "a.db"))

@@ -17,7 +17,7 @@ import pytest
 from tests.stores.kit import OTHER, RUN
 from tidemill.stores.contract import Commit, Frame
 from tidemill.stores.sqlite import followers
-from tidemill.stores.sqlite.followers import Ears, Mouth, ears_of
+from tidemill.stores.sqlite.followers import FrameReceiver, FrameSender, sockets_of
 from tidemill.stores.sqlite.store import SqliteStore
 
 FOLLOWING = """
@@ -104,24 +104,24 @@ async def test_another_process_sees_all_in_order_and_before_what_is_written_afte
     async with opened(tmp_path) as store, following(store) as one, following(store) as two:
         expected = []
         for number in range(300):
-            await store.tell(RUN, [b"%d" % number, b"%d'" % number])
-            await store.tell(OTHER, [b"not yours"])
+            await store.publish(RUN, [b"%d" % number, b"%d'" % number])
+            await store.publish(OTHER, [b"not yours"])
             expected += [f"{number}", f"{number}'"]
             if number % 10 == 0:
                 await write(store, b"written %d" % number)
                 expected.append(f"written {number}")
-        await store.tell(RUN, [b"last"])
+        await store.publish(RUN, [b"last"])
         await write(store, b"end")
         assert await one.seen() == [*expected, "last"]
         assert await two.seen() == [*expected, "last"]
-    assert not ears_of(store.path).exists()
+    assert not sockets_of(store.path).exists()
 
 
 @pytest.mark.usefixtures("patient")
 async def test_a_burst_is_waited_for_as_long_as_it_is_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as store, following(store) as follower:
         frames = [b"%d " % number + b"x" * 50_000 for number in range(40)]
-        await store.tell(RUN, frames)
+        await store.publish(RUN, frames)
         await write(store, b"end")
         assert [frame.split()[0] for frame in await follower.seen()] == [str(number) for number in range(40)]
 
@@ -135,7 +135,7 @@ async def test_who_stops_reading_misses_frames_and_slows_nobody(
         stopped.tell(signal.SIGSTOP)
         begun = time.monotonic()
         for number in range(40):
-            await store.tell(RUN, [f"{number} {letters}".encode()])
+            await store.publish(RUN, [f"{number} {letters}".encode()])
         spent = time.monotonic() - begun
         await write(store, b"written", b"end")
         assert await reads.seen() == [*(f"{number} {letters}" for number in range(40)), "written"]
@@ -153,20 +153,20 @@ async def test_what_a_killed_follower_leaves_is_removed_by_the_next(
     async with opened(tmp_path) as store:
         async with following(store) as follower:
             await follower.kill()
-        (left,) = ears_of(store.path).iterdir()
+        (left,) = sockets_of(store.path).iterdir()
         # Somebody who listens to something else finds it too.
-        ears = Ears(store.path, lambda *_: None)
+        ears = FrameReceiver(store.path, lambda *_: None)
         ears.listen(OTHER)
         assert not left.exists()
         ears.close()
         async with following(store) as follower:
-            await store.tell(RUN, [b"heard"])
+            await store.publish(RUN, [b"heard"])
             await follower.kill()
-        (left,) = ears_of(store.path).iterdir()
+        (left,) = sockets_of(store.path).iterdir()
         await asyncio.sleep(2 * followers.FOLLOWER_LOOK_EVERY_MS / 1000)
-        await store.tell(RUN, [b"nobody hears"])
+        await store.publish(RUN, [b"nobody hears"])
         await asyncio.sleep(2 * followers.FOLLOWER_LOOK_EVERY_MS / 1000)
-        await store.tell(RUN, [b"nobody hears"])
+        await store.publish(RUN, [b"nobody hears"])
         assert not left.exists()
 
 
@@ -174,17 +174,17 @@ async def test_a_socket_that_is_being_bound_is_left_alone(tmp_path: Path) -> Non
     async with opened(tmp_path) as store:
         async with following(store) as follower:
             await follower.kill()
-        (left,) = ears_of(store.path).iterdir()
-        await store.tell(RUN, [b"nobody hears"])
+        (left,) = sockets_of(store.path).iterdir()
+        await store.publish(RUN, [b"nobody hears"])
         assert left.exists()
 
 
 async def test_a_stream_that_nobody_follows_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as store, following(store):
         monkeypatch.setattr(store, "load", None)
-        await store.tell(OTHER, [b"x"])
+        await store.publish(OTHER, [b"x"])
         with pytest.raises(TypeError):
-            await store.tell(RUN, [b"x"])
+            await store.publish(RUN, [b"x"])
 
 
 async def test_who_wants_no_live_frames_is_not_told_any(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ async def test_who_wants_no_live_frames_is_not_told_any(tmp_path: Path) -> None:
         frames = store.follow(RUN, 2, live=False)
         waiting = asyncio.ensure_future(anext(frames))
         await asyncio.sleep(0.02)
-        assert not ears_of(store.path).exists()
-        await store.tell(RUN, [b"x"])
-        await teller.tell(RUN, [b"x"])
+        assert not sockets_of(store.path).exists()
+        await store.publish(RUN, [b"x"])
+        await teller.publish(RUN, [b"x"])
         await write(teller, b"end")
         assert await waiting == Frame(version=3, body=b"end")
 
@@ -207,14 +207,14 @@ async def test_own_frames_are_heard_once_and_names_may_be_long(tmp_path: Path, f
         frames = store.follow(RUN, 2)
         waiting = asyncio.ensure_future(anext(frames))
         await asyncio.sleep(0.02)
-        await store.tell(RUN, [b"own"])
-        await other.tell(RUN, [b"other's"])
+        await store.publish(RUN, [b"own"])
+        await other.publish(RUN, [b"other's"])
         assert [(await waiting).body, (await anext(frames)).body] == [b"own", b"other's"]
 
 
 async def test_a_frame_that_is_too_large_is_left_out(tmp_path: Path) -> None:
     async with opened(tmp_path) as store, following(store) as follower:
-        await store.tell(RUN, [b"a", b"x" * 50_000_000, b"y" * followers.DATAGRAM_BYTES_MAX, b"b"])
+        await store.publish(RUN, [b"a", b"x" * 50_000_000, b"y" * followers.DATAGRAM_BYTES_MAX, b"b"])
         await write(store, b"end")
         assert await follower.seen() == ["a", "b"]
 
@@ -223,8 +223,8 @@ async def test_a_frame_that_is_too_large_is_left_out(tmp_path: Path) -> None:
 async def test_a_folder_that_others_can_enter_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    folder = ears_of(tmp_path / "a.db")
-    ears, mouth = Ears(tmp_path / "a.db", lambda *_: None), Mouth(tmp_path / "a.db", ())
+    folder = sockets_of(tmp_path / "a.db")
+    ears, mouth = FrameReceiver(tmp_path / "a.db", lambda *_: None), FrameSender(tmp_path / "a.db", ())
     if how == "a link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "elsewhere")

@@ -14,10 +14,10 @@ import pytest
 
 from tests.stores.kit import run
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.errors import Rejected, Unfit
+from tidemill.errors import Rejected, StoreUnusable
 from tidemill.stores.contract import Commit, Snapshot, Stream
 from tidemill.stores.sql_files import Migration, migrations, pending, statements
-from tidemill.stores.sqlite.database import connect, look, meaning, migrate, newest_known, steps
+from tidemill.stores.sqlite.database import connect, look, migrate, newest_known, steps, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 OPENED_AT_ONCE = 8
@@ -116,13 +116,13 @@ async def test_a_new_schema_is_noticed_within_the_transaction(tmp_path: Path) ->
 
 async def test_a_new_schema_is_noticed_by_whoever_reads(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
-    blobs = DatabaseBlobs(store.path, connect, meaning)
+    blobs = DatabaseBlobs(store.path, connect, translate_error)
     await store.open()
     await blobs.open()
     await store.commit([Commit(stream=run("r"), expected=0, records=(b"one",))])
     other = apsw.Connection(str(store.path))
     other.execute(f"PRAGMA user_version = {newest_known() + 1}")
-    for read in (store.find("t", "run"), store.count("t", "run"), store.streams("run"), store.attendance()):
+    for read in (store.find("t", "run"), store.count("t", "run"), store.streams("run"), store.live_processes()):
         await says_newer(read)
     for look_at in (store.jobs(run("r")), store.backlog(), store.load({run("r"): 0})):
         await says_newer(look_at)
@@ -130,7 +130,7 @@ async def test_a_new_schema_is_noticed_by_whoever_reads(tmp_path: Path) -> None:
     other.execute("ALTER TABLE streams RENAME TO runs; ALTER TABLE blobs RENAME TO values_of_runs")
     other.close()
     await says_newer(store.load({run("r"): 1}))
-    with pytest.raises(Unfit, match="another version has migrated it"):
+    with pytest.raises(StoreUnusable, match="another version has migrated it"):
         await blobs.get("t", "0" * 64)
     await blobs.close()
     await store.close()

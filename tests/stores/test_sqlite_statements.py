@@ -35,7 +35,7 @@ def mine(folder: Path) -> list[tuple[int]]:
 
 async def test_both_happen(tmp_path: Path) -> None:
     store = await opened(tmp_path)
-    answer = await store.rehearse(INSERT)
+    answer = await store.dry_run(INSERT)
     assert answer == b'{"rows":[{"n":7}],"count":1,"changed":1}'
     assert mine(tmp_path) == [], "a rehearsal leaves nothing behind"
     statement = Statement(text=INSERT.text, parameters=INSERT.parameters, answer=answer)
@@ -91,7 +91,7 @@ async def test_the_tables_of_the_store_are_out_of_reach_also_after_it_has_used_t
     await store.commit([Commit(stream=RUN, expected=0, records=(b"a",))])
     for text in ("SELECT * FROM records", "DELETE FROM counters", "UPDATE streams SET version = 9"):
         with pytest.raises(Rejected, match="store's own"):
-            await store.rehearse(Statement(text=text))
+            await store.dry_run(Statement(text=text))
     await store.close()
 
 

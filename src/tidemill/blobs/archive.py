@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 from tidemill.blobs.contract import PIECE_BYTES, spooled, whole
 from tidemill.blobs.directory import sweep, sync_file, sync_folder
 from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Objects
-from tidemill.errors import Problem, Unavailable, Unfit
+from tidemill.errors import Problem, StoreUnusable, Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -145,7 +145,7 @@ class DirectoryArchive:
             if error.errno not in LASTING:
                 raise Unavailable(what) from error
             hint = "name a folder that can be read and written, with --archive or TIDEMILL_ARCHIVE"
-            raise Unfit(Problem(code=UNUSABLE, message=what, hint=hint)) from error
+            raise StoreUnusable(Problem(code=UNUSABLE, message=what, hint=hint)) from error
 
     def _sync_above(self, target: Path) -> None:
         """Make sure that a name, and those of the folders on the way to it, are on the disk."""

@@ -25,7 +25,7 @@ from typing import IO, Literal, Protocol
 
 import msgspec
 
-from tidemill.errors import Problem, Unavailable, Unfit
+from tidemill.errors import Problem, StoreUnusable, Unavailable
 
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"
@@ -55,11 +55,11 @@ class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """It is never collected."""
 
 
-class BlobMissing(Unfit):
+class BlobMissing(StoreUnusable):
     """The bytes behind a digest are not there. Somebody may still bring them back."""
 
 
-class BlobDamaged(Unfit):
+class BlobDamaged(StoreUnusable):
     """The bytes behind a digest are others."""
 
 
@@ -166,7 +166,7 @@ class Blobs(Protocol):
         """
         ...
 
-    async def retire(self, tenant: str, digest: str) -> None:
+    async def quarantine(self, tenant: str, digest: str) -> None:
         """From active to grace, from now on; nothing when it is kept or not active."""
         ...
 
@@ -179,7 +179,7 @@ class Blobs(Protocol):
         ...
 
 
-class Outside(Protocol):
+class ExternalBlobPlace(Protocol):
     """A place for blobs that is no part of a store: it can be mistaken for another one, and several could share it."""
 
     @property
@@ -191,7 +191,7 @@ class Outside(Protocol):
         """As in `Blobs`."""
         ...
 
-    async def marks(self) -> dict[str, str]:
+    async def read_markers(self) -> dict[str, str]:
         """The marks that stores have left here, each with the words that say whose it is."""
         ...
 
@@ -199,7 +199,7 @@ class Outside(Protocol):
         """Where a mark is, for people who want to remove it."""
         ...
 
-    async def sign(self, mark: str, words: str) -> None:
+    async def write_marker(self, mark: str, words: str) -> None:
         """Leave a mark, durably; idempotent."""
         ...
 

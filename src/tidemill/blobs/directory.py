@@ -198,7 +198,7 @@ class DirectoryBlobs:
     async def list(self, tenant: str, *, after: str | None = None, limit: int = 1_000) -> Listing:
         return await asyncio.to_thread(self._list, tenant, "" if after is None else hex_of(after), limit)
 
-    async def retire(self, tenant: str, digest: str) -> None:
+    async def quarantine(self, tenant: str, digest: str) -> None:
         await asyncio.to_thread(self._retire, tenant, hex_of(digest))
 
     async def restore(self, tenant: str, digest: str) -> bool:
@@ -216,10 +216,10 @@ class DirectoryBlobs:
     def mark_path(self, mark: str) -> str:
         return str(self.root.resolve() / STORES / mark)
 
-    async def marks(self) -> dict[str, str]:
+    async def read_markers(self) -> dict[str, str]:
         return await asyncio.to_thread(self._marks)
 
-    async def sign(self, mark: str, words: str) -> None:
+    async def write_marker(self, mark: str, words: str) -> None:
         await asyncio.to_thread(self._sign, mark, words)
 
     @_told

@@ -80,7 +80,7 @@ class MemoryBlobs:
         found = [await self.stat(tenant, digest) for digest in digests[:limit]]
         return [info for info in found if info is not None]
 
-    async def retire(self, tenant: str, digest: str) -> None:
+    async def quarantine(self, tenant: str, digest: str) -> None:
         place = (tenant, digest)
         if place not in self._kept and self._states.get(place, (GRACE, 0))[0] == ACTIVE:
             self._states[place] = (GRACE, self._clock())

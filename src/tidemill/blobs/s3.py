@@ -39,7 +39,7 @@ from tidemill.blobs.contract import (
     whole,
 )
 from tidemill.blobs.directory import KEEP, folder_name, tenant_of
-from tidemill.errors import Problem, Unavailable, Unfit, rejected
+from tidemill.errors import Problem, StoreUnusable, Unavailable, rejected
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -187,7 +187,7 @@ class S3Blobs:
             async for _ in self._objects.list(""):
                 break
         except Unavailable as error:
-            if isinstance(error, Unfit):
+            if isinstance(error, StoreUnusable):
                 raise
             LOG.warning("%s; what needs a blob waits until it is back", error)
 
@@ -250,7 +250,7 @@ class S3Blobs:
                 break
         return [msgspec.structs.replace(info, kept=digest in kept) for digest in digests for info in found[digest]]
 
-    async def retire(self, tenant: str, digest: str) -> None:
+    async def quarantine(self, tenant: str, digest: str) -> None:
         digits = hex_of(digest)
         active, grace = self._path(tenant, ACTIVE, digits), self._path(tenant, GRACE, digits)
         if not await self._is_kept(tenant, digits) and await self._objects.copy(active, grace):
@@ -279,12 +279,12 @@ class S3Blobs:
     def mark_path(self, mark: str) -> str:
         return f"{self._name.rstrip('/')}/{STORES}/{mark}"
 
-    async def marks(self) -> dict[str, str]:
+    async def read_markers(self) -> dict[str, str]:
         paths = [known["path"] async for known in self._objects.list(STORES)]
         streams = [(path.rpartition("/")[2], await self._objects.stream(path)) for path in paths]
         return {mark: (await whole(words)).decode(errors="replace") for mark, words in streams if words is not None}
 
-    async def sign(self, mark: str, words: str) -> None:
+    async def write_marker(self, mark: str, words: str) -> None:
         await self._objects.write(f"{STORES}/{mark}", words.encode())
 
     # Objects
@@ -342,7 +342,7 @@ def service_error(what: str, error: Exception, code: str) -> Unavailable:
     if sign not in MISTAKES:
         return Unavailable(f"{what}: {REASONS[sign]}")
     reason, _, hint = REASONS[sign].partition("; ")
-    return Unfit(Problem(code=code, message=f"{what}: {reason}", hint=hint))
+    return StoreUnusable(Problem(code=code, message=f"{what}: {reason}", hint=hint))
 
 
 def open_bucket(where: Bucket) -> S3Store:

@@ -33,7 +33,7 @@ from tidemill.blobs.contract import (
     verified,
     whole,
 )
-from tidemill.errors import Rejected, TidemillError, Unavailable, Unfit
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class DatabaseBlobs:
         rows = await self._ask(partial(self._rows, _LIST, (tenant, after or "", limit)))
         return [_info(*row) for row in rows]
 
-    async def retire(self, tenant: str, digest: str) -> None:
+    async def quarantine(self, tenant: str, digest: str) -> None:
         await self._ask(partial(self._row, _RETIRE, (self._clock(), tenant, digest)))
 
     async def restore(self, tenant: str, digest: str) -> bool:
@@ -142,7 +142,7 @@ class DatabaseBlobs:
             return verb()
         except (apsw.Error, UnicodeDecodeError, OSError) as error:
             meant = self._meaning(error, self._path)
-            raise Unfit(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
+            raise StoreUnusable(meant.problems[0]) if isinstance(meant, Rejected) else meant from error
 
     @property
     def _db(self) -> apsw.Connection:

@@ -14,7 +14,7 @@ from tidemill.cli.commands.storage import reindex_command, verify_log_command
 from tidemill.cli.options import GROUPS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
-    from tidemill.cli.session import Asking
+    from tidemill.cli.session import StoreSession
 
 
 PROGRAM = "tidemill"
@@ -54,7 +54,7 @@ def run_app(arguments: Sequence[str]) -> int:
 
 def _misused(error: click.ClickException, *, as_json: bool) -> None:
     """Say what is wrong with the arguments, as a refusal where a program asked."""
-    from tidemill.cli.render.terminal import clean
+    from tidemill.cli.render.terminal import sanitize
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
@@ -65,7 +65,7 @@ def _misused(error: click.ClickException, *, as_json: bool) -> None:
 
         print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
         return
-    print(f"{PROGRAM}: {clean(said)}", file=sys.stderr)
+    print(f"{PROGRAM}: {sanitize(said)}", file=sys.stderr)
     print(hint, file=sys.stderr)
 
 
@@ -161,7 +161,7 @@ def run_command(**given: Any) -> int:
 @options.author
 @options.apps
 @options.on_store(creates=True)
-def publish_command(asking: Asking, file: str, message: str, author: str) -> int:
+def publish_command(asking: StoreSession, file: str, message: str, author: str) -> int:
     """Publish a workflow as a new version."""
     from tidemill.cli.commands.workflows import publish
 
@@ -178,7 +178,7 @@ def publish_command(asking: Asking, file: str, message: str, author: str) -> int
 )
 @options.actor
 @options.on_store()
-def start_command(asking: Asking, reference: str, given: Sequence[str], **more: Any) -> int:
+def start_command(asking: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
 
     It is not waited for: workers on the same store run it.
@@ -237,7 +237,7 @@ def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
 @app.command("migrate")
 @options.dry_run
 @options.on_store()
-def migrate_command(asking: Asking, dry_run: bool) -> int:
+def migrate_command(asking: StoreSession, dry_run: bool) -> int:
     """Bring a store to the schema that this version knows.
 
     Every command does so by itself; --dry-run only tells what is pending.

@@ -31,9 +31,9 @@ def main() -> None:
 
 def call(arguments: Sequence[str]) -> int:
     """Run one command in this process and return its exit code; nothing is raised."""
-    from tidemill.cli.render.terminal import settle_streams
+    from tidemill.cli.render.terminal import configure_streams
 
-    settle_streams()
+    configure_streams()
 
     def command() -> int:
         from tidemill.cli.app import run_app
@@ -70,9 +70,9 @@ def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def _explain(error: Exception, as_json: bool) -> int:
-    from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, Unfit
+    from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
 
-    if isinstance(error, (Rejected, Unfit)):
+    if isinstance(error, (Rejected, StoreUnusable)):
         from tidemill.cli.render.terminal import tell_problems
 
         tell_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
@@ -103,12 +103,12 @@ def _tell(code: str, message: str, hint: str, as_json: bool) -> None:
 
 
 def _bug(error: Exception) -> int:
-    from tidemill.cli.render.terminal import clean
+    from tidemill.cli.render.terminal import sanitize
 
     if os.environ.get(TRACEBACK):
         import traceback
 
         traceback.print_exception(error)
-    text = clean(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    text = sanitize(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     print(f"tidemill: this is a bug: {text} (set {TRACEBACK}=1 to see where, and please report it)", file=sys.stderr)
     return BUG

@@ -202,9 +202,9 @@ def on_store(*, creates: bool = False) -> Decorator:
         def called(
             *, store: str, as_json: bool, apps: tuple[str, ...] = (), archive: str | None = None, **rest: Any
         ) -> int:
-            from tidemill.cli.session import Asking
+            from tidemill.cli.session import StoreSession
 
-            return command(Asking(store, as_json, archive, creates=creates, apps=apps), **rest)
+            return command(StoreSession(store, as_json, archive, creates=creates, apps=apps), **rest)
 
         return together(store, as_json)(called)
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill import client
-from tidemill.bootstrap import ARCHIVE_VARIABLE, check_there
+from tidemill.bootstrap import ARCHIVE_VARIABLE, require_store_exists
 from tidemill.cli import main
 from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
 from tidemill.cli.render.terminal import as_plain, print_json, print_refusal
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
-from tidemill.errors import Problem, Rejected, Unfit
+from tidemill.errors import Problem, Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_DAYS
 
@@ -37,7 +37,7 @@ _FORMAT = "v"
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class StoreSession:
     """Where to ask, and in which form to answer."""
 
     store: str
@@ -51,7 +51,7 @@ class Asking:
     apps: tuple[str, ...] = ()
     """The user's own code, where node types of his are asked about."""
 
-    def answer(
+    def ask_and_print(
         self, ask: Callable[[Tidemill], T], tell: Callable[[T], None], *, ends: Callable[[T], int] | None = None
     ) -> int:
         """Ask, and print what came of it; `ends` tells the exit code where it may have gone badly."""
@@ -65,7 +65,7 @@ class Asking:
             tell(found)
         return main.OK if ends is None else ends(found)
 
-    def listen(self, ask: Callable[[Tidemill], None]) -> int:
+    def stream(self, ask: Callable[[Tidemill], None]) -> int:
         """Ask something that prints its answers by itself, as they come."""
         try:
             self._asked(ask)
@@ -75,7 +75,7 @@ class Asking:
 
     def _asked(self, ask: Callable[[Tidemill], T]) -> T:
         if not self.creates:
-            check_there(self.store)
+            require_store_exists(self.store)
         with importable():
             app = load_apps(self.apps)
             mill = client.open(
@@ -88,7 +88,7 @@ class Asking:
             )
             try:
                 return ask(mill)
-            except Unfit as error:
+            except StoreUnusable as error:
                 # Nobody waits here until somebody has seen to it, so to the caller it is a refusal.
                 raise Rejected(error.problem) from error
             finally:
@@ -104,7 +104,7 @@ class Asking:
         return main.REFUSED
 
     @property
-    def alone(self) -> bool:
+    def is_private_store(self) -> bool:
         """Whether nobody else can ever reach this store."""
         return self.store == PRIVATE_STORE
 
@@ -117,7 +117,7 @@ class Asking:
         return shlex.join(("tidemill", *words, *archive, *store))
 
     def _hinted(self, problem: Problem) -> Problem:
-        if self.alone and problem.code in _NOT_FOUND:
+        if self.is_private_store and problem.code in _NOT_FOUND:
             return msgspec.structs.replace(problem, hint=ALONE)
         return problem
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tidemill.errors import Rejected, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.discovery import handlers_in
-from tidemill.handlers.python.functions import by_name, marked_in
+from tidemill.handlers.python.functions import decorated_functions, function_registry
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
 
@@ -101,8 +101,8 @@ def _functions(target: Any) -> Any:
     """The functions that an app lists, and those of a module that are marked with a name."""
     listed = getattr(target, "functions", None)
     if isinstance(listed, (list, tuple)) and all(map(callable, listed)):
-        listed = by_name(listed)
-    marked = marked_in(target) if isinstance(target, ModuleType) else {}
+        listed = function_registry(listed)
+    marked = decorated_functions(target) if isinstance(target, ModuleType) else {}
     return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
 
 

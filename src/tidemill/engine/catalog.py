@@ -16,8 +16,8 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.engine.compiled import Flow, filled_in
-from tidemill.engine.corruption import unreadable
+from tidemill.engine.compiled import CompiledWorkflow, filled_in
+from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
     DESCRIPTION_LENGTH_MAX,
@@ -110,7 +110,7 @@ class Catalog:
         in_vain: Sequence[str] = (),
     ) -> None:
         self._store, self._blobs, self._ambient, self._types, self._in_vain = store, blobs, ambient, types, in_vain
-        self._flows: OrderedDict[tuple[str, str], Flow] = OrderedDict()
+        self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
         self._held: dict[Stream, History] = {}
         """Histories as they were last read, for reading only."""
 
@@ -127,7 +127,7 @@ class Catalog:
         """Store a compiled workflow and its document; answers the digests of both."""
         digest = await self._blobs.put(tenant, encode_workflow(compiled.workflow))
         text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
-        self._keep(tenant, digest, Flow(compiled.workflow))
+        self._keep(tenant, digest, CompiledWorkflow(compiled.workflow))
         return digest, text
 
     async def publish(self, tenant: str, document: Any, *, author: str = "", message: str = "") -> Published:
@@ -328,12 +328,12 @@ class Catalog:
         # Lists are written with the records: it was published a moment ago, or its records were lost since.
         history = await self._history(tenant, name)
         if not history.versions:
-            raise unreadable(Stream(tenant, WORKFLOW, name), "it is listed, and there are none")
+            raise corrupt_stream(Stream(tenant, WORKFLOW, name), "it is listed, and there are none")
         return history
 
     # Compiled workflows
 
-    async def flow(self, tenant: str, digest: str) -> Flow:
+    async def flow(self, tenant: str, digest: str) -> CompiledWorkflow:
         """The compiled workflow behind a digest."""
         known = self._flows.get((tenant, digest))
         if known is not None:
@@ -342,11 +342,11 @@ class Catalog:
         body = await self._blobs.get(tenant, digest)
         if digest_of(body) != digest:
             raise Unavailable(f"workflow {digest} is damaged")
-        flow = Flow(decode_workflow(body))
+        flow = CompiledWorkflow(decode_workflow(body))
         self._keep(tenant, digest, flow)
         return flow
 
-    def _keep(self, tenant: str, digest: str, flow: Flow) -> None:
+    def _keep(self, tenant: str, digest: str, flow: CompiledWorkflow) -> None:
         self._flows[(tenant, digest)] = flow
         while len(self._flows) > FLOWS_MAX:
             self._flows.popitem(last=False)

@@ -13,21 +13,21 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
 from tidemill.engine.attempts.results import ChildAsk, child_id, read_ask
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import Flow
-from tidemill.engine.corruption import waits_for_repair
+from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.corruption import retry_until_repaired
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.run_cache import Entry, Runs
-from tidemill.engine.turn import Turns
+from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
 from tidemill.engine.versions import Version
 from tidemill.engine.views import outputs_of_state
-from tidemill.errors import Rejected, Unavailable, Unfit, rejected
+from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
 
@@ -39,15 +39,15 @@ REFUSED = "REFUSED"
 """The status of a child that could not be started."""
 
 
-class Errands:
+class ChildRunMessenger:
     """Delivers messages. Every verb may be repeated, and raises `Unavailable` when the store does not answer."""
 
-    def __init__(self, runs: Runs, turns: Turns, catalog: Catalog, blobs: Blobs) -> None:
+    def __init__(self, runs: RunCache, turns: TurnLoop, catalog: Catalog, blobs: Blobs) -> None:
         self._runs, self._turns, self._catalog, self._blobs = runs, turns, catalog, blobs
         self._waiting: set[Stream] = set()
         """Whose messages wait for a repair, which is said once."""
 
-    async def run(self, stream: Stream, state: State, task: Task) -> AnyCommand:
+    async def run(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
         """Deliver a message; answers the command that settles its job.
 
         `state` is what this process knows of the sender, which may be older than the message: it is looked at anew,
@@ -56,9 +56,9 @@ class Errands:
         entry = await self._find(stream)
         state = state if entry is None else entry.state
         try:
-            with waits_for_repair():
+            with retry_until_repaired():
                 settled = await self._deliver(stream, state, task)
-        except Unfit as error:
+        except StoreUnusable as error:
             if stream not in self._waiting:
                 self._waiting.add(stream)
                 LOG.warning("a message of run %s waits until somebody has seen to this: %s", stream.key, error)
@@ -66,7 +66,7 @@ class Errands:
         self._waiting.discard(stream)
         return settled
 
-    async def _deliver(self, stream: Stream, state: State, task: Task) -> AnyCommand:
+    async def _deliver(self, stream: Stream, state: State, task: JobBody) -> AnyCommand:
         match task.kind:
             case "child":
                 return await self.start_child(stream, state, task.node, task.visit, task.index)
@@ -87,7 +87,7 @@ class Errands:
         child = Stream(stream.tenant, RUN, wait.name)
         where = (node, visit, index)
         try:
-            with waits_for_repair():
+            with retry_until_repaired():
                 entry = await self._find(child) or await self._start(stream, state, child, where, wait)
                 if entry.state.parent != (stream.key, *where):
                     message = f"run {wait.name} belongs to somebody else"
@@ -112,12 +112,12 @@ class Errands:
             attempt=act.attempt,
         )
 
-    async def _find(self, child: Stream) -> Entry | None:
+    async def _find(self, child: Stream) -> CachedRun | None:
         return (await self._runs.refresh([child])).get(child)
 
     async def _start(
         self, stream: Stream, state: State, child: Stream, where: tuple[str, int, int], wait: Wait
-    ) -> Entry:
+    ) -> CachedRun:
         """Start the child; raises `Rejected` when it cannot be."""
         damage = self._runs.damage(child)
         if damage is not None:
@@ -149,7 +149,7 @@ class Errands:
             raise Unavailable(f"run {child.key} was started, but cannot be read")
         return entry
 
-    async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, Flow]:
+    async def _workflow(self, stream: Stream, ask: ChildAsk) -> tuple[Version, CompiledWorkflow]:
         version = await self._catalog.resolve(stream.tenant, ask.workflow)
         return version, await self._catalog.flow(stream.tenant, version.digest)
 
@@ -160,7 +160,7 @@ class Errands:
     async def _text(self, stream: Stream, payload: Payload) -> bytes:
         return await self._blobs.get(stream.tenant, payload.digest) if isinstance(payload, BlobRef) else payload
 
-    async def _ask_again(self, child: Stream, entry: Entry, command_id: str) -> Entry:
+    async def _ask_again(self, child: Stream, entry: CachedRun, command_id: str) -> CachedRun:
         """The parent tries again: so does a child that had failed or was cancelled, once per attempt.
 
         One that still runs takes note, so that nobody closes it for the sake of an earlier attempt.
@@ -196,7 +196,7 @@ class Errands:
         parent = Stream(stream.tenant, RUN, state.parent[0])
         await self._turns.command(parent, await self._ended(stream, entry))
 
-    async def _ended(self, child: Stream, entry: Entry) -> ChildEnded:
+    async def _ended(self, child: Stream, entry: CachedRun) -> ChildEnded:
         state = entry.state
         assert state.parent is not None
         _, node, visit, index = state.parent
@@ -217,7 +217,7 @@ class Errands:
             digest=state.digest,
         )
 
-    async def _outputs(self, child: Stream, entry: Entry) -> Payload:
+    async def _outputs(self, child: Stream, entry: CachedRun) -> Payload:
         if entry.state.outputs is not None:
             return entry.state.outputs
         text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
@@ -227,7 +227,7 @@ class Errands:
 
     # For the keeper
 
-    async def look_after(self, stream: Stream, entry: Entry) -> None:
+    async def look_after(self, stream: Stream, entry: CachedRun) -> None:
         """Deliver again what may have been lost: the end of a child, or of the parent that waited for it."""
         waits = _children(entry.state)
         known = await self._runs.refresh([Stream(stream.tenant, RUN, wait.name) for *_, wait in waits])

@@ -19,7 +19,7 @@ from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.expressions.conditions import Condition, compiled
 from tidemill.expressions.templates.template import Template, compile_template
-from tidemill.kernel.document.normalize import Borrowed, borrowed_in
+from tidemill.kernel.document.normalize import ContentReference, borrowed_in
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
 
@@ -47,7 +47,7 @@ async def _with_conditions(document: Any, tenant: str, blobs: Blobs) -> Any:
     return copy
 
 
-async def _fill(borrowed: Borrowed, tenant: str, blobs: Blobs) -> Problem | None:
+async def _fill(borrowed: ContentReference, tenant: str, blobs: Blobs) -> Problem | None:
     digest = borrowed.digest
     if digest is None:
         return borrowed.misspelt()
@@ -101,7 +101,7 @@ async def _content(tenant: str, digest: str, blobs: Blobs) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledNode:
     """The expressions of one node."""
 
     config: Template
@@ -113,14 +113,14 @@ class Program:
     rules: tuple[Condition, ...]
 
 
-class Flow:
+class CompiledWorkflow:
     """A workflow and its programs, each compiled the first time it is needed."""
 
     __slots__ = ("_outputs", "_programs", "_undoing", "workflow")
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, CompiledNode] = {}
         self._outputs: Template | None = None
         self._undoing: dict[str, Template] = {}
 
@@ -132,7 +132,7 @@ class Flow:
             known = self._undoing[node.id] = compile_template(node.compensator.config)
         return known
 
-    def program(self, node: Node) -> Program:
+    def program(self, node: Node) -> CompiledNode:
         """The node's expressions."""
         known = self._programs.get(node.id)
         if known is None:
@@ -147,9 +147,9 @@ class Flow:
         return self._outputs
 
 
-def _compile(node: Node) -> Program:
+def _compile(node: Node) -> CompiledNode:
     config = compile_template(node.config)
-    return Program(
+    return CompiledNode(
         config=config,
         constant=encode_value(node.config) if config.is_constant else None,
         when=None if node.when is None else compiled(node.when),

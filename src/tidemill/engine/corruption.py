@@ -10,32 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemill.errors import Rejected, Unfit, rejected
+from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.stores.contract import Stream, Tail
 
 RESTORE = "restore the store from a backup"
 UNREADABLE = frozenset({"event_unreadable", "event_newer"})
 
 
-def whole(tail: Tail) -> Tail:
+def require_intact(tail: Tail) -> Tail:
     """The same tail; refused, by its name, when what is stored is not what was written."""
     if tail.damage:
-        raise unreadable(tail.stream, tail.damage)
+        raise corrupt_stream(tail.stream, tail.damage)
     return tail
 
 
-def unreadable(stream: Stream, why: object) -> Rejected:
+def corrupt_stream(stream: Stream, why: object) -> Rejected:
     """The refusal of records that nobody can read."""
     message = f"the records of {stream.kind} {stream.key} are damaged: {why}"
     return rejected("event_unreadable", message, hint=RESTORE)
 
 
 @contextmanager
-def waits_for_repair() -> Iterator[None]:
+def retry_until_repaired() -> Iterator[None]:
     """For work that is under way: a refusal that blames the store and not the work is `Unfit`, which is waited for."""
     try:
         yield
     except Rejected as refusal:
         if refusal.code in UNREADABLE or refusal.code.startswith("store_"):
-            raise Unfit(refusal.problems[0]) from refusal
+            raise StoreUnusable(refusal.problems[0]) from refusal
         raise

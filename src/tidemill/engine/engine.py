@@ -16,23 +16,23 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value, encode_given
-from tidemill.engine.attempts.runtime import Surroundings
-from tidemill.engine.attempts.streaming import Air, shown
+from tidemill.engine.attempts.runtime import ProcessRuntime
+from tidemill.engine.attempts.streaming import OutputBroadcaster, shown
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.children import Errands
+from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.index_rows import RUN, RunRow, read_run_row
-from tidemill.engine.maintenance.blob_gc import Lodging
-from tidemill.engine.maintenance.reconciler import Keeper, Sampler
-from tidemill.engine.maintenance.retention import Sweeper
+from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
+from tidemill.engine.maintenance.reconciler import AuditSampler, Reconciler
+from tidemill.engine.maintenance.retention import RetentionTask
 from tidemill.engine.maintenance.verify import Auditor
-from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.approvals import Inbox
 from tidemill.engine.services.blobs import Vault
 from tidemill.engine.services.dead_letters import Letters
 from tidemill.engine.services.inspection import History, Logs
 from tidemill.engine.services.maintenance import Upkeep
 from tidemill.engine.services.workflows import Library
-from tidemill.engine.turn import Turns
+from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
 from tidemill.engine.versions import Version
 from tidemill.engine.views import RunView, view_run
@@ -45,8 +45,8 @@ from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import Start
 from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
-from tidemill.security.secrets import FirstOf, Secrets
-from tidemill.stores.contract import Breath, Frame, Store, Stream
+from tidemill.security.secrets import ChainedSecrets, Secrets
+from tidemill.stores.contract import Frame, IdleCallback, Store, Stream
 
 
 class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
@@ -68,27 +68,29 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         isolation: Isolation | None = None,
         secrets: Secrets | None = None,
         in_vain: Sequence[str] = (),
-        lodging: Lodging | None = None,
+        lodging: BlobPlaceOwnership | None = None,
     ) -> None:
         self._lodging = lodging
         self._user, self._archive, self._retention_days = user, archive, retention_days
-        self._around = Surroundings(self._others, isolation or NoSandbox(), secrets or FirstOf(), Air(store, ambient))
+        self._around = ProcessRuntime(
+            self._others, isolation or NoSandbox(), secrets or ChainedSecrets(), OutputBroadcaster(store, ambient)
+        )
         types: dict[str, list[NodeType]] = {}
         for handler in handlers:
             types.setdefault(handler.type.name, []).append(handler.type)
         self.types: Mapping[str, Sequence[NodeType]] = types
         catalog = Catalog(store, blobs, ambient, types, in_vain)
-        runs = Runs(store, catalog)
+        runs = RunCache(store, catalog)
         lease_ms, owner = (worker.lease_ms, worker.name) if worker else (15_000, "")
-        turns = Turns(store, runs, ambient, owner=owner, lease_ms=lease_ms)
+        turns = TurnLoop(store, runs, ambient, owner=owner, lease_ms=lease_ms)
         super().__init__(
             store=store, blobs=blobs, ambient=ambient, catalog=catalog, runs=runs, turns=turns, tenant=tenant
         )
         self.worker: Worker | None = None
-        self.keeper: Keeper | None = None
-        self.sweeper: Sweeper | None = None
+        self.keeper: Reconciler | None = None
+        self.sweeper: RetentionTask | None = None
         if worker is not None:
-            errands = Errands(runs, turns, catalog, blobs)
+            errands = ChildRunMessenger(runs, turns, catalog, blobs)
             self.worker = Worker(
                 store=store,
                 runs=runs,
@@ -109,18 +111,20 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
                 types=(handler.type.key for handler in handlers),
                 lacks=self._around.lacks,
             )
-            self.keeper = Keeper(
+            self.keeper = Reconciler(
                 tenant=tenant,
                 store=store,
                 runs=runs,
                 turns=turns,
                 errands=errands,
                 ambient=ambient,
-                sampling=Sampler(tenant=tenant, store=store, auditor=Auditor(store, blobs, catalog), ambient=ambient),
+                sampling=AuditSampler(
+                    tenant=tenant, store=store, auditor=Auditor(store, blobs, catalog), ambient=ambient
+                ),
                 every_ms=audit_every_ms,
             )
             if archive is not None:
-                self.sweeper = Sweeper(self.retirer(), ambient)
+                self.sweeper = RetentionTask(self.retirer(), ambient)
 
     async def open(self) -> Engine:
         """Begin; idempotent through the store."""
@@ -140,9 +144,9 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
             self.sweeper.open()
         return self
 
-    async def _settle(self, lodging: Lodging) -> None:
+    async def _settle(self, lodging: BlobPlaceOwnership) -> None:
         try:
-            await lodging.settle()
+            await lodging.verify_or_claim()
         except BaseException:
             await self._blobs.close()
             await self._store.close()
@@ -280,7 +284,7 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
                 if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):
                     return
 
-    async def _ended(self, run_id: str, after: int) -> Entry:
+    async def _ended(self, run_id: str, after: int) -> CachedRun:
         """Wait for the end of a run, looking at nothing but that: many wait for many."""
         begun = self._ambient.monotonic_ms()
 
@@ -299,12 +303,12 @@ class Engine(Letters, Inbox, History, Logs, Library, Upkeep, Vault):
         raise Unavailable("the store was closed before the run ended")
 
     def _frames(
-        self, run_id: str, after: int, breath: Breath | None = None, *, live: bool = False
+        self, run_id: str, after: int, breath: IdleCallback | None = None, *, live: bool = False
     ) -> AsyncGenerator[Frame, None]:
         """Committed events behind `after` and live frames, without end."""
         return cast(AsyncGenerator[Frame, None], self._store.follow(self._stream(run_id), after, breath, live=live))
 
-    async def _over(self, run_id: str, seq: int) -> Entry | None:
+    async def _over(self, run_id: str, seq: int) -> CachedRun | None:
         """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""
         entry = await self._entry(run_id)
         return None if entry.state.busy or seq < entry.state.ended_seq else entry

@@ -21,7 +21,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Retention
-from tidemill.kernel.state import Letter, State, key_at, peek_at
+from tidemill.kernel.state import DeadLetter, State, key_at, peek_at
 from tidemill.stores.contract import Row, Stream
 
 ROW_FORMAT = 1
@@ -344,7 +344,7 @@ def _letter_rows(stream: Stream, state: State, events: Sequence[AnyEvent]) -> It
                 yield _letter_row(_letter(stream, state, event, letter))
 
 
-def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: Letter) -> DeadLetterRow:
+def _letter(stream: Stream, state: State, event: DeadLettered | DeadLetterClosed, letter: DeadLetter) -> DeadLetterRow:
     row = DeadLetterRow(
         run_id=stream.key,
         workflow=state.workflow,

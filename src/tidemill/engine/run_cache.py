@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from tidemill.engine.attempts.rendering import Lists
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import Flow
-from tidemill.engine.corruption import unreadable, whole
+from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.corruption import corrupt_stream, require_intact
 from tidemill.engine.index_rows import Said
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
@@ -25,34 +25,44 @@ from tidemill.stores.contract import Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
 
-SAID_MAX = 1_000
+WARNED_MAX = 1_000
 CACHED_RUNS_MAX = 4_096
 KNOWN_FOR_MS = 600_000
 """How long a run is taken to be the one that this process knew: less than the hour that every ended run is kept."""
 
 
-class Entry:
+class CachedRun:
     """A run at some version, and what is derived from it."""
 
-    __slots__ = ("digest", "flow", "lists", "row_ms", "seen_ms", "since_snapshot", "state", "terms", "terms_of")
+    __slots__ = (
+        "digest",
+        "flow",
+        "indexed_facts",
+        "map_inputs",
+        "row_ms",
+        "seen_ms",
+        "since_snapshot",
+        "state",
+        "terms",
+    )
 
-    def __init__(self, state: State, flow: Flow, since_snapshot: int = 0) -> None:
+    def __init__(self, state: State, flow: CompiledWorkflow, since_snapshot: int = 0) -> None:
         self.state = state
         self.flow = flow
         self.digest = state.digest
         """Of the workflow that `flow` is: a patch may have moved the state on to another one."""
         self.since_snapshot = since_snapshot
         """Events since the newest snapshot."""
-        self.lists: Lists = {}
+        self.map_inputs: Lists = {}
         self.terms: tuple[str, ...] = ()
-        self.terms_of: Said | None = None
+        self.indexed_facts: Said | None = None
         """What `terms` were made from."""
         self.row_ms = 0
         """When this process last wrote the run's row."""
         self.seen_ms = 0
         """When the store last said that the run is at work, by its own clock."""
 
-    def take_in(self, decision: Decision, expected: int, flows: Sequence[Flow] = ()) -> None:
+    def apply_committed(self, decision: Decision, expected: int, flows: Sequence[CompiledWorkflow] = ()) -> None:
         """A decision taken at version `expected` is durable: it becomes the state.
 
         While it was on its way, a reload may have folded its events, and others behind them, already.
@@ -62,28 +72,28 @@ class Entry:
             self.since_snapshot += len(decision.events)
             for flow in flows:
                 if flow.workflow.digest == self.state.digest:
-                    self.follow(flow)
+                    self.switch_workflow(flow)
             self.digest = self.digest or self.state.digest
 
-    def follow(self, flow: Flow) -> None:
+    def switch_workflow(self, flow: CompiledWorkflow) -> None:
         """Go on under another workflow."""
         self.flow, self.digest = flow, self.state.digest
-        self.lists.clear()
+        self.map_inputs.clear()
 
 
-class Runs:
+class RunCache:
     """A bounded cache over the store's streams."""
 
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
-        self._entries: OrderedDict[Stream, Entry] = OrderedDict()
+        self._entries: OrderedDict[Stream, CachedRun] = OrderedDict()
         self._now_ms = store.now_ms()
         """When a batch of work last began: near enough for what is forgotten after minutes."""
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
         self._said: dict[str, None] = {}
 
-    def get(self, stream: Stream) -> Entry | None:
+    def get(self, stream: Stream) -> CachedRun | None:
         """The run as this process last knew it."""
         return self._entries.get(stream)
 
@@ -104,22 +114,22 @@ class Runs:
         """Why a run could not be read when that was last tried."""
         return self._damaged.get(stream)
 
-    def complain(self, stream: Stream, why: TidemillError) -> None:
+    def warn_once(self, stream: Stream, why: TidemillError) -> None:
         """Say that jobs of a run cannot be done; once, however many runs have the same reason."""
         if str(why) not in self._said:
             LOG.warning("run %s waits, as does whatever else needs it: %s", stream.key, why)
             self._said[str(why)] = None
-            if len(self._said) > SAID_MAX:
+            if len(self._said) > WARNED_MAX:
                 del self._said[next(iter(self._said))]
 
-    def keep(self, stream: Stream, entry: Entry) -> None:
+    def put(self, stream: Stream, entry: CachedRun) -> None:
         """Remember a run after a commit; one that has ended for good is of no further interest."""
         if entry.state.busy and entry.digest == entry.state.digest:
             self._remember(stream, entry)
         else:
             self._entries.pop(stream, None)
 
-    def _remember(self, stream: Stream, entry: Entry) -> None:
+    def _remember(self, stream: Stream, entry: CachedRun) -> None:
         entry.seen_ms = self._now_ms
         present = self._entries.get(stream)
         if present is None or present.state.seq < entry.state.seq:
@@ -128,13 +138,13 @@ class Runs:
         while len(self._entries) > CACHED_RUNS_MAX:
             self._entries.popitem(last=False)
 
-    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+    async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""
         self.forget_unseen()
         # A run that ends while its tail is on the way leaves the cache; what was known of it is still needed.
         known = {stream: self.get(stream) for stream in streams}
         after = {stream: 0 if entry is None else entry.state.seq for stream, entry in known.items()}
-        found: dict[Stream, Entry] = {}
+        found: dict[Stream, CachedRun] = {}
         again: list[Stream] = []
         for tail in await self._store.load(after):
             before = self._damaged.pop(tail.stream, None)
@@ -162,23 +172,23 @@ class Runs:
                 found[tail.stream] = entry
         return found if not again else found | await self._from_the_log(again)
 
-    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, Entry]:
+    async def _from_the_log(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Fold runs from their first event; those that cannot be folded are damaged."""
-        found: dict[Stream, Entry] = {}
+        found: dict[Stream, CachedRun] = {}
         for tail in await self._store.load(dict.fromkeys(streams, 0), snapshots=False):
             try:
                 entry = await self._absorb(tail, None)
             except TidemillError as error:
                 self._damaged[tail.stream] = error
             except Exception as error:
-                self._damaged[tail.stream] = unreadable(tail.stream, f"they cannot be folded: {error!r}")
+                self._damaged[tail.stream] = corrupt_stream(tail.stream, f"they cannot be folded: {error!r}")
             else:
                 if entry is not None:
                     found[tail.stream] = entry
         return found
 
-    async def _absorb(self, tail: Tail, entry: Entry | None) -> Entry | None:
-        if whole(tail).version == 0:
+    async def _absorb(self, tail: Tail, entry: CachedRun | None) -> CachedRun | None:
+        if require_intact(tail).version == 0:
             return entry
         if entry is not None and tail.stream in self._entries:
             entry.seen_ms = self._store.now_ms()
@@ -186,16 +196,16 @@ class Runs:
         if entry is None or (tail.snapshot is not None and entry.state.seq < tail.after):
             state = State() if tail.snapshot is None else decode_state(tail.snapshot)
             _fold(state, tail)
-            entry = Entry(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
-            self.keep(tail.stream, entry)
+            entry = CachedRun(state, await self._catalog.flow(tail.stream.tenant, state.digest), len(tail.records))
+            self.put(tail.stream, entry)
             return entry
         fresh = _fold(entry.state, tail)
         if fresh:
             # Somebody else has moved the run on, and may have written its row since this process did.
             entry.since_snapshot += fresh
-            entry.terms_of = None
+            entry.indexed_facts = None
         if entry.digest != entry.state.digest:
-            entry.follow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
+            entry.switch_workflow(await self._catalog.flow(tail.stream.tenant, entry.state.digest))
         if not entry.state.busy:
             self._entries.pop(tail.stream, None)
         return entry

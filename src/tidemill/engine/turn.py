@@ -21,18 +21,18 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
-from tidemill.engine.compiled import Flow
+from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import rows_beside, run_row, run_terms, what_terms_say
-from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
-from tidemill.engine.worker.leases import Keeping
+from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
-from tidemill.kernel.commands import AnyCommand, Result, Undone
+from tidemill.kernel.commands import AnyCommand, CompensationResult, Result
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
-from tidemill.kernel.jobs import Put
+from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.state import State, encode_state
 from tidemill.stores.contract import (
     Commit,
@@ -50,23 +50,23 @@ from tidemill.stores.contract import (
 )
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an ask. Without a problem or an error it is durable."""
 
     problem: Problem | None = None
     error: Exception | None = None
 
 
-DURABLE = Answer()
-OVERTAKEN = Answer(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
+COMMITTED = CommandOutcome()
+STATEMENT_CONFLICT = CommandOutcome(error=Unavailable("its statement came out otherwise, because somebody was quicker"))
 """Nothing is written, and the same attempt is made again: what it was to do has to be rehearsed anew."""
 
 
-class Ask(msgspec.Struct):
+class PendingCommand(msgspec.Struct):
     """A command on its way to a decision."""
 
     command: AnyCommand
-    done: Callable[[Ask, Answer], None]
+    done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""
     about: Any = None
     """Whatever the asker wants to find again when it is answered."""
@@ -74,9 +74,9 @@ class Ask(msgspec.Struct):
     """The lease this command settles: its job is removed in the same commit."""
     hold: Lease | None = None
     """The lease that must still be held, and stays so."""
-    start: Flow | None = None
+    start: CompiledWorkflow | None = None
     """The workflow of a run that is to be created."""
-    flow: Flow | None = None
+    flow: CompiledWorkflow | None = None
     """The workflow that the run goes on under, when the command changes it."""
     statement: TransactionalStatement | None = None
     """What the store is to do in the transaction that takes the result."""
@@ -85,13 +85,13 @@ class Ask(msgspec.Struct):
 Refusal = VersionConflict | LeasesLost | StatementRefused
 
 
-def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
+def statements_of(asks: Iterable[PendingCommand], events: Sequence[AnyEvent]) -> tuple[Statement, ...]:
     """What the store is to do in the same transaction: for results that are taken, not for those that are discarded."""
     wanted: dict[tuple[type, str, int, int], Statement] = {}
     for ask in asks:
         if ask.statement is not None:
             command = ask.command
-            assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
+            assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
             wanted[_TAKEN[type(command)], command.node, command.visit, command.index] = ask.statement.statement
     if not wanted:
         return ()
@@ -100,17 +100,17 @@ def statements_of(asks: Iterable[Ask], events: Sequence[AnyEvent]) -> tuple[Stat
     return tuple([wanted[place] for place in taken if place in wanted])
 
 
-_TAKEN: Mapping[type, type] = {Result: NodeCompleted, Undone: CompensationCompleted}
+_TAKEN: Mapping[type, type] = {Result: NodeCompleted, CompensationResult: CompensationCompleted}
 """Which event says that what a command brings is taken."""
 
 
-def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
+def still_valid(asks: list[PendingCommand], result: Refusal) -> list[PendingCommand]:
     """The asks to decide again. One whose lease is gone has nothing to say any more, except that it came too late."""
     if isinstance(result, VersionConflict):
         return asks
     if isinstance(result, StatementRefused):
         return _without_statement(asks, result)
-    kept: list[Ask] = []
+    kept: list[PendingCommand] = []
     for ask in asks:
         lease = ask.ack or ask.hold
         if lease is None or lease.key not in result.keys:
@@ -121,11 +121,11 @@ def with_standing(asks: list[Ask], result: Refusal) -> list[Ask]:
             kept.append(ask)
         else:
             problem = Problem(code="lease_lost", message="somebody else holds the job now")
-            ask.done(ask, Answer(problem=problem))
+            ask.done(ask, CommandOutcome(problem=problem))
     return kept
 
 
-def _without_statement(asks: list[Ask], refused: StatementRefused) -> list[Ask]:
+def _without_statement(asks: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
     """A result whose statement was refused is a failure; the others that shared its commit stay what they are.
 
     Where somebody was quicker, it does not count, and those behind it were rehearsed too early as well. Those before it
@@ -137,29 +137,29 @@ def _without_statement(asks: list[Ask], refused: StatementRefused) -> list[Ask]:
     if refused.changed:
         late = [number for number, _ in bearing if number >= place]
         for number in late:
-            asks[number].done(asks[number], OVERTAKEN)
+            asks[number].done(asks[number], STATEMENT_CONFLICT)
         return [ask for number, ask in enumerate(asks) if number not in late]
     command, failed = asks[place].command, refused_one.refusal(refused)
-    assert isinstance(command, (Result, Undone)), "nothing else brings a statement"
+    assert isinstance(command, (Result, CompensationResult)), "nothing else brings a statement"
     routed = {"route": None} if isinstance(command, Result) else {}
     asks[place].command = msgspec.structs.replace(command, outcome=failed, **routed)
     asks[place].statement = None
     return asks
 
 
-def mark_unsure(asks: Iterable[Ask]) -> None:
+def mark_unknown_outcome(asks: Iterable[PendingCommand]) -> None:
     for ask in asks:
         if isinstance(ask.command, Result):
             ask.command = msgspec.structs.replace(ask.command, again=True)
 
 
-def asks_of(batch: Mapping[Stream, list[Ask]]) -> Iterator[Ask]:
+def all_pending(batch: Mapping[Stream, list[PendingCommand]]) -> Iterator[PendingCommand]:
     return (ask for asks in batch.values() for ask in asks)
 
 
-def answer_all(asks: Iterable[Ask], error: TidemillError) -> None:
+def resolve_all(asks: Iterable[PendingCommand], error: TidemillError) -> None:
     for ask in asks:
-        ask.done(ask, Answer(error=error))
+        ask.done(ask, CommandOutcome(error=error))
 
 
 LOG = logging.getLogger(__name__)
@@ -179,39 +179,41 @@ NODES_LOOKED_AT_MAX = 1_000
 _encode_task = msgspec.msgpack.Encoder().encode
 
 
-class Taker(Protocol):
+class HandoverTarget(Protocol):
     """Who takes the jobs that became ready, without a detour through the queue (hand-over)."""
 
-    keeping: Keeping
+    keeping: HandoverPolicy
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that the commit left in its hands."""
         ...
 
 
-class Plan(msgspec.Struct):
+class PlannedCommit(msgspec.Struct):
     """A commit in the making."""
 
     stream: Stream
-    entry: Entry
-    asks: list[Ask]
+    entry: CachedRun
+    asks: list[PendingCommand]
     decision: Decision
     problems: list[Problem | None]
     commit: Commit | None = None
     """None when there is nothing to write."""
 
 
-class Turns:
+class TurnLoop:
     """The turns of one process."""
 
-    def __init__(self, store: Store, runs: Runs, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000) -> None:
+    def __init__(
+        self, store: Store, runs: RunCache, ambient: Ambient, *, owner: str = "", lease_ms: int = 15_000
+    ) -> None:
         self._store, self._runs, self._ambient = store, runs, ambient
         self._owner, self._lease_ms = owner, lease_ms
-        self._waiting: dict[Stream, list[Ask]] = {}
+        self._waiting: dict[Stream, list[PendingCommand]] = {}
         self._bell = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.taker: Taker | None = None
+        self.taker: HandoverTarget | None = None
         self.races = 0
         """Decisions that had to be taken again."""
         self.commits = 0
@@ -234,12 +236,12 @@ class Turns:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         left, self._waiting = self._waiting, {}
-        answer_all(asks_of(left), Unavailable(CLOSED))
+        resolve_all(all_pending(left), Unavailable(CLOSED))
 
-    def ask(self, stream: Stream, ask: Ask) -> None:
+    def ask(self, stream: Stream, ask: PendingCommand) -> None:
         """Queue a command; its `done` is called once the outcome is known."""
         if self._closed:
-            ask.done(ask, Answer(error=Unavailable(CLOSED)))
+            ask.done(ask, CommandOutcome(error=Unavailable(CLOSED)))
             return
         waiting = self._waiting.get(stream)
         if waiting is None:
@@ -254,17 +256,17 @@ class Turns:
         command: AnyCommand,
         *,
         hold: Lease | None = None,
-        start: Flow | None = None,
-        flow: Flow | None = None,
-    ) -> Answer:
+        start: CompiledWorkflow | None = None,
+        flow: CompiledWorkflow | None = None,
+    ) -> CommandOutcome:
         """Queue a command and wait for its answer; raises when the store cannot be reached."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
 
-        def settle(ask: Ask, answer: Answer) -> None:
+        def settle(ask: PendingCommand, answer: CommandOutcome) -> None:
             if not future.done():
                 future.set_result(answer)
 
-        self.ask(stream, Ask(command, settle, hold=hold, start=start, flow=flow))
+        self.ask(stream, PendingCommand(command, settle, hold=hold, start=start, flow=flow))
         answer = await future
         if answer.error is not None:
             raise answer.error
@@ -276,15 +278,15 @@ class Turns:
             self._bell.clear()
             batch, self._waiting = self._waiting, {}
             try:
-                await self._work_off(batch)
+                await self._process_batch(batch)
             except asyncio.CancelledError:
-                answer_all(asks_of(batch), Unavailable(CLOSED))
+                resolve_all(all_pending(batch), Unavailable(CLOSED))
                 raise
             except Exception as error:
-                answer_all(asks_of(batch), self._answerable(error))
+                resolve_all(all_pending(batch), self._answerable(error))
             # A store that never suspends must not keep the rest of the process waiting.
             await asyncio.sleep(0)
-            self._promise(0)
+            self._reserve(0)
 
     def report(self, error: Exception) -> InternalError:
         """An exception that is a bug, as an error to answer with; its traceback is logged once."""
@@ -308,14 +310,14 @@ class Turns:
             LOG.error("run %s is stuck: %s", stream.key, reason)
             terms = run_terms(entry.state, retention=entry.flow.workflow.retention, stuck=True)
             row = run_row(stream, entry.state, terms, stuck=True, stuck_reason=reason)
-            entry.terms_of = None
+            entry.indexed_facts = None
             await self._store.commit([Commit(stream=stream, expected=entry.state.seq, rows=(row,))])
         except TidemillError as error:
             LOG.warning("run %s could not be marked as stuck: %s", stream.key, error)
         except Exception as error:
             self.report(error)
 
-    async def _work_off(self, batch: dict[Stream, list[Ask]], unsure: Iterable[Stream] = ()) -> None:
+    async def _process_batch(self, batch: dict[Stream, list[PendingCommand]], unsure: Iterable[Stream] = ()) -> None:
         """Commit a batch, deciding again for whatever lost a race."""
         races = outages = 0
         while batch:
@@ -327,11 +329,11 @@ class Turns:
             except Unavailable as error:
                 outages += 1
                 if outages > OUTAGES_MAX:
-                    answer_all(asks_of(batch), error)
+                    resolve_all(all_pending(batch), error)
                     return
                 # Nobody knows whether the commit happened: the tail will tell.
                 unsure = dict.fromkeys(batch)
-                mark_unsure(asks_of(batch))
+                mark_unknown_outcome(all_pending(batch))
                 await self._ambient.sleep(50 * 2**outages * (0.5 + self._ambient.chance()))
                 continue
             except Exception as error:
@@ -343,31 +345,33 @@ class Turns:
             for plan in plans:
                 result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
                 if isinstance(result, Committed):
-                    self._apply(plan, result)
+                    self._on_committed(plan, result)
                 else:
-                    batch[plan.stream] = with_standing(plan.asks, result)
+                    batch[plan.stream] = still_valid(plan.asks, result)
                     lost[plan.stream] = None
             unsure = lost
             if batch:
                 self.races += 1
                 races += 1
                 if races > RACES_MAX:
-                    answer_all(asks_of(batch), Unavailable("too many lost races"))
+                    resolve_all(all_pending(batch), Unavailable("too many lost races"))
                     return
 
-    async def _isolate(self, batch: dict[Stream, list[Ask]], error: Exception) -> None:
+    async def _isolate(self, batch: dict[Stream, list[PendingCommand]], error: Exception) -> None:
         """A bug in the commit of one run must not keep the others that shared the call from theirs."""
         if isinstance(error, TidemillError) or len(batch) == 1:
-            answer_all(asks_of(batch), self._answerable(error))
+            resolve_all(all_pending(batch), self._answerable(error))
             return
-        mark_unsure(asks_of(batch))
+        mark_unknown_outcome(all_pending(batch))
         for stream, asks in batch.items():
-            await self._work_off({stream: asks}, (stream,))
+            await self._process_batch({stream: asks}, (stream,))
 
-    async def _plan(self, batch: Mapping[Stream, list[Ask]], unsure: Iterable[Stream]) -> list[Plan]:
+    async def _plan(
+        self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
+    ) -> list[PlannedCommit]:
         """Decide what each run's asks come to."""
         load = dict.fromkeys(unsure)
-        self._promise(0)
+        self._reserve(0)
         self._runs.forget_unseen()
         # Looked up once: a run that is forgotten while others are loaded is no run that does not exist.
         known = {stream: self._runs.get(stream) for stream in batch}
@@ -379,39 +383,39 @@ class Turns:
         for stream in unsure:
             if stream in loaded:
                 # The row that went with a commit in doubt may not have been written.
-                loaded[stream].terms_of = None
+                loaded[stream].indexed_facts = None
         # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
         now_ms = self._store.now_ms()
-        plans: list[Plan] = []
+        plans: list[PlannedCommit] = []
         for stream, asks in batch.items():
             entry = loaded.get(stream) if stream in load else known[stream]
             damage = self._runs.damage(stream) if entry is None else None
             if damage is not None:
                 if any(ask.ack is not None for ask in asks):
                     # A worker's job. Whoever gave a command is told anyway.
-                    self._runs.complain(stream, damage)
-                answer_all(asks, damage)
+                    self._runs.warn_once(stream, damage)
+                resolve_all(asks, damage)
                 continue
             if entry is None:
                 flow = next((ask.start for ask in asks if ask.start is not None), None)
                 if flow is None:
                     problem = Problem(code="run_unknown", message=f"there is no run {stream.key}")
                     for ask in asks:
-                        ask.done(ask, Answer(problem=problem))
+                        ask.done(ask, CommandOutcome(problem=problem))
                     continue
-                entry = Entry(State(), flow)
+                entry = CachedRun(State(), flow)
             try:
                 plans.append(self._decide(stream, entry, asks, now_ms))
             except Exception as error:
                 # One run's trouble is not that of the others whose commits would have shared the call.
-                answer_all(asks, self._answerable(error))
+                resolve_all(asks, self._answerable(error))
         return plans
 
-    def _decide(self, stream: Stream, entry: Entry, asks: list[Ask], now_ms: int) -> Plan:
+    def _decide(self, stream: Stream, entry: CachedRun, asks: list[PendingCommand], now_ms: int) -> PlannedCommit:
         """Turn the asks into one commit."""
         state = entry.state
         decision, problems = decide_all(entry.flow.workflow, state, [ask.command for ask in asks], now_ms)
-        plan = Plan(stream, entry, asks, decision, problems)
+        plan = PlannedCommit(stream, entry, asks, decision, problems)
         acks = tuple([(ask.ack.key, ask.ack.token) for ask in asks if ask.ack is not None])
         holds = tuple([(ask.hold.key, ask.hold.token) for ask in asks if ask.hold is not None])
         work = decision.work
@@ -421,7 +425,7 @@ class Turns:
             return plan
         records, snapshot = encode_events(decision.events), self._snapshot(entry)
         jobs = tuple([_job(put, decision.after.seq) for put in work.put])
-        keep = self.taker.keeping.chosen(stream, work.put, len(acks)) if jobs and self.taker else ()
+        keep = self.taker.keeping.select(stream, work.put, len(acks)) if jobs and self.taker else ()
         plan.commit = Commit(
             stream,
             state.seq,
@@ -440,18 +444,18 @@ class Turns:
         )
         return plan
 
-    def _promise(self, places: int) -> None:
+    def _reserve(self, places: int) -> None:
         if self.taker is not None:
-            self.taker.keeping.promise(places)
+            self.taker.keeping.reserve(places)
 
-    def _snapshot(self, entry: Entry) -> Snapshot | None:
+    def _snapshot(self, entry: CachedRun) -> Snapshot | None:
         """The state before this commit, when folding the tail has become dearer than storing it."""
         state = entry.state
         if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, (len(state.cells) + state.items) // 4):
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: Plan) -> tuple[Row, ...]:
+    def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
         """What lists show of the run, where it matters.
 
         The row is written whenever the run can be found by other terms, has nothing in flight or has not been
@@ -462,7 +466,7 @@ class Turns:
         others: tuple[Row, ...] = ()
         if after.approvals or after.letters or before.letters:
             others = rows_beside(plan.stream, before, after, plan.decision.events)
-        said = entry.terms_of
+        said = entry.indexed_facts
         if said is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one: this is asked in every commit of a busy run.
             status, busy, rollback, labels, _ = said
@@ -470,14 +474,14 @@ class Turns:
                 return others
         found_by = what_terms_say(after)
         entry.row_ms = after.last_ms
-        if entry.terms_of != found_by:
+        if entry.indexed_facts != found_by:
             retention = entry.flow.workflow.retention
-            entry.terms, entry.terms_of = run_terms(after, retention=retention), found_by
+            entry.terms, entry.indexed_facts = run_terms(after, retention=retention), found_by
         quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
         waits = waiting_for(entry.flow.workflow, after) if quiet else ()
         return (run_row(plan.stream, after, entry.terms, waiting_for=waits), *others)
 
-    def _apply(self, plan: Plan, result: Committed) -> None:
+    def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
         """The commit is durable: bring the cached state up to it, answer, hand over."""
         try:
             self._take_in(plan)
@@ -486,7 +490,7 @@ class Turns:
             self.report(error)
             self._runs.forget(plan.stream)
         for ask, problem in zip(plan.asks, plan.problems, strict=True):
-            ask.done(ask, DURABLE if problem is None else Answer(problem=problem))
+            ask.done(ask, COMMITTED if problem is None else CommandOutcome(problem=problem))
         if result.kept and self.taker is not None:
             if plan.commit is not None and plan.commit.acks:
                 self.taker.take(result.kept)
@@ -494,20 +498,20 @@ class Turns:
                 # Whoever started the run hears of it before its first node can hold up the loop.
                 asyncio.get_running_loop().call_soon(self.taker.take, result.kept)
 
-    def _take_in(self, plan: Plan) -> None:
+    def _take_in(self, plan: PlannedCommit) -> None:
         entry, events = plan.entry, plan.decision.events
         if events and plan.commit is not None and plan.commit.expected is not None:
             if plan.commit.snapshot is not None:
                 entry.since_snapshot = 0
             patched = plan.decision.after.digest != entry.digest
             flows = [ask.flow for ask in plan.asks if ask.flow is not None] if patched else ()
-            entry.take_in(plan.decision, plan.commit.expected, flows)
+            entry.apply_committed(plan.decision, plan.commit.expected, flows)
             self.commits += 1
             self.gathered += len(plan.asks) - 1
-        self._runs.keep(plan.stream, entry)
+        self._runs.put(plan.stream, entry)
 
 
-def _job(put: Put, seq: int) -> Job:
+def _job(put: JobSpec, seq: int) -> Job:
     task = put.task
     body = _encode_task((task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt))
     return Job(put.key, put.queue, body, put.ready_at_ms, put.priority, put.caps)

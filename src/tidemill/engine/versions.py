@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.corruption import unreadable, whole
+from tidemill.engine.corruption import corrupt_stream, require_intact
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.document.fields import NAME_LENGTH_MAX
-from tidemill.kernel.document.problems import Findings, shown
+from tidemill.kernel.document.problems import ProblemCollector, shown
 from tidemill.stores.contract import Row, Tail
 
 WORKFLOW = "workflow"
@@ -140,7 +140,7 @@ class History:
         if tag in tags:
             return self.versions[tags[tag] - 1]
         hint = f"a version is written {self.name}@{tag}" if _NUMBER.fullmatch(tag) else ""
-        hint = hint or Findings().nearest(tag, tags) or f"its tags are {', '.join(sorted(tags))}"
+        hint = hint or ProblemCollector().nearest(tag, tags) or f"its tags are {', '.join(sorted(tags))}"
         raise rejected("tag_unknown", f"{self.name} has no tag {shown(tag)}", hint=hint)
 
     def meant_by(self, reference: str) -> Version:
@@ -208,9 +208,9 @@ def split_reference(reference: Any) -> tuple[str, str, str]:
 def read_history(name: str, tail: Tail) -> History:
     """The history in a workflow's stream; refused when it cannot be read, which is not the same as none."""
     try:
-        return History(name, map(_RECORD.decode, whole(tail).records))
+        return History(name, map(_RECORD.decode, require_intact(tail).records))
     except DAMAGE as error:
-        raise unreadable(tail.stream, error) from None
+        raise corrupt_stream(tail.stream, error) from None
 
 
 def encode_record(record: Record) -> bytes:
@@ -225,5 +225,5 @@ def read_workflow_row(row: Row) -> WorkflowRow:
 
 def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
     """The refusal of a name that nothing is published under."""
-    hint = Findings().nearest(name, known) or "publish it first"
+    hint = ProblemCollector().nearest(name, known) or "publish it first"
     return rejected("workflow_unknown", f"no workflow {shown(name)} is published", hint=hint)

@@ -6,12 +6,12 @@ from typing import Any
 
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
-from tidemill.engine.compiled import Flow
-from tidemill.kernel.activation import Approval, Vote, Wait, everything
+from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.kernel.activation import Approval, Vote, Wait, items_merged
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import Cell, State, key_at
+from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20
@@ -78,7 +78,7 @@ class RunView:
 
 def _undone(state: State) -> list[str]:
     """What a rollback has undone, in its order."""
-    done = (undo for undo in everything(state.undo).values() if undo.status == "done")
+    done = (undo for undo in items_merged(state.undo).values() if undo.status == "done")
     return [key_at(undo.node, undo.visit, undo.index) for undo in sorted(done, key=lambda undo: -undo.seq)]
 
 
@@ -143,7 +143,9 @@ def error_view(error: Error | None) -> dict[str, Any] | None:
     return shown
 
 
-async def view_run(stream: Stream, state: State, flow: Flow, blobs: Blobs, *, gaps: bool = False) -> RunView:
+async def view_run(
+    stream: Stream, state: State, flow: CompiledWorkflow, blobs: Blobs, *, gaps: bool = False
+) -> RunView:
     """Look at a run; values that live in blobs are fetched.
 
     With `gaps` a value whose blob is lost is null, and beside it stands why: the rest of the run is intact. Without,
@@ -164,7 +166,7 @@ async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blo
     return (await _outputs(stream, state, workflow, nodes, blobs))[0]
 
 
-async def _node_view(stream: Stream, cell: Cell, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
+async def _node_view(stream: Stream, cell: Visit, blobs: Blobs, *, gaps: bool = False) -> dict[str, Any]:
     output, missing = (None, "") if cell.output is None else await _value(stream, cell.output, blobs, gaps=gaps)
     shown: dict[str, Any] = {
         "status": cell.status,
@@ -233,7 +235,7 @@ def waiting_for(workflow: Workflow, state: State) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _wait_of_items(cell: Cell) -> Wait | None:
+def _wait_of_items(cell: Visit) -> Wait | None:
     """What an item of a map waits for: one of those queued last, which are the least likely to have ended."""
     items = cell.map
     if items is None or not items.flying:

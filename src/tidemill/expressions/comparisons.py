@@ -39,7 +39,7 @@ from tidemill.expressions.errors import (
 )
 from tidemill.expressions.scope import NOTHING, Json, References, Scope
 from tidemill.expressions.templates.lookup import Key, Path, build, node_path
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 Relation = Callable[[Json, Json], bool]
 
@@ -143,7 +143,7 @@ class Operand:
         if self.path is None:
             return self.value
         found = self.path.follow(scope)
-        if not isinstance(found, Missing):
+        if not isinstance(found, NotAvailable):
             return found
         if self.has_value:
             return self.value

@@ -84,7 +84,7 @@ class Leaf(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class EvaluationRequest:
     """A condition to be decided elsewhere, before its deadline."""
 
     leaf: Leaf
@@ -98,17 +98,17 @@ class Errand:
 
 
 _T = TypeVar("_T")
-Steps = Generator[Errand, bool, _T]
+EvaluationSteps = Generator[EvaluationRequest, bool, _T]
 """A computation that stops at every errand and goes on with its answer."""
 
 
-def decide_leaf(leaf: Leaf, scope: Scope) -> Steps[bool]:
+def decide_leaf(leaf: Leaf, scope: Scope) -> EvaluationSteps[bool]:
     """Decide one condition: here if that is sure to end soon, otherwise as an errand."""
     if leaf.light:
         data = leaf.bind(scope)
         if is_small(data):
             return leaf.holds(data, scope)
-    return (yield Errand(leaf, scope, leaf.deadline_ms))
+    return (yield EvaluationRequest(leaf, scope, leaf.deadline_ms))
 
 
 def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> bool:
@@ -231,7 +231,7 @@ def meaning(condition: Condition) -> Hashable:
     return msgspec.json.encode(condition.normal(), order="sorted")
 
 
-def decide(condition: Condition, scope: Scope) -> Steps[Verdict]:
+def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
     """Decide a condition, stopping at what must be decided elsewhere.
 
     Raises `ExpressionError` if it is neither true nor false.
@@ -248,7 +248,7 @@ def _because(condition: Single, scope: Scope) -> str:
     return "" if because is None else because(scope)
 
 
-def _decide_parts(composite: Composite, scope: Scope) -> Steps[Verdict]:
+def _decide_parts(composite: Composite, scope: Scope) -> EvaluationSteps[Verdict]:
     """Ask the parts until one decides: a true one for OR, a false one for AND, the only one for NOT."""
     operator, parts, deciding = composite.operator, composite.parts, composite.operator == "OR"
     asked: list[Verdict] = []

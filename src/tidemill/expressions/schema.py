@@ -37,7 +37,7 @@ from tidemill.expressions.errors import (
 )
 from tidemill.expressions.jsonpath.query import UNBALANCED, why_no_pattern
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
-from tidemill.expressions.schema_cost import STEPS_MAX, Reach, reach
+from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
 from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -199,7 +199,7 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
     wrong = tuple(_schema_problem(error) for error in islice(_dialect().iter_errors(source), PROBLEMS_MAX))
     if wrong:
         return wrong
-    found = reach(source, frozenset({DIALECT}))
+    found = cost_bound(source, frozenset({DIALECT}))
     if found.steps > STEPS_MAX or found.endless:
         hint = "refer to each definition once at the same place of a value"
         return (_invalid(f"its references multiply: checking it could take more than {STEPS_MAX} steps", "", hint),)

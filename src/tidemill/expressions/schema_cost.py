@@ -77,9 +77,9 @@ class _Parts(NamedTuple):
     """How often everything in it counts."""
 
 
-def reach(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
+def cost_bound(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
     """Write a schema out as far as the validator would go, or up to the limit; `known` names other schemas."""
-    survey = _Survey(schema, known)
+    survey = SchemaCost(schema, known)
     waiting = [_Step(schema, (), (_Target(schema, ()),), 1)]
     steps = 0
     while waiting and steps <= STEPS_MAX:
@@ -93,7 +93,7 @@ def reach(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
     return Reach(steps, survey.refers, knotted, endless, frozenset(survey.patterns), survey.problem)
 
 
-class _Survey:
+class SchemaCost:
     """What is found on the way."""
 
     def __init__(self, root: Json, known: frozenset[str]) -> None:
@@ -183,7 +183,7 @@ def _meet(one: Place, other: Place) -> bool:
     return all(a == b or _ANY in (a, b) for a, b in zip(one, other, strict=False))
 
 
-def _below(step: _Step, survey: _Survey) -> Iterator[_Step]:
+def _below(step: _Step, survey: SchemaCost) -> Iterator[_Step]:
     """Give everything that a schema applies, to the same place of the value or to a place below it."""
     _, place, trail, weight = step
     parts = survey.parts(step.schema)
@@ -206,7 +206,7 @@ def _applied(schema: dict[str, Json]) -> Iterator[tuple[Json, str | None]]:
     yield from ((each, _ANY) for each in _entries(schema.get("patternProperties")).values())
 
 
-def _referred(here: _Step, survey: _Survey, reference: Json) -> Iterator[_Step]:
+def _referred(here: _Step, survey: SchemaCost, reference: Json) -> Iterator[_Step]:
     survey.refers = True
     found = survey.resolved(reference)
     if found is None:

@@ -57,7 +57,7 @@ _OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingKey:
     """The key at this place of a chain can never be there."""
 
     at: int
@@ -67,7 +67,7 @@ class Lacking:
     """The keys that it can have, if it is an object."""
 
 
-def expected(schema: Json, keys: Sequence[str]) -> Kinds | Lacking | None:
+def expected(schema: Json, keys: Sequence[str]) -> Kinds | MissingKey | None:
     """Follow keys into a schema: the kinds that the value can be, where the chain ends early, or nothing certain."""
     here = _followed(schema, schema)
     for at, key in enumerate(keys):
@@ -75,14 +75,14 @@ def expected(schema: Json, keys: Sequence[str]) -> Kinds | Lacking | None:
             return None
         kinds = _kinds(here)
         if kinds is not None and "map" not in kinds:
-            return Lacking(at, kinds)
+            return MissingKey(at, kinds)
         properties = here.get("properties", {})
         if not isinstance(properties, dict):
             return None
         if key in properties:
             here = _followed(schema, properties[key])
         elif here.get("additionalProperties") is False and not any(word in here for word in _OPENING):
-            return Lacking(at, _TYPES["object"], tuple(properties))
+            return MissingKey(at, _TYPES["object"], tuple(properties))
         else:
             return None
     return None if here is None else _kinds(here)
@@ -125,7 +125,7 @@ def kind_named(value: Json) -> str:
     return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
 
 
-Promise = Kinds | Lacking | None
+Promise = Kinds | MissingKey | None
 Look = Callable[[Chain], Promise]
 """What is promised of a chain of keys."""
 
@@ -157,7 +157,7 @@ class Mismatch(NamedTuple):
     hint: str
 
 
-class Misfit(NamedTuple):
+class TypeMismatch(NamedTuple):
     """A mismatch, and the key below the condition at which it is written."""
 
     key: str
@@ -171,19 +171,19 @@ class _Side(NamedTuple):
     name: str
 
 
-def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[Misfit]:
+def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[TypeMismatch]:
     """Find everything in a condition that can never work; `raw` is how it is written, for the places."""
     match condition:
         case Composite():
             for number, part in enumerate(condition.parts):
                 for key, found in misfits(part, raw["conditions"][number], look):
-                    yield Misfit(f"/conditions/{number}{key}", found)
+                    yield TypeMismatch(f"/conditions/{number}{key}", found)
         case Cel():
             key = "" if isinstance(raw, str) else "/expression"
-            yield from (Misfit(key, found) for found in mismatches(condition.syntax, ROOTS, look))
+            yield from (TypeMismatch(key, found) for found in mismatches(condition.syntax, ROOTS, look))
         case Computation():
             numbers = mismatches(condition.program.syntax, ROOTS, lambda chain: _in_doubles(look(chain)))
-            yield from (Misfit("/expression", each) for each in numbers)
+            yield from (TypeMismatch("/expression", each) for each in numbers)
         case Comparison():
             yield from _of_comparison(condition, look)
         case JsonPath():
@@ -192,25 +192,25 @@ def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[Misfit]:
 
 def _in_doubles(found: Promise) -> Promise:
     """Where every number is a double, integers are none."""
-    if found is None or isinstance(found, Lacking):
+    if found is None or isinstance(found, MissingKey):
         return found
     return frozenset("double" if kind == "int" else kind for kind in found)
 
 
-def _of_comparison(condition: Comparison, look: Look) -> Iterator[Misfit]:
+def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
     sides: list[_Side | None] = []
     for key, operand in (("/left", condition.left), ("/right", condition.right)):
         chain = _chain_of(operand)
         found = None if chain is None else look(chain)
-        if chain is not None and isinstance(found, Lacking) and not operand.has_value:
-            yield Misfit(f"{key}/path", _lacks(chain, found))
+        if chain is not None and isinstance(found, MissingKey) and not operand.has_value:
+            yield TypeMismatch(f"{key}/path", _lacks(chain, found))
         written = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
-        if operand.path is None or isinstance(found, Lacking):
+        if operand.path is None or isinstance(found, MissingKey):
             sides.append(_side(chain, written))
         else:
             sides.append(_side(chain, found and found | written))
     if mismatch := _between(condition.operator, *sides):
-        yield Misfit("/operator", mismatch)
+        yield TypeMismatch("/operator", mismatch)
 
 
 def _chain_of(operand: Operand) -> Chain | None:
@@ -226,7 +226,7 @@ def _chain_of(operand: Operand) -> Chain | None:
     return Chain("ctx", (path.node, "meta" if path.meta else "output", *keys), False)
 
 
-def _of_query(condition: JsonPath, look: Look) -> Iterator[Misfit]:
+def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
     """A query for one value is a chain of keys. What is missing is nothing, and may be asked for."""
     keys = condition.head.keys if condition.single else None
     names = tuple(key for key in keys or () if isinstance(key, str))
@@ -234,16 +234,18 @@ def _of_query(condition: JsonPath, look: Look) -> Iterator[Misfit]:
         return
     chain = Chain(condition.source, names, False)
     found = look(chain)
-    if isinstance(found, Lacking):
+    if isinstance(found, MissingKey):
         if condition.operator in _ORDER | {"==", "in", "contains"}:
-            yield Misfit("/query", _lacks(chain, found))
+            yield TypeMismatch("/query", _lacks(chain, found))
         return
     side = _side(chain, found)
     if condition.measured:
         if side is not None and "string" not in side.kinds:
-            yield Misfit("/query", Mismatch(f"{side.name} has no length", "a string, a list and an object have one"))
+            yield TypeMismatch(
+                "/query", Mismatch(f"{side.name} has no length", "a string, a list and an object have one")
+            )
     elif mismatch := _between(condition.operator, side, _side(None, frozenset({kind_named(condition.value)}))):
-        yield Misfit("/operator", mismatch)
+        yield TypeMismatch("/operator", mismatch)
 
 
 def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch | None:
@@ -293,7 +295,7 @@ class _Checker:
         chain = chain_of(tree, self.roots, bound)
         if chain is not None:
             found = self._promise(tree, chain)
-            if isinstance(found, Lacking) and (chain.root, *chain.keys[: found.at + 1]) not in self.asked_for:
+            if isinstance(found, MissingKey) and (chain.root, *chain.keys[: found.at + 1]) not in self.asked_for:
                 yield _lacks(chain, found)
             return
         for part, inside in scoped_parts(tree, bound):
@@ -310,7 +312,7 @@ class _Checker:
             return _side(None, frozenset({_LITERALS[tree.number - 1]}))
         chain = chain_of(tree, self.roots, bound)
         found = None if chain is None else self._promise(tree, chain)
-        return None if isinstance(found, Lacking) else _side(chain, found)
+        return None if isinstance(found, MissingKey) else _side(chain, found)
 
     def _promise(self, tree: Tree, chain: Chain) -> Promise:
         return None if chain.tested or _is_optional(tree) else self.look(chain)
@@ -351,7 +353,7 @@ def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
     return _Side(kinds, _said(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_said(kinds)})")
 
 
-def _lacks(chain: Chain, lacking: Lacking) -> Mismatch:
+def _lacks(chain: Chain, lacking: MissingKey) -> Mismatch:
     where, key = _written(chain, lacking.at), chain.keys[lacking.at]
     if lacking.kinds != {"map"}:
         return Mismatch(f'{where} is {_said(lacking.kinds)}, so it has no key "{key}"', "")

@@ -144,7 +144,7 @@ class Fail(Exception):
         """Nobody knows whether the effect has happened: a node that is delivered at most once is not tried again."""
 
 
-class Lacking(Fail):
+class CapabilityMissing(Fail):
     """A process does not have what the node needs, and another one may.
 
     The job is left to other workers as long as there are some; where there are none, it is a failure like any other.
@@ -157,7 +157,7 @@ Checkpointer = Callable[[Any], Awaitable[None]]
 Reader = Callable[[Any], Awaitable[bytes]]
 
 
-class Voice(Protocol):
+class ProgressSink(Protocol):
     """How an attempt makes itself heard while it runs. Everything here may be called from any thread."""
 
     def chunk(self, value: Any) -> None:
@@ -168,11 +168,11 @@ class Voice(Protocol):
         """Show followers how far it has come; never an event."""
         ...
 
-    def beat(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if the attempt no longer counts."""
         ...
 
-    def folded(self) -> Any:
+    def collected(self) -> Any:
         """All parts that were shown, as one value: a string if all are strings, otherwise a list."""
         ...
 
@@ -181,16 +181,16 @@ class Cancelled(Exception):
     """The attempt no longer counts: its run was cancelled, its time is up, or its lease is lost."""
 
 
-class Mute:
+class NullSink:
     """The voice of a context that nobody listens to, as in a test of a handler."""
 
     def chunk(self, value: Any) -> None: ...
 
     def progress(self, fraction: float | None, message: str) -> None: ...
 
-    def beat(self) -> None: ...
+    def raise_if_cancelled(self) -> None: ...
 
-    def folded(self) -> Any:
+    def collected(self) -> Any:
         return []
 
 
@@ -208,18 +208,18 @@ class NodeContext(msgspec.Struct):
     """Outputs of the parents whose edges were taken, by id."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
-    resumed: Any = None
+    resume_value: Any = None
     """What the wait ended with that this handler had asked for, when it is called again."""
     checkpoint: Checkpointer | None = None
     read: Reader | None = None
     """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
-    undoing: bool = False
+    compensating: bool = False
     """The handler is called to undo what a visit did."""
     at_most_once: bool = False
     """The node would rather fail than have an effect twice: repeat nothing that may have arrived."""
-    given: Callable[[], Any] = dict
+    load_inputs: Callable[[], Any] = dict
     """Where `inputs` come from."""
-    voice: Voice = Mute()
+    voice: ProgressSink = NullSink()
     secrets: Mapping[str, str] = {}
     """Secrets by name. Their values are masked in whatever the attempt leaves behind."""
 
@@ -227,12 +227,12 @@ class NodeContext(msgspec.Struct):
     def effect_key(self) -> str:
         """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
         key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
-        return f"{key}/undo" if self.undoing else key
+        return f"{key}/undo" if self.compensating else key
 
     @property
     def inputs(self) -> Any:
         """What the run was started with; a copy."""
-        return self.given()
+        return self.load_inputs()
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -256,7 +256,7 @@ class NodeContext(msgspec.Struct):
 
         The lease is kept alive without it. It is for code in a thread, which nobody can cancel from outside.
         """
-        self.voice.beat()
+        self.voice.raise_if_cancelled()
 
 
 NODE_LOG = logging.getLogger("tidemill.node")
@@ -281,7 +281,7 @@ class Handler:
     finish: Step | None = None
 
     @property
-    def staged(self) -> bool:
+    def has_lifecycle(self) -> bool:
         """Whether there is more to an attempt than the call; being closed one day costs it nothing."""
         return self.open is not None or self.prepare is not None or self.finish is not None
 
@@ -360,7 +360,7 @@ TRACEBACK_MAX = 8_000
 CAUSES_MAX = 8
 
 
-class Raised(Exception):
+class ExceptionInfo(Exception):
     """An exception of foreign code as it was described."""
 
     def __init__(
@@ -375,20 +375,20 @@ class Raised(Exception):
         self.traceback = traceback
 
 
-def described(error: BaseException) -> Raised:
+def describe_exception(error: BaseException) -> ExceptionInfo:
     """Describe an exception. What is meant to end a program, such as `SystemExit`, is nothing to try again."""
-    if isinstance(error, Raised):
+    if isinstance(error, ExceptionInfo):
         return error
-    return Raised(
-        clipped(type(error).__name__, NAME_MAX),
-        clipped(text_of(error)),
+    return ExceptionInfo(
+        truncate(type(error).__name__, NAME_MAX),
+        truncate(text_of(error)),
         retryable=isinstance(error, Exception),
         causes=causes_of(error),
         traceback=_traceback(error),
     )
 
 
-def clipped(said: object, limit: int = MESSAGE_MAX) -> str:
+def truncate(said: object, limit: int = MESSAGE_MAX) -> str:
     """Whatever somebody said as text that can be stored: lone surrogates as question marks, and not too long.
 
     An ellipsis marks the cut: a mask looks there for what is left of a secret.
@@ -421,10 +421,10 @@ def causes_of(error: BaseException) -> tuple[str, ...]:
         if id(cause) in seen:
             continue
         seen.add(id(cause))
-        if isinstance(cause, Raised):
-            found += [clipped(f"{cause.kind}: {cause.message}", CAUSE_MAX), *cause.causes]
+        if isinstance(cause, ExceptionInfo):
+            found += [truncate(f"{cause.kind}: {cause.message}", CAUSE_MAX), *cause.causes]
             continue
-        found += [clipped(f"{type(cause).__name__}: {text_of(cause)}", CAUSE_MAX), *_notes(cause)]
+        found += [truncate(f"{type(cause).__name__}: {text_of(cause)}", CAUSE_MAX), *_notes(cause)]
         sought = _behind(cause) + sought
     return tuple(found[:CAUSES_MAX])
 
@@ -438,7 +438,7 @@ def _behind(error: BaseException) -> list[BaseException]:
 def _notes(error: BaseException) -> list[str]:
     notes = getattr(error, "__notes__", ())
     listed = notes[:CAUSES_MAX] if isinstance(notes, list) else ()
-    return [clipped(f"note: {note}", CAUSE_MAX) for note in listed if isinstance(note, str)]
+    return [truncate(f"note: {note}", CAUSE_MAX) for note in listed if isinstance(note, str)]
 
 
 def _traceback(error: BaseException) -> str:

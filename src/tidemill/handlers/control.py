@@ -24,10 +24,10 @@ from tidemill.expressions.sandbox.tasks import find_all
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 
-def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[Flaw]:
+def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[ConfigProblem]:
     """Report what is wrong with a JSONPath query that is no template; `single` wants one that finds one value."""
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
@@ -36,13 +36,13 @@ def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[Flaw]
     try:
         found = read_query(query)
     except QueryFault as fault:
-        yield Flaw(path, fault.message, fault.hint)
+        yield ConfigProblem(path, fault.message, fault.hint)
         return
     if single and found.keys is None:
-        yield Flaw(path, "the query can find several values, and one is wanted", "such as $.customer.name")
+        yield ConfigProblem(path, "the query can find several values, and one is wanted", "such as $.customer.name")
 
 
-def _part_flaw(config: Any) -> Iterator[Flaw]:
+def _part_flaw(config: Any) -> Iterator[ConfigProblem]:
     if config is not None and "path" in config:
         yield from query_flaw(config["path"], "/path", single=True)
 
@@ -195,16 +195,16 @@ _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|r
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 
-def _too_few(asked: Iterable[str], quorum: int) -> Flaw | None:
+def _too_few(asked: Iterable[str], quorum: int) -> ConfigProblem | None:
     """Why people who are all known by name can never agree: there are not enough of them."""
     people = set(asked)
     if quorum <= len(people) or not people or not all(name.startswith("user:") for name in people):
         return None
     message = f"{quorum} people have to agree, but only {len(people)} are asked"
-    return Flaw("/quorum", message, "lower the quorum, or ask a role")
+    return ConfigProblem("/quorum", message, "lower the quorum, or ask a role")
 
 
-def _never_agreed(config: Any) -> Iterator[Flaw]:
+def _never_agreed(config: Any) -> Iterator[ConfigProblem]:
     quorum = config.get("quorum", 1)
     for asked in (config.get("approvers"), config.get("escalate_to")):
         if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
@@ -213,14 +213,14 @@ def _never_agreed(config: Any) -> Iterator[Flaw]:
                 yield flaw
 
 
-def _no_moment(config: Any) -> Iterator[Flaw]:
+def _no_moment(config: Any) -> Iterator[ConfigProblem]:
     """A moment that is written down and is none."""
     at = config.get("at")
     if isinstance(at, str) and not is_template(at):
         try:
             _moment_ms(at)
         except Fail as failure:
-            yield Flaw("/at", failure.message, failure.hint)
+            yield ConfigProblem("/at", failure.message, failure.hint)
 
 
 HUMAN = NodeType(

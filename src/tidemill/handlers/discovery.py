@@ -19,14 +19,14 @@ GROUP = "tidemill.nodes"
 WHAT = "a Handler, an object with `type` and `call`, several of them, or a function that returns those"
 
 
-class Offer(NamedTuple):
+class NodeTypeSource(NamedTuple):
     """A node type, and where it comes from."""
 
     handler: Handler
     origin: str
 
 
-class Broken(NamedTuple):
+class UnusableNodeType(NamedTuple):
     """What cannot be used."""
 
     name: str
@@ -41,20 +41,20 @@ class Broken(NamedTuple):
 class Offered(NamedTuple):
     """What can be used, and what is offered in vain."""
 
-    offers: tuple[Offer, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    offers: tuple[NodeTypeSource, ...] = ()
+    broken: tuple[UnusableNodeType, ...] = ()
 
 
 def installed() -> Offered:
     """Import what the entry points name."""
-    offers: list[Offer] = []
-    broken: list[Broken] = []
+    offers: list[NodeTypeSource] = []
+    broken: list[UnusableNodeType] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (_distribution(point), point.name)):
         origin = _distribution(point)
         try:
-            offers += [Offer(handler, origin) for handler in handlers_in(point.load())]
+            offers += [NodeTypeSource(handler, origin) for handler in handlers_in(point.load())]
         except BaseException as error:
-            broken.append(Broken(point.name, origin, f"{type(error).__name__}: {text_of(error)}"))
+            broken.append(UnusableNodeType(point.name, origin, f"{type(error).__name__}: {text_of(error)}"))
     return Offered(tuple(offers), tuple(broken))
 
 
@@ -84,7 +84,7 @@ def _is_node(target: Any) -> bool:
     return isinstance(getattr(target, "type", None), NodeType) and not isinstance(target, type)
 
 
-def gathered(own: Sequence[Offer], found: Offered, given: Sequence[Offer]) -> Offered:
+def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Sequence[NodeTypeSource]) -> Offered:
     """Everything that is offered, each type once.
 
     Who installs a distribution may not know what it offers, so of those only what is unmistakable is taken. Who gives
@@ -95,7 +95,7 @@ def gathered(own: Sequence[Offer], found: Offered, given: Sequence[Offer]) -> Of
     for offer in (*_unmistakable(own, found.offers, broken), *given):
         type_ = offer.handler.type
         if flaw := _flaw(type_):
-            broken.append(Broken(type_.name, offer.origin, flaw))
+            broken.append(UnusableNodeType(type_.name, offer.origin, flaw))
             continue
         other = taken.setdefault(type_.key, offer)
         if other is not offer:
@@ -105,7 +105,9 @@ def gathered(own: Sequence[Offer], found: Offered, given: Sequence[Offer]) -> Of
     return Offered(tuple(taken.values()), tuple(broken))
 
 
-def _unmistakable(own: Sequence[Offer], found: Sequence[Offer], broken: list[Broken]) -> Iterator[Offer]:
+def _unmistakable(
+    own: Sequence[NodeTypeSource], found: Sequence[NodeTypeSource], broken: list[UnusableNodeType]
+) -> Iterator[NodeTypeSource]:
     """Those that have no name of another; the others are broken."""
     origins: dict[str, list[str]] = {}
     for offer in (*own, *found):
@@ -115,7 +117,7 @@ def _unmistakable(own: Sequence[Offer], found: Sequence[Offer], broken: list[Bro
         others = list(origins[key])
         others.remove(offer.origin)
         if others:
-            broken.append(Broken(offer.handler.type.name, offer.origin, f"{key} comes from {others[0]} too"))
+            broken.append(UnusableNodeType(offer.handler.type.name, offer.origin, f"{key} comes from {others[0]} too"))
         else:
             yield offer
 

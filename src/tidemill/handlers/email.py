@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
 from tidemill.handlers.mail import (
     PORTS,
@@ -27,8 +27,8 @@ from tidemill.handlers.mail import (
     mailbox,
     unbroken,
 )
-from tidemill.kernel.model import Flaw, Json, NodeType
-from tidemill.net.egress import CallFailed, Dialer, misspelled
+from tidemill.kernel.model import ConfigProblem, Json, NodeType
+from tidemill.net.egress import CallFailed, Dialer, invalid_host
 
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _NO_SERVER = "no mail server is named"
@@ -52,7 +52,7 @@ _ATTACHMENT = object_schema(
 )
 
 
-def _flaws(config: Json) -> Iterator[Flaw]:
+def _flaws(config: Json) -> Iterator[ConfigProblem]:
     server = config.get("server")
     if isinstance(server, dict):
         yield from _server_flaws(server)
@@ -60,10 +60,10 @@ def _flaws(config: Json) -> Iterator[Flaw]:
         try:
             mailbox(text, path)
         except Fail as fail:
-            yield Flaw(path, fail.message.removeprefix(f"{path}: "), fail.hint)
+            yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), fail.hint)
     for path, name, value in headers_of(config):
         if is_own(name):
-            yield Flaw(path, f"{name} cannot be set", "leave it out, or see the other fields")
+            yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or see the other fields")
         elif not is_template(value):
             yield from _broken(value, path)
     subject = config.get("subject")
@@ -71,23 +71,27 @@ def _flaws(config: Json) -> Iterator[Flaw]:
         yield from _broken(subject, "/subject")
 
 
-def _server_flaws(server: Mapping[str, Any]) -> Iterator[Flaw]:
+def _server_flaws(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     host = server.get("host")
-    if isinstance(host, str) and not is_template(host) and misspelled(host):
-        yield Flaw("/server/host", misspelled(host), "for example smtp.example.com")
+    if isinstance(host, str) and not is_template(host) and invalid_host(host):
+        yield ConfigProblem("/server/host", invalid_host(host), "for example smtp.example.com")
     yield from written_flaws(server.get("password"), "/server/password", "password")
     yield from written_flaws(server.get("access_token"), "/server/access_token", "token")
     if "access_token" in server and ("password" in server or "username" not in server):
-        yield Flaw("/server/access_token", "it needs a username, and stands instead of a password", "see XOAUTH2")
+        yield ConfigProblem(
+            "/server/access_token", "it needs a username, and stands instead of a password", "see XOAUTH2"
+        )
     if server.get("username") and server.get("tls") == "none":
-        yield Flaw("/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls")
+        yield ConfigProblem(
+            "/server/tls", "nobody logs in over a line that is not encrypted", "set tls to starttls or tls"
+        )
 
 
-def _broken(text: str, path: str) -> Iterator[Flaw]:
+def _broken(text: str, path: str) -> Iterator[ConfigProblem]:
     try:
         unbroken(text, path)
     except Fail as fail:
-        yield Flaw(path, fail.message.removeprefix(f"{path}: "), "leave it out")
+        yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), "leave it out")
 
 
 def _fixed_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -141,7 +145,7 @@ def email_handler(
         named = context.config.get("server")
         server = operators if named is None else _named(named)
         if server is None:
-            raise Lacking("smtp_server_missing", _NO_SERVER, hint=HINT)
+            raise CapabilityMissing("smtp_server_missing", _NO_SERVER, hint=HINT)
         dialing = dialer if named is not None else dialer.opening(server.host, server.port)
         letter = await letter_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
@@ -187,7 +191,7 @@ def server_at(url: str) -> Server:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise _unreadable("it is no URL") from None
-    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment or misspelled(host):
+    if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment or invalid_host(host):
         raise _unreadable("it is no smtp://HOST")
     if port == 0:
         raise _unreadable("there is no port 0")

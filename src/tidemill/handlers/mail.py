@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tidemill.handlers.contract import Fail, NodeContext, clipped
+from tidemill.handlers.contract import Fail, NodeContext, truncate
 from tidemill.net.egress import TOO_SLOW, CallFailed, Dialer, tls_failed
 from tidemill.security.masking import Mask
 
@@ -121,7 +121,7 @@ def mailbox(text: str, path: str) -> Mailbox:
     if found is None:
         raise _invalid(
             path,
-            f"{clipped(text, HEADER_QUOTED_MAX)!r} is no address",
+            f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address",
             "write name@example.com or Name <name@example.com>",
         )
     try:
@@ -130,7 +130,7 @@ def mailbox(text: str, path: str) -> Mailbox:
         domain = ""
     local = found["local"]
     if not _DOMAIN.fullmatch(domain) or local.startswith(".") or local.endswith(".") or ".." in local:
-        raise _invalid(path, f"{clipped(text, HEADER_QUOTED_MAX)!r} is no address")
+        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address")
     name = (named["quoted"] or named["plain"] or "") if named else ""
     return Mailbox(name.strip(), f"{local}@{domain}")
 
@@ -223,7 +223,7 @@ async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: st
     name = attachment.get("name") or described.get("name") or "attachment"
     media_type = attachment.get("media_type") or described.get("media_type") or "application/octet-stream"
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise _invalid(f"{path}/media_type", f"{clipped(media_type, HEADER_QUOTED_MAX)!r} is no media type")
+        raise _invalid(f"{path}/media_type", f"{truncate(media_type, HEADER_QUOTED_MAX)!r} is no media type")
     if "=?" in name:
         raise Fail("header_invalid", f"{path}/name: this could be read as something else")
     kind, _, subtype = media_type.partition("/")
@@ -434,7 +434,7 @@ class _Session:
 
     def _quoted(self, code: int, said: str) -> str:
         readable = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return clipped(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), REPLY_QUOTED_MAX)
+        return truncate(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), REPLY_QUOTED_MAX)
 
 
 def _wanted(server: Server) -> tuple[str, ...]:

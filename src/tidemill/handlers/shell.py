@@ -29,9 +29,9 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return, clipped, ending
-from tidemill.kernel.model import Capabilities, Flaw, Json, NodeType
-from tidemill.observability.capture import EAR
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, ending, truncate
+from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
+from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
 
 GRACE_MS = 2_000
@@ -170,7 +170,7 @@ def _not_started(command: Command, error: OSError | ValueError) -> Fail:
         hint = "is the interpreter there that the file names in its first line?"
         return Fail("command_not_found", f"{command.argv[0]} cannot be run: {error.strerror}", hint=hint)
     why = f"no process could be started for a command: {error.strerror}"
-    return Lacking("process_unavailable", why, retryable=True)
+    return CapabilityMissing("process_unavailable", why, retryable=True)
 
 
 INHERITED = ("PATH", "HOME", "LANG", "TZ")
@@ -255,31 +255,33 @@ def shell_handler(*, enabled: bool = False) -> Handler:
 
     async def call(context: NodeContext) -> Ended:
         if not enabled:
-            raise Lacking("shell_disabled", _OFF, hint=HINT)
+            raise CapabilityMissing("shell_disabled", _OFF, hint=HINT)
         config: dict[str, Any] = context.config
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()
-            finished = await run(command_of(config, cwd, os.environ), EAR.get() or _unheard)
+            finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or _unheard)
         duration_ms = round((time.monotonic() - began) * 1_000)
         _check_status(finished, config, context.attempt)
         return Return(_output(finished, config.get("parse", "text"), duration_ms))
 
-    def flaws(config: Json) -> Iterator[Flaw]:
+    def flaws(config: Json) -> Iterator[ConfigProblem]:
         if not enabled:
-            yield Flaw("", _OFF, HINT)
+            yield ConfigProblem("", _OFF, HINT)
         yield from _flaws(config)
 
     return Handler(msgspec.structs.replace(SHELL, check=flaws), call)
 
 
-def _flaws(config: Json) -> Iterator[Flaw]:
+def _flaws(config: Json) -> Iterator[ConfigProblem]:
     cwd = config.get("cwd")
     if isinstance(cwd, str) and not is_template(cwd) and not os.path.isabs(cwd):
-        yield Flaw("/cwd", f"{cwd!r} does not begin at the root", "write the whole path: workers start anywhere")
+        yield ConfigProblem(
+            "/cwd", f"{cwd!r} does not begin at the root", "write the whole path: workers start anywhere"
+        )
     inherit = config.get("inherit")
     for number, name in enumerate(inherit if isinstance(inherit, list) else ()):
         if isinstance(name, str) and name.startswith(PRIVATE):
-            yield Flaw(f"/inherit/{number}", f"no command is given {name}", "hand secrets over in `env`")
+            yield ConfigProblem(f"/inherit/{number}", f"no command is given {name}", "hand secrets over in `env`")
 
 
 def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -> Command:
@@ -306,7 +308,7 @@ def _program(name: str, cwd: str, path: str) -> str:
     found = None if "\0" in sought else shutil.which(sought, path=path)
     if found is None:
         hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
-        raise Fail("command_not_found", f"there is no command {clipped(name, QUOTED_MAX)!r}", hint=hint)
+        raise Fail("command_not_found", f"there is no command {truncate(name, QUOTED_MAX)!r}", hint=hint)
     return os.path.abspath(found)
 
 
@@ -332,7 +334,7 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
 
 def _there(cwd: str) -> str:
     if not os.path.isabs(cwd) or not os.path.isdir(cwd):
-        message = f"/cwd: there is no folder {clipped(cwd, QUOTED_MAX)!r}"
+        message = f"/cwd: there is no folder {truncate(cwd, QUOTED_MAX)!r}"
         raise Fail("folder_missing", message, hint="write the whole path")
     return cwd
 

@@ -34,10 +34,10 @@ import msgspec
 
 from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, Lacking, NodeContext, Return
-from tidemill.kernel.model import Flaw, Json, NodeType
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement
-from tidemill.stores.optional import Rehearsing
+from tidemill.stores.optional import TransactionalStatements
 
 Dialect = Literal["sqlite", "postgresql"]
 
@@ -191,7 +191,9 @@ class LateDatabase:
             made = self._made or self._kept(await asyncio.to_thread(self._make))
         except ImportError as error:
             hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
-            raise Lacking("driver_missing", f"the driver for {self.dialect} is not installed", hint=hint) from error
+            raise CapabilityMissing(
+                "driver_missing", f"the driver for {self.dialect} is not installed", hint=hint
+            ) from error
         return await made.run(text, parameters)
 
     def _kept(self, made: Database) -> Database:
@@ -265,7 +267,9 @@ EFFECT_KEY = "effect_key"
 NOTHING = "there is no statement, only a comment or nothing"
 
 
-def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None, *, has_own: bool = True) -> Handler:
+def sql_handler(
+    databases: Mapping[str, Database], own: TransactionalStatements | None = None, *, has_own: bool = True
+) -> Handler:
     """The node type over the databases that an operator has named; `own` is the store, if it takes statements.
 
     Whoever only checks documents has no store, and says whether there would be one (`has_own`).
@@ -288,20 +292,24 @@ def sql_handler(databases: Mapping[str, Database], own: Rehearsing | None = None
         for database in databases.values():
             await database.close()
 
-    def flaws(config: Json) -> Iterator[Flaw]:
+    def flaws(config: Json) -> Iterator[ConfigProblem]:
         name, text = config.get("database", STORE), config["statement"]
         if is_template(name):
             return
         if name == STORE and not has_own:
-            yield Flaw("/database", "this store takes no statements", "name a database, or use a store with SQL")
+            yield ConfigProblem(
+                "/database", "this store takes no statements", "name a database, or use a store with SQL"
+            )
         elif name != STORE and name not in databases:
-            yield Flaw("/database", f'there is no database "{name}"', _hint(databases))
+            yield ConfigProblem("/database", f'there is no database "{name}"', _hint(databases))
         elif not is_template(text):
             dialect = databases[name].dialect if name in databases else "sqlite"
             if is_several(text, dialect):
-                yield Flaw("/statement", "there is more than one statement", "give each of them a node of its own")
+                yield ConfigProblem(
+                    "/statement", "there is more than one statement", "give each of them a node of its own"
+                )
             if is_nothing(text, dialect):
-                yield Flaw("/statement", NOTHING, "write one statement")
+                yield ConfigProblem("/statement", NOTHING, "write one statement")
 
     return Handler(msgspec.structs.replace(SQL, check=flaws), call, close=close)
 
@@ -330,11 +338,11 @@ SQL = NodeType(
 )
 
 
-async def _rehearsed(own: Rehearsing | None, statement: Statement) -> Return:
+async def _rehearsed(own: TransactionalStatements | None, statement: Statement) -> Return:
     if own is None:
         raise Fail("database_unknown", "this store takes no statements", hint="name a database")
     try:
-        answer = await own.rehearse(statement)
+        answer = await own.dry_run(statement)
     except Rejected as refused:
         raise Fail("sql_failed", refused.problems[0].message, hint=refused.problems[0].hint or SQL_HINT) from refused
     except Unavailable as error:

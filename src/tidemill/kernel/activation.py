@@ -214,7 +214,7 @@ GONE: Any = object()
 """What a layer has in the place of an entry that was taken out."""
 
 
-class Layer(dict[K, V]):
+class OverlayDict(dict[K, V]):
     """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used."""
 
     __slots__ = ("behind",)
@@ -230,22 +230,22 @@ class Layer(dict[K, V]):
         return default if own is GONE else own
 
 
-def take_out(mapping: dict[K, V], key: K) -> None:
+def pop(mapping: dict[K, V], key: K) -> None:
     """Remove an entry, also one that is behind a layer."""
-    if type(mapping) is Layer:
+    if type(mapping) is OverlayDict:
         mapping[key] = GONE
     else:
         mapping.pop(key, None)
 
 
-def everything(mapping: dict[K, V]) -> dict[K, V]:
+def items_merged(mapping: dict[K, V]) -> dict[K, V]:
     """All entries of a dict, those behind a layer included."""
-    return _with(mapping, dict(mapping.behind)) if type(mapping) is Layer else mapping
+    return _with(mapping, dict(mapping.behind)) if type(mapping) is OverlayDict else mapping
 
 
 def merged(layer: dict[K, V]) -> dict[K, V]:
     """A layer's changes written into what is behind it."""
-    return _with(layer, layer.behind) if type(layer) is Layer else layer
+    return _with(layer, layer.behind) if type(layer) is OverlayDict else layer
 
 
 def _with(layer: dict[K, V], base: dict[K, V]) -> dict[K, V]:
@@ -280,7 +280,7 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
     failed: int = 0
     attempts: int = 0
     """The largest number of attempts of any item."""
-    at: dict[int, Activation | bytes] = {}
+    by_index: dict[int, Activation | bytes] = {}
     """Items that something has happened to; an item below `next` that is not here is simply queued.
 
     Shelves stand here too, the first one at -1. An item that has an entry of its own as well was changed since.
@@ -293,15 +293,15 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
     def get(self, index: int) -> Activation | None:
         """Give an item to read; None if nothing has happened to it."""
-        known: Activation | bytes | None = self.at.get(index)
+        known: Activation | bytes | None = self.by_index.get(index)
         if known is None and index < self.count:
-            shelf = self.at.get(_shelf_of(index))
+            shelf = self.by_index.get(_shelf_of(index))
             known = None if shelf is None else _on(shelf, index % SHELF)  # type: ignore[arg-type]
         return _unpacked(known) if type(known) is bytes else known  # type: ignore[return-value]
 
     def known(self) -> Iterator[tuple[int, Activation]]:
         """Go through the items that something has happened to, to read."""
-        entries = everything(self.at)
+        entries = items_merged(self.by_index)
         for key, entry in entries.items():
             if key >= 0:
                 yield key, _unpacked(entry) if isinstance(entry, bytes) else entry
@@ -312,17 +312,17 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
     def edit(self, index: int) -> Activation:
         """Give an item to write; the map must be the caller's own."""
-        own: Activation | bytes | None = dict.get(self.at, index)
+        own: Activation | bytes | None = dict.get(self.by_index, index)
         if not isinstance(own, Activation):
             own = (self.get(index) or QUEUED_ITEM).__copy__()  # type: ignore[attr-defined]
-            self.at[index] = own
+            self.by_index[index] = own
         return own  # type: ignore[return-value]
 
     def settle(self, index: int) -> None:
         """Keep an item that has completed in as little room as possible."""
-        item = dict.get(self.at, index)
+        item = dict.get(self.by_index, index)
         if isinstance(item, Activation) and (packed := _packed(item)) is not None:
-            self.at[index] = packed
+            self.by_index[index] = packed
             self._put_on_shelf(_shelf_of(index))
 
     def _put_on_shelf(self, shelf: int) -> None:
@@ -331,13 +331,13 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
         items: list[bytes] = []
         # From its end: that is where one is missing for longest, when they end in their order.
         for index in reversed(stretch):
-            item = self.at.get(index)
+            item = self.by_index.get(index)
             if type(item) is not bytes:
                 return
             items.append(item)
-        self.at[shelf] = _shelf(items[::-1])
+        self.by_index[shelf] = _shelf(items[::-1])
         for index in stretch:
-            take_out(self.at, index)
+            pop(self.by_index, index)
 
 
 def _shelf_of(index: int) -> int:

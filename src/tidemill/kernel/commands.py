@@ -114,7 +114,7 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     url: str = ""
 
 
-class Waits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The handler asked to wait for something instead of returning."""
 
     on: str
@@ -131,14 +131,14 @@ class Waits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close: str = ""
 
 
-class Skips(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class SkipRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """`when` was false, or the handler chose to skip its visit."""
 
     reason: str = "when"
     reads: tuple[Reading, ...] = ()
 
 
-class Expands(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class MapExpanded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The list of a map is known. An empty one completes at once: then `output` is its `[]`."""
 
     count: int
@@ -146,7 +146,7 @@ class Expands(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     output: Payload | None = None
 
 
-Outcome = Done | Failed | Waits | Skips | Expands
+Outcome = Done | Failed | WaitRequested | SkipRequested | MapExpanded
 
 
 class Result(ToActivation, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class Result(ToActivation, frozen=True, kw_only=True):
     """Nobody knows whether this very result was committed already: if it was, nothing is left to say."""
 
 
-class Begin(ToActivation, frozen=True, kw_only=True):
+class AttemptStarted(ToActivation, frozen=True, kw_only=True):
     """Record that an attempt has begun: before an at-most-once handler, or when one takes long."""
 
     token: int
@@ -178,7 +178,7 @@ class Begin(ToActivation, frozen=True, kw_only=True):
     started_ms: int = 0
 
 
-class Lost(ToActivation, frozen=True, kw_only=True):
+class WorkerLost(ToActivation, frozen=True, kw_only=True):
     """The job was claimed again after `times` leases on it had expired."""
 
     token: int
@@ -194,21 +194,21 @@ class Checkpoint(ToActivation, frozen=True, kw_only=True):
     started_ms: int = 0
 
 
-class Wake(ToActivation, frozen=True, kw_only=True):
+class TimerFired(ToActivation, frozen=True, kw_only=True):
     """The timer that a visit waits for is due."""
 
 
-class Expire(ToActivation, frozen=True, kw_only=True):
+class WaitExpired(ToActivation, frozen=True, kw_only=True):
     """The time-out of a waiting visit is due."""
 
 
-class Shelve(ToActivation, frozen=True, kw_only=True):
+class RequeueJob(ToActivation, frozen=True, kw_only=True):
     """A worker claimed a job that it must not run (the run is paused, or has moved on): put it back if it is needed."""
 
     kind: str = "run"
 
 
-class Rendered(Command, frozen=True, kw_only=True):
+class OutputsRendered(Command, frozen=True, kw_only=True):
     """The run's `outputs` were rendered, or could not be."""
 
     outcome: Done | Failed
@@ -278,7 +278,7 @@ class Retry(Command, frozen=True, kw_only=True):
     """Let a FAILED or CANCELLED run go on where it stopped."""
 
     reason: str = ""
-    sure: tuple[str, ...] = ()
+    confirmed_not_done: tuple[str, ...] = ()
     """Nodes with an unknown outcome that are known not to have happened, so that they may run again."""
 
 
@@ -287,7 +287,7 @@ class Rewind(Command, frozen=True, kw_only=True):
 
     node: str
     reason: str = ""
-    sure: tuple[str, ...] = ()
+    confirmed_not_done: tuple[str, ...] = ()
     """At-most-once nodes that are under way and known not to have happened."""
 
 
@@ -312,7 +312,7 @@ class Patch(Command, frozen=True, kw_only=True):
     expected_seq: int = 0
     retry: bool = False
     """On a FAILED or CANCELLED run: let it go on (fix and continue)."""
-    sure: tuple[str, ...] = ()
+    confirmed_not_done: tuple[str, ...] = ()
     message: str = ""
 
 
@@ -338,7 +338,7 @@ class Rollback(Command, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Undone(ToActivation, frozen=True, kw_only=True):
+class CompensationResult(ToActivation, frozen=True, kw_only=True):
     """An attempt to undo a visit or item has ended."""
 
     token: int
@@ -348,7 +348,7 @@ class Undone(ToActivation, frozen=True, kw_only=True):
     chance: float = 0.5
 
 
-class UndoLost(ToActivation, frozen=True, kw_only=True):
+class CompensationWorkerLost(ToActivation, frozen=True, kw_only=True):
     """The worker that undid a visit or item was lost."""
 
     token: int
@@ -362,7 +362,7 @@ class Relabel(Command, frozen=True, kw_only=True):
     remove: tuple[str, ...] = ()
 
 
-class CloseLetter(ToActivation, frozen=True, kw_only=True):
+class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
     """Nobody will try this again: take it off the list of dead letters."""
 
     reason: str = ""
@@ -376,13 +376,13 @@ AnyCommand = (
     | DeadlineReached
     | Repair
     | Result
-    | Begin
-    | Lost
+    | AttemptStarted
+    | WorkerLost
     | Checkpoint
-    | Wake
-    | Expire
-    | Shelve
-    | Rendered
+    | TimerFired
+    | WaitExpired
+    | RequeueJob
+    | OutputsRendered
     | Decide
     | Delegate
     | Signal
@@ -395,8 +395,8 @@ AnyCommand = (
     | Patch
     | Fork
     | Rollback
-    | Undone
-    | UndoLost
+    | CompensationResult
+    | CompensationWorkerLost
     | Relabel
-    | CloseLetter
+    | CloseDeadLetter
 )

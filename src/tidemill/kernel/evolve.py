@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill.kernel import events as facts
 from tidemill.kernel import evolve_nodes
-from tidemill.kernel.activation import Activation, closed, everything
+from tidemill.kernel.activation import Activation, closed, items_merged
 from tidemill.kernel.events import (
     NOT_AN_ITEM,
     AnyEvent,
@@ -48,7 +48,7 @@ from tidemill.kernel.events import (
     RunRewound,
 )
 from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, over, pass_over_ended, undoable, unhold
-from tidemill.kernel.state import Cell, State, edit_at, key_at, notes
+from tidemill.kernel.state import State, Visit, edit_at, key_at, notes
 
 # Beginning again
 
@@ -61,9 +61,9 @@ def run_retried(state: State, event: RunRetried) -> None:
             cell.hop -= 1
             state.visits -= 1
         _reset(cell)
-        cell.tokens, cell.fired, cell.went, cell.tolerated = reopened.tokens, False, None, False
-        cell.settled = cell.own
-        cell.why, cell.held, cell.behind = "", False, ""
+        cell.tokens, cell.fired, cell.edges_taken, cell.tolerated = reopened.tokens, False, None, False
+        cell.settled = cell.has_start_token
+        cell.why, cell.held, cell.next_held = "", False, ""
         if cell.map is not None:
             _reopen_items(state, cell)
     if state.unknown:
@@ -88,11 +88,11 @@ def _reset(act: Activation) -> None:
     act.recall, act.ended_seq = False, 0
 
 
-def _reopen_items(state: State, cell: Cell) -> None:
+def _reopen_items(state: State, cell: Visit) -> None:
     """Keep the items that completed, and failures that were tolerated; all others are still to be queued."""
     items = cell.map
     assert items is not None
-    items.at = dict(everything(items.at))
+    items.by_index = dict(items_merged(items.by_index))
     state.items -= items.next
     items.next = items.flying = items.done = items.failed = 0
     for index, item in list(items.known()):
@@ -101,7 +101,7 @@ def _reopen_items(state: State, cell: Cell) -> None:
             items.failed += item.status == "FAILED"
         else:
             # Copied, because a state that this one was drawn from may hold the same item.
-            own = items.at[index] = item.__copy__()  # type: ignore[attr-defined]
+            own = items.by_index[index] = item.__copy__()  # type: ignore[attr-defined]
             _reset(own)
     pass_over_ended(state, items)
 
@@ -111,30 +111,30 @@ def run_rewound(state: State, event: RunRewound) -> None:
     _leave_queue(state, reset)
     for source, target in event.undecided:
         cell = state.edit(target)
-        cell.edges = {known: taken for known, taken in everything(cell.edges).items() if known != source}
+        cell.edges = {known: taken for known, taken in items_merged(cell.edges).items() if known != source}
         cell.dead -= 1
     for reopened in event.nodes:
         state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
 
 
-def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRewound) -> Cell:
+def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRewound) -> Visit:
     """The cell of a node's next visit: edges from nodes that stay as they are stay decided.
 
     Only the node that the run was rewound to can still hold the token of a start or of a pass.
     """
     old = state.peek(reopened.node)
-    own = old.own and reopened.node == event.node
+    own = old.has_start_token and reopened.node == event.node
     state.items -= 0 if old.map is None else old.map.next
-    edges = {source: taken for source, taken in everything(old.edges).items() if source not in reset}
+    edges = {source: taken for source, taken in items_merged(old.edges).items() if source not in reset}
     taken = sum(edges.values())
-    return Cell(
+    return Visit(
         visit=reopened.visit,
         edges=edges,
         taken=taken,
         dead=len(edges) - taken,
         tokens=reopened.tokens,
-        own=own,
+        has_start_token=own,
         settled=own,
         hop=old.hop - old.fired if own else max((state.peek(s).hop for s, went in edges.items() if went), default=0),
         passes=0 if reopened.node in event.restarted else old.passes,
@@ -151,7 +151,7 @@ def _leave_queue(state: State, leaving: set[str]) -> None:
     while name:
         if name not in leaving:
             staying.append(name)
-        name = state.peek(name).behind
+        name = state.peek(name).next_held
     state.first_held = state.last_held = ""
     for name in staying:
         hold(state, name, state.edit(name))
@@ -183,7 +183,7 @@ def node_overridden(state: State, event: NodeOverridden) -> None:
         pass_over_ended(state, cell.map)
 
 
-def _queued_by_hand(state: State, cell: Cell, event: NodeOverridden) -> None:
+def _queued_by_hand(state: State, cell: Visit, event: NodeOverridden) -> None:
     cell.status, cell.wait, cell.resumed, cell.since_ms = "QUEUED", None, event.output, event.at_ms
     if cell.approval is not None:
         cell.approval = closed(cell.approval)
@@ -222,7 +222,7 @@ def _forget(state: State, name: str) -> None:
     if old.held:
         unhold(state, name, old)
     state.items -= 0 if old.map is None else old.map.next
-    state.cells[name] = Cell(visit=old.visit + (old.fired or old.attempt > 0))
+    state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
 
 
 def _rejoin(state: State, join: Join) -> None:
@@ -230,7 +230,7 @@ def _rejoin(state: State, join: Join) -> None:
     cell.edges = dict(join.edges)
     cell.taken = sum(cell.edges.values())
     cell.dead = len(cell.edges) - cell.taken
-    cell.tokens, cell.own = join.tokens, join.own
+    cell.tokens, cell.has_start_token = join.tokens, join.own
     if not join.own:
         cell.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + cell.fired
 
@@ -241,10 +241,10 @@ def run_forked(state: State, event: RunForked) -> None:
     state.created_ms, state.started_ms = event.at_ms, None
     state.status = "RUNNING" if state.status == "PAUSED" else state.status
     # A signal that was sent to the other run before the fork has been received here, too.
-    state.commands = {name: seq for name, seq in everything(state.commands).items() if name.startswith(SIGNAL_ID)}
+    state.commands = {name: seq for name, seq in items_merged(state.commands).items() if name.startswith(SIGNAL_ID)}
     if event.command is not None:
         notes(state, "commands")[event.command] = state.seq
-    state.letters, state.undo, state.listening = {}, {}, dict(everything(state.listening))
+    state.letters, state.undo, state.listening = {}, {}, dict(items_merged(state.listening))
     state.dead_letters = state.discarded = state.undo_at = 0
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
@@ -253,13 +253,13 @@ def run_forked(state: State, event: RunForked) -> None:
         cell.reported_before = cell.discarded_before = 0
         if cell.map is not None:
             items = cell.map
-            items.at = {index: item.__copy__() for index, item in items.known()}  # type: ignore[attr-defined]
-            for index in list(items.at):
+            items.by_index = {index: item.__copy__() for index, item in items.known()}  # type: ignore[attr-defined]
+            for index in list(items.by_index):
                 _detach(state, cell, items.edit(index))
                 items.settle(index)
 
 
-def _detach(state: State, cell: Cell, act: Activation) -> None:
+def _detach(state: State, cell: Visit, act: Activation) -> None:
     act.token = act.reported = act.discarded = act.lost = 0
     between = act is cell and cell.map is not None
     if act.status == "RUNNING" and not between:
@@ -286,7 +286,7 @@ def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
 
 
 def rollback_started(state: State, event: RollbackStarted) -> None:
-    open_ = [(undo.seq, key) for key, undo in everything(state.undo).items() if undo.status != "done"]
+    open_ = [(undo.seq, key) for key, undo in items_merged(state.undo).items() if undo.status != "done"]
     state.rollback, state.undo_at, state.undo_left = "running", 0, event.unknown
     state.undo_order = tuple(key for _, key in sorted(open_, reverse=True))
 
@@ -372,7 +372,7 @@ def _run_created(state: State, event: RunCreated) -> None:
     state.blobs += type(event.inputs) is BlobRef
     for node in event.entries:
         cell = state.edit(node)
-        cell.tokens, cell.own = 1, True
+        cell.tokens, cell.has_start_token = 1, True
 
 
 def _run_paused(state: State, event: RunPaused) -> None:

@@ -34,7 +34,18 @@ from tidemill.kernel.events import (
     ResultDiscarded,
     SignalReceived,
 )
-from tidemill.kernel.state import Buffered, Cell, Letter, Past, State, Undo, edit_at, key_at, notes, peek_at
+from tidemill.kernel.state import (
+    Buffered,
+    CompletedStep,
+    DeadLetter,
+    PreviousPass,
+    State,
+    Visit,
+    edit_at,
+    key_at,
+    notes,
+    peek_at,
+)
 
 SIGNAL_ID = "signal:"
 """What the id of a signal is remembered under, beside those of commands."""
@@ -133,7 +144,7 @@ def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
     state.in_flight += 1
 
 
-def _items_queued(state: State, cell: Cell, event: NodeScheduled) -> None:
+def _items_queued(state: State, cell: Visit, event: NodeScheduled) -> None:
     items = cell.map
     assert items is not None, "items are queued after NodeExpanded"
     flying = event.until - event.index
@@ -160,29 +171,29 @@ def pass_over_ended(state: State, items: MapState) -> None:
     state.items += items.next - first
 
 
-def hold(state: State, node: str, cell: Cell) -> None:
+def hold(state: State, node: str, cell: Visit) -> None:
     """Put a node at the end of the queue of those that a limit holds back."""
-    cell.held, cell.behind = True, ""
+    cell.held, cell.next_held = True, ""
     if state.last_held:
-        state.edit(state.last_held).behind = node
+        state.edit(state.last_held).next_held = node
     else:
         state.first_held = node
     state.last_held = node
 
 
-def unhold(state: State, node: str, cell: Cell) -> None:
+def unhold(state: State, node: str, cell: Visit) -> None:
     """Take a node out of that queue, of which it is the head unless a map fails that still waits for slots."""
     before = ""
     walk = state.first_held
     while walk != node:
-        before, walk = walk, state.peek(walk).behind
+        before, walk = walk, state.peek(walk).next_held
     if before:
-        state.edit(before).behind = cell.behind
+        state.edit(before).next_held = cell.next_held
     else:
-        state.first_held = cell.behind
+        state.first_held = cell.next_held
     if state.last_held == node:
         state.last_held = before
-    cell.held, cell.behind = False, ""
+    cell.held, cell.next_held = False, ""
 
 
 def node_started(state: State, event: NodeStarted) -> None:
@@ -251,9 +262,9 @@ def node_completed(state: State, event: NodeCompleted) -> None:
     if event.undoable:
         undoable(state, event)
     if event.route is not None:
-        cell.aside = bool(event.route.again)
+        cell.left_by_exit = bool(event.route.again)
     elif act is cell and act.approval is not None:
-        cell.aside = act.approval.decision in ("reject", "changes")
+        cell.left_by_exit = act.approval.decision in ("reject", "changes")
     over(state, cell, act, event, "COMPLETED")
     if act is not cell and cell.map is not None:
         cell.map.settle(event.index)
@@ -262,7 +273,7 @@ def node_completed(state: State, event: NodeCompleted) -> None:
 def undoable(state: State, event: NodeEvent) -> None:
     """Remember what a rollback will have to undo."""
     key = key_at(event.node, event.visit, event.index)
-    notes(state, "undo")[key] = Undo(event.node, event.visit, event.index, state.seq)
+    notes(state, "undo")[key] = CompletedStep(event.node, event.visit, event.index, state.seq)
 
 
 def note_token(act: Activation, token: int) -> None:
@@ -318,12 +329,12 @@ def node_cancelled(state: State, event: NodeCancelled) -> None:
     over(state, cell, act, event, "CANCELLED")
 
 
-def counted(cell: Cell, act: Activation) -> bool:
+def counted(cell: Visit, act: Activation) -> bool:
     """Whether an activation owns a job: a map between expansion and assembly leaves that to its items."""
     return act.status in DISPATCHED and not (act is cell and cell.map is not None and act.status == "RUNNING")
 
 
-def over(state: State, cell: Cell, act: Activation, event: Ending, status: NodeStatus) -> None:
+def over(state: State, cell: Visit, act: Activation, event: Ending, status: NodeStatus) -> None:
     """End a visit or an item: settle its edges and tokens, and free what it held."""
     if counted(cell, act):
         state.in_flight -= 1
@@ -346,7 +357,7 @@ def over(state: State, cell: Cell, act: Activation, event: Ending, status: NodeS
     if cell.held and cell.map is not None:
         unhold(state, event.node, cell)
     cell.held = False
-    cell.tokens, cell.went = 0, event.taken
+    cell.tokens, cell.edges_taken = 0, event.taken
     state.counter += event.emitted - event.consumed
     node, hop = event.node, cell.hop
     for target in event.taken:
@@ -380,12 +391,12 @@ def loop_continued(state: State, event: LoopContinued) -> None:
         old = state.edit(node) if node == event.entry else state.peek(node)
         state.items -= 0 if old.map is None else old.map.next
         past = dict(old.past) if old.past else {}
-        past[event.node] = Past(old.visit, old.status, old.output)
-        fresh = Cell(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)
+        past[event.node] = PreviousPass(old.visit, old.status, old.output)
+        fresh = Visit(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)
         if node == event.entry:
             # The join of the entry belongs to the loop around this one: it stays as it was, settled.
             fresh.edges, fresh.taken, fresh.dead, fresh.settled = old.edges, old.taken, old.dead, True
-            fresh.tokens, fresh.hop, fresh.own = 1, event.hop, True
+            fresh.tokens, fresh.hop, fresh.has_start_token = 1, event.hop, True
         if node == event.node:
             fresh.passes = event.iteration
         state.cells[node] = fresh
@@ -403,4 +414,4 @@ def result_discarded(state: State, event: ResultDiscarded) -> None:
 def dead_lettered(state: State, event: DeadLettered) -> None:
     state.dead_letters += 1
     key = key_at(event.node, event.visit, event.index)
-    notes(state, "letters")[key] = Letter(state.seq, event.at_ms, event.attempts, event.error)
+    notes(state, "letters")[key] = DeadLetter(state.seq, event.at_ms, event.attempts, event.error)

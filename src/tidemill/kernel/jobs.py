@@ -18,11 +18,11 @@ from typing import Literal
 import msgspec
 
 from tidemill.kernel.activation import DISPATCHED, QUEUED_ITEM, Activation
-from tidemill.kernel.commands import AnyCommand, DeadlineReached, Expire, Shelve, Wake
+from tidemill.kernel.commands import AnyCommand, DeadlineReached, RequeueJob, TimerFired, WaitExpired
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell, State, Undo, peek_at
+from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
 
 JOB_FORMAT = 1
 
@@ -42,7 +42,7 @@ SYSTEM_QUEUE = "system"
 """Timers and the rendering of outputs need no node type, so every worker takes them."""
 
 
-class Task(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a job asks for; its body in the store."""
 
     kind: JobKind
@@ -61,11 +61,11 @@ class Task(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return key_of(self.kind, self.node, self.visit, self.index)
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class JobSpec(msgspec.Struct, frozen=True, gc=False):
     """A job to insert unless it is there."""
 
     key: str
-    task: Task
+    task: JobBody
     queue: str = SYSTEM_QUEUE
     priority: int = 5
     ready_at_ms: int = 0
@@ -83,26 +83,28 @@ def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_IT
     return f"{kind}/{node}/{visit}/{index}"
 
 
-def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> Put:
+def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> JobSpec:
     """The job that lets a worker make an attempt at an activation."""
-    task = Task("run", node.id, visit, index)
+    task = JobBody("run", node.id, visit, index)
     caps = (cap_of(node.type),) if node.capped else ()
-    return Put(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
+    return JobSpec(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
 
 
-def system_job(kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM) -> Put:
+def system_job(
+    kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM
+) -> JobSpec:
     """A timer, or the rendering of the outputs."""
-    task = Task(kind, node, visit, index)
-    return Put(task.key, task, ready_at_ms=ready_at_ms)
+    task = JobBody(kind, node, visit, index)
+    return JobSpec(task.key, task, ready_at_ms=ready_at_ms)
 
 
-def close_job(node: str, visit: int, index: int, attempt: int) -> Put:
+def close_job(node: str, visit: int, index: int, attempt: int) -> JobSpec:
     """The message that an attempt no longer waits for its child."""
-    task = Task("close", node, visit, index, attempt=attempt)
-    return Put(task.key, task)
+    task = JobBody("close", node, visit, index, attempt=attempt)
+    return JobSpec(task.key, task)
 
 
-def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Put]:
+def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[JobSpec]:
     """What a waiting activation needs: whichever timer comes first, and the message that starts its child."""
     wait = act.wait
     if wait is None:
@@ -115,14 +117,14 @@ def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Pu
         yield system_job("child", 0, node, visit, index)
 
 
-def undo_job(flow: Workflow, undo: Undo) -> Put:
+def undo_job(flow: Workflow, undo: CompletedStep) -> JobSpec:
     """The job that lets a worker undo a completed visit or item."""
     node = flow.by_id[undo.node]
-    task = Task("undo", undo.node, undo.visit, undo.index)
-    return Put(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
+    task = JobBody("undo", undo.node, undo.visit, undo.index)
+    return JobSpec(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
 
 
-def expected_jobs(flow: Workflow, state: State) -> Iterator[Put]:
+def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
     """Every job that should exist for a run. A paused one has its timers and back-offs only."""
     if state.rollback == "running" and state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
@@ -138,7 +140,7 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[Put]:
         yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
 
 
-def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:
+def _jobs_of(node: Node, cell: Visit, paused: bool) -> Iterator[JobSpec]:
     if cell.status == "WAITING" or owns_job(cell):
         yield from _jobs_at(node, cell.visit, NOT_AN_ITEM, cell, paused)
     if cell.map is not None:
@@ -146,7 +148,7 @@ def _jobs_of(node: Node, cell: Cell, paused: bool) -> Iterator[Put]:
             yield from _jobs_at(node, cell.visit, index, cell.map.get(index) or QUEUED_ITEM, paused)
 
 
-def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[Put]:
+def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[JobSpec]:
     if act.status == "WAITING":
         waits = wait_jobs(node.id, visit, index, act)
         yield from (put for put in waits if not (paused and put.task.kind in DISPATCHING))
@@ -154,38 +156,38 @@ def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) 
         yield run_job(node, visit, index, act.retry_at_ms or 0)
 
 
-_TASK = msgspec.msgpack.Decoder(Task)
+_TASK = msgspec.msgpack.Decoder(JobBody)
 
 
-def task_of(body: bytes) -> Task:
+def task_of(body: bytes) -> JobBody:
     """What a job asks for; one that cannot be read was written by a newer version, so it is for somebody else."""
     try:
         return _TASK.decode(body)
     except msgspec.MsgspecError:
-        return Task("run", v=JOB_FORMAT + 1)
+        return JobBody("run", v=JOB_FORMAT + 1)
 
 
-def shelved(task: Task) -> Shelve:
+def shelved(task: JobBody) -> RequeueJob:
     """Put a job back that must not be run now."""
-    return Shelve(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
+    return RequeueJob(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
 
 
-def timer_of(task: Task) -> AnyCommand:
+def timer_of(task: JobBody) -> AnyCommand:
     """What a timer that has come due says."""
     if task.kind == "deadline":
         return DeadlineReached()
-    kind = Wake if task.kind == "wake" else Expire
+    kind = TimerFired if task.kind == "wake" else WaitExpired
     return kind(node=task.node, visit=task.visit, index=task.index)
 
 
-def may_run(task: Task, state: State) -> bool:
+def may_run(task: JobBody, state: State) -> bool:
     """Whether a job can have a meaning: when a run has ended, only messages and its rollback are left."""
     if task.kind == "child" and state.status == "PAUSED":
         return False
     return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
 
 
-def begun_elsewhere(node: Node, state: State, task: Task, token: int) -> bool:
+def begun_elsewhere(node: Node, state: State, task: JobBody, token: int) -> bool:
     """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
     if node.delivery != "at_most_once":
         return False

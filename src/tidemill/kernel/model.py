@@ -207,7 +207,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
         return "sha256:" + hashlib.sha256(encode_workflow(self)).hexdigest()
 
 
-class Flaw(NamedTuple):
+class ConfigProblem(NamedTuple):
     """What is wrong with a config: the field, as a path into it, a sentence, and what to do."""
 
     path: str
@@ -256,7 +256,7 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """Config fields that name nodes, e.g. `rejection_path`; they become the node's exits."""
     schemas: tuple[str, ...] = ()
     """Config fields that hold a JSON Schema, e.g. `form`."""
-    check: Callable[[Json], Iterator[Flaw]] | None = None
+    check: Callable[[Json], Iterator[ConfigProblem]] | None = None
     """What the schema of a config cannot say about one that suits it. It sees templates as they are written."""
     description: str = ""
 

@@ -36,7 +36,7 @@ from tidemill.kernel.events import (
     Route,
 )
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.state import State, Visit
 
 
 def told(route: Route | None, taken: Sequence[str]) -> str:
@@ -75,7 +75,7 @@ def reads_of(event: Ending) -> tuple[Reading, ...]:
     return event.route.reads if isinstance(event, NodeCompleted) and event.route is not None else ()
 
 
-class Output(NamedTuple):
+class VisibleOutput(NamedTuple):
     """The output a reader sees, of which visit it is, and how that visit ended."""
 
     payload: Payload
@@ -83,7 +83,7 @@ class Output(NamedTuple):
     status: str
 
 
-def visible(flow: Workflow, state: State, reader: Node, target: str) -> Output | str:
+def visible_output(flow: Workflow, state: State, reader: Node, target: str) -> VisibleOutput | str:
     """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
     cell = state.peek(target)
     if target in reader.reads_past:
@@ -100,7 +100,7 @@ def visible(flow: Workflow, state: State, reader: Node, target: str) -> Output |
     return "has not ended"
 
 
-def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Cell) -> Output | str:
+def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Visit) -> VisibleOutput | str:
     around = flow.by_id[target].loops
     for looping in reader.loops:
         if looping in around:
@@ -109,9 +109,9 @@ def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: st
     return "has not ended"
 
 
-def _shown(status: str, output: Payload | None, visit: int) -> Output | str:
+def _shown(status: str, output: Payload | None, visit: int) -> VisibleOutput | str:
     if output is not None and status in ("COMPLETED", "FAILED"):
-        return Output(output, visit, status)
+        return VisibleOutput(output, visit, status)
     return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
 
 
@@ -126,8 +126,8 @@ def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
     found: dict[str, Payload] = {}
     for parent in node.inbound:
         if cell.edges.get(parent):
-            seen = visible(flow, state, node, parent)
-            if isinstance(seen, Output):
+            seen = visible_output(flow, state, node, parent)
+            if isinstance(seen, VisibleOutput):
                 found[parent] = seen.payload
     return found
 
@@ -149,14 +149,14 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
         if not cell.tokens or name not in flow.by_id:
             continue
         sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
-        from_edges = 0 if cell.own else min(len(sources), cell.tokens)
+        from_edges = 0 if cell.has_start_token else min(len(sources), cell.tokens)
         for source in sources[:from_edges]:
             yield Token(source, name, cell.visit, cell.hop)
         for _ in range(cell.tokens - from_edges):
             yield Token("", name, cell.visit, cell.hop)
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class PathStep(msgspec.Struct, frozen=True, gc=False):
     """A visit that ended: how, over which edges it went on, and why."""
 
     node: str
@@ -168,7 +168,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     """What was read to decide that, each name with the digest of its text."""
 
 
-def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
+def path(events: Iterable[AnyEvent]) -> Iterator[PathStep]:
     """The way a run went: the ends of its visits, in order. A visit that was reopened ends more than once."""
     admitted: dict[tuple[str, int], Admission] = {}
     for event in events:
@@ -182,7 +182,7 @@ def path(events: Iterable[AnyEvent]) -> Iterator[Step]:
         if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
             by = admitted.get((event.node, event.visit), _UNASKED)
             why = "; ".join(said for said in (by.reason, why_of(event)) if said)
-            yield Step(event.node, event.visit, status, event.taken, why, dict((*by.reads, *reads_of(event))))
+            yield PathStep(event.node, event.visit, status, event.taken, why, dict((*by.reads, *reads_of(event))))
 
 
 _UNASKED = Admission("")

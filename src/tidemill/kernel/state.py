@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.activation import QUEUED_ITEM, Activation, Layer, MapState, NodeStatus, merged
+from tidemill.kernel.activation import QUEUED_ITEM, Activation, MapState, NodeStatus, OverlayDict, merged
 from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
@@ -35,7 +35,7 @@ class Buffered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seq: int
 
 
-class Undo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CompletedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A completed visit or item that a rollback has to undo, and how far that has come."""
 
     node: str
@@ -52,7 +52,7 @@ class Undo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: Error | None = None
 
 
-class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A failure that nobody will try again by itself, until somebody takes care of it."""
 
     seq: int
@@ -62,7 +62,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     open: bool = True
 
 
-class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PreviousPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How a node's visit had ended when a pass of a loop began."""
 
     visit: int
@@ -70,7 +70,7 @@ class Past(msgspec.Struct, frozen=True, array_like=True, gc=False):
     output: Payload | None
 
 
-class Cell(Activation, array_like=True, gc=False):
+class Visit(Activation, array_like=True, gc=False):
     """A node's latest visit."""
 
     visit: int = 1
@@ -84,21 +84,21 @@ class Cell(Activation, array_like=True, gc=False):
     dead: int = 0
     tokens: int = 0
     """Tokens that arrived and that this visit will consume when it ends."""
-    own: bool = False
+    has_start_token: bool = False
     """It was started by a token that no edge brought: the run's start, or its loop's next pass."""
     hop: int = 0
-    went: tuple[str, ...] | None = None
+    edges_taken: tuple[str, ...] | None = None
     """Edges taken when the visit ended."""
-    aside: bool = False
+    left_by_exit: bool = False
     """It completed by another way than its plain edges: an exit of its wait, or the end of its loop's patience."""
     tolerated: bool = False
     passes: int = 0
     """On a looping node: passes made before the present one."""
-    past: dict[str, Past] | None = None
+    past: dict[str, PreviousPass] | None = None
     """By looping node: how the latest visit had ended when that loop's present pass began."""
     map: MapState | None = None
     held: bool = False
-    behind: str = ""
+    next_held: str = ""
     """The next node in the queue of those held by a limit."""
     why: str = ""
     """Why it was skipped or cancelled."""
@@ -108,7 +108,7 @@ class Cell(Activation, array_like=True, gc=False):
     """`discarded` of the visit before this one."""
 
 
-UNTOUCHED = Cell()
+UNVISITED = Visit()
 """The cell of a node that nothing has happened to. Shared: never written."""
 
 
@@ -179,29 +179,29 @@ class State(msgspec.Struct, array_like=True, gc=False):
     """What a rollback could not undo."""
     unknown: tuple[str, ...] = ()
     """Visits and items of which nobody knows whether they happened, and nobody has said so since."""
-    undo: dict[str, Undo] = {}
+    undo: dict[str, CompletedStep] = {}
     """Completed visits and items whose nodes have compensators."""
-    letters: dict[str, Letter] = {}
+    letters: dict[str, DeadLetter] = {}
     """Dead letters, those included that somebody has taken care of."""
     commands: dict[str, int] = {}
     """Ids of commands that were carried out, with the seq of their first event."""
-    cells: dict[str, Cell] = {}
-    behind: dict[str, Cell] | None = None
+    cells: dict[str, Visit] = {}
+    behind: dict[str, Visit] | None = None
     """In a draft only: the cells of the state it was drawn from, which it never changes."""
 
-    def peek(self, node: str) -> Cell:
+    def peek(self, node: str) -> Visit:
         """The node's cell, to read."""
         cell = self.cells.get(node)
         if cell is None and self.behind is not None:
             cell = self.behind.get(node)
-        return UNTOUCHED if cell is None else cell
+        return UNVISITED if cell is None else cell
 
-    def edit(self, node: str) -> Cell:
+    def edit(self, node: str) -> Visit:
         """The node's cell, to write; in a draft, a copy of its own."""
         cell = self.cells.get(node)
         if cell is None:
             known = None if self.behind is None else self.behind.get(node)
-            cell = self.cells[node] = Cell() if known is None else _fork(known)
+            cell = self.cells[node] = Visit() if known is None else _fork(known)
         return cell
 
     @property
@@ -234,8 +234,8 @@ def draft_of(state: State) -> State:
 def notes(state: State, name: Literal["commands", "letters", "undo", "listening"]) -> dict[str, Any]:
     """One of the state's own books, to write; a draft puts a layer in front of its base's the first time."""
     book: dict[str, Any] = getattr(state, name)
-    if state.behind is not None and type(book) is not Layer:
-        book = Layer(book)
+    if state.behind is not None and type(book) is not OverlayDict:
+        book = OverlayDict(book)
         setattr(state, name, book)
     return book
 
@@ -247,13 +247,13 @@ def adopt(draft: State) -> State:
     """
     if draft.behind is not None:
         for cell in draft.cells.values():
-            if type(cell.edges) is Layer:
+            if type(cell.edges) is OverlayDict:
                 cell.edges = merged(cell.edges)
             if cell.map is not None:
-                cell.map.at = merged(cell.map.at)
+                cell.map.by_index = merged(cell.map.by_index)
         draft.behind.update(draft.cells)
         draft.cells, draft.behind = draft.behind, None
-        if type(draft.commands) is Layer:
+        if type(draft.commands) is OverlayDict:
             draft.commands = merged(draft.commands)
         if draft.letters or draft.undo or draft.listening:
             draft.letters, draft.undo = merged(draft.letters), merged(draft.undo)
@@ -261,17 +261,17 @@ def adopt(draft: State) -> State:
     return draft
 
 
-def _fork(cell: Cell) -> Cell:
+def _fork(cell: Visit) -> Visit:
     """A copy that may be written, sharing what can be large."""
     own = _twin(cell)
-    own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else Layer(cell.edges)
+    own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else OverlayDict(cell.edges)
     if cell.map is not None:
         own.map = _twin(cell.map)
-        own.map.at = Layer(cell.map.at)
+        own.map.by_index = OverlayDict(cell.map.by_index)
     return own
 
 
-def peek_at(cell: Cell, index: int) -> Activation | None:
+def peek_at(cell: Visit, index: int) -> Activation | None:
     """The activation a command or event speaks of, to read; None when there is no such item."""
     if index == NOT_AN_ITEM:
         return cell
@@ -281,7 +281,7 @@ def peek_at(cell: Cell, index: int) -> Activation | None:
     return items.get(index) or QUEUED_ITEM
 
 
-def edit_at(cell: Cell, index: int) -> Activation:
+def edit_at(cell: Visit, index: int) -> Activation:
     """The activation an event speaks of, to write. The cell must be the caller's own (from `edit`)."""
     if index == NOT_AN_ITEM:
         return cell

@@ -77,7 +77,7 @@ _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\.?")
 _NAME_MAX = 253
 
 
-def closed(address: Address) -> str:
+def is_private(address: Address) -> str:
     """What kind of closed address this is, in a word; empty for one of the open internet."""
     for network, word in _CLOSED:
         if address in network:
@@ -87,7 +87,7 @@ def closed(address: Address) -> str:
 
 def is_metadata(address: Address) -> bool:
     """Whether a cloud may hand out credentials there; no name can open such an address."""
-    return closed(address) in _METADATA
+    return is_private(address) in _METADATA
 
 
 def literal(host: str) -> Address | None:
@@ -108,7 +108,7 @@ def is_local_name(name: str) -> bool:
     return name in _NAMES or name.endswith(".localhost")
 
 
-def misspelled(host: str) -> str:
+def invalid_host(host: str) -> str:
     """What is wrong with a host as it stands in a URL; empty for an address or a name in its usual spelling.
 
     Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses. Nobody needs these, so a name never ends
@@ -164,14 +164,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     redirects_max: int = 3
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AllowRule(msgspec.Struct, frozen=True):
     """One line of an allow-list: a name or a network, on some ports; None is all of them."""
 
     name: str
     network: Network | None
     ports: frozenset[int] | None
 
-    def opens(self, name: str, address: Address, port: int) -> bool:
+    def allows(self, name: str, address: Address, port: int) -> bool:
         """Whether it lets a connection through. No name opens an address where clouds keep credentials."""
         if self.ports is not None and port not in self.ports:
             return False
@@ -190,7 +190,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         _ = self.entries  # An allow-list that cannot be read is refused here, before anything is called.
 
     @cached_property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[AllowRule, ...]:
         """The allow-list, read."""
         return tuple(read_entry(text) for text in self.allow)
 
@@ -203,7 +203,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def check_host(self, host: str, port: int) -> None:
         """The same for a host that is called in another way than over HTTP; a refusal names the port to open."""
-        fault = misspelled(host)
+        fault = invalid_host(host)
         if fault:
             raise CallFailed("url_invalid", f"{fault}: {host!r}", hint="write a name, or an address such as 192.0.2.7")
         name = plain_name(host)
@@ -218,9 +218,9 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Refuse a connection unless every address that the host has is open, or opened by an entry."""
         name = plain_name(host)
         for address in found:
-            if any(entry.opens(name, address, port) for entry in self.entries):
+            if any(entry.allows(name, address, port) for entry in self.entries):
                 continue
-            kind = closed(address)
+            kind = is_private(address)
             if kind:
                 where = f"{name} is {address}, which" if name != str(address) else name
                 opening = str(address) if is_metadata(address) else name
@@ -243,7 +243,7 @@ def read_allow_list(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-def read_entry(text: str) -> Entry:
+def read_entry(text: str) -> AllowRule:
     """One entry of an allow-list. A scheme stands for its port; without a scheme and a port it means 80 and 443."""
     scheme, separator, rest = text.strip().lower().rpartition("://")
     if separator and scheme not in SCHEMES:
@@ -251,12 +251,12 @@ def read_entry(text: str) -> Entry:
     host, port = _parted(rest.removesuffix("/"))
     ports = PORTS if not separator else frozenset({SCHEMES[scheme]})
     if port == "*":
-        return Entry(*_named(host, text), None)
+        return AllowRule(*_named(host, text), None)
     if port:
         if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65_536:
             raise _unreadable(text)
         ports = frozenset({int(port)})
-    return Entry(*_named(host, text), ports)
+    return AllowRule(*_named(host, text), ports)
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -271,7 +271,7 @@ def _named(host: str, text: str) -> tuple[str, Network | None]:
     try:
         return "", ip_network(host, strict=False)
     except ValueError:
-        if misspelled(host):
+        if invalid_host(host):
             raise _unreadable(text) from None
         return plain_name(host), None
 

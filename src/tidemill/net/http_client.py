@@ -62,7 +62,7 @@ def too_large(bytes_max: int) -> CallFailed:
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
 
 
-class Plain:
+class IdentityDecoder:
     """A body that is not compressed."""
 
     def __call__(self, chunk: bytes) -> Iterator[bytes]:
@@ -98,10 +98,10 @@ class Gzip:
             raise CallFailed("response_invalid", "the compressed answer is cut off", retryable=True)
 
 
-def _unpacker(encoding: str) -> Plain | Gzip:
+def _unpacker(encoding: str) -> IdentityDecoder | Gzip:
     plain = encoding.strip().lower()
     if plain in ("", "identity"):
-        return Plain()
+        return IdentityDecoder()
     if plain in GZIP:
         return Gzip()
     raise CallFailed("response_invalid", f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for")

@@ -21,7 +21,7 @@ Ear = Callable[[str, str], str]
 
 Through = Callable[[TextIO], TextIO]
 
-EAR: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
+OUTPUT_SINK: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
 
 
 class Decoded(io.BufferedIOBase):
@@ -52,7 +52,7 @@ class Decoded(io.BufferedIOBase):
 _EMIT = logging.StreamHandler.emit.__code__
 
 
-class _Tee(io.TextIOBase):
+class TeeStream(io.TextIOBase):
     """A standard stream with ears. Whatever else is asked of it is answered by the stream itself."""
 
     def __init__(self, stream: TextIO, source: str, behind: TextIO) -> None:
@@ -65,7 +65,7 @@ class _Tee(io.TextIOBase):
             setattr(sys, self._source, self._stream)
 
     def write(self, text: str) -> int:
-        ear = EAR.get()
+        ear = OUTPUT_SINK.get()
         # What a logging handler prints has been heard as a record.
         if ear is None or sys._getframe(1).f_code is _EMIT:
             self._pass_on(text)
@@ -75,11 +75,11 @@ class _Tee(io.TextIOBase):
 
     def _pass_on(self, text: str) -> None:
         """Write it to the stream itself, which may have ears too: nothing is heard twice."""
-        token = EAR.set(None)
+        token = OUTPUT_SINK.set(None)
         try:
             self.behind.write(text)
         finally:
-            EAR.reset(token)
+            OUTPUT_SINK.reset(token)
 
     def flush(self) -> None:
         self.behind.flush()
@@ -87,7 +87,7 @@ class _Tee(io.TextIOBase):
     @property
     def buffer(self) -> Any:
         """Takes bytes, which are heard as text; where nobody listens, they stay what they are."""
-        return self.behind.buffer if EAR.get() is None else Decoded(self)
+        return self.behind.buffer if OUTPUT_SINK.get() is None else Decoded(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)
@@ -109,7 +109,7 @@ class _Tee(io.TextIOBase):
         """Stay open: the stream behind is not ours."""
 
 
-class _Listener:
+class CaptureHandler:
     """Hears log records where they are made.
 
     A handler of the root logger would hear them too, but it would also keep `logging.basicConfig` from doing anything.
@@ -126,7 +126,7 @@ class _Listener:
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._behind(*args, **kwargs)
-        ear = EAR.get()
+        ear = OUTPUT_SINK.get()
         if ear is not None:
             # Whatever is wrong with a record is reported where it is printed.
             with suppress(Exception):
@@ -146,13 +146,13 @@ def _say(record: logging.LogRecord, ear: Ear) -> None:
         record.exc_info = record.exc_text = record.stack_info = None
 
 
-class Overhearing:
+class OutputCapture:
     """Puts ears on the process, and takes them off again when the last who wanted them is gone."""
 
     def __init__(self) -> None:
-        self._ears: list[_Tee | _Listener] = []
+        self._ears: list[TeeStream | CaptureHandler] = []
 
-    def begin(self, through: Through | None = None) -> None:
+    def install(self, through: Through | None = None) -> None:
         """Listen, unless it does already. `through` makes of a stream the one that is written to from now on."""
         if self._ears:
             return
@@ -161,7 +161,7 @@ class Overhearing:
         for ear in self._ears:
             ear.wanted += 1
 
-    def end(self) -> None:
+    def remove(self) -> None:
         """Listen no more. A stream that somebody else has replaced since is left as it is."""
         ears, self._ears = self._ears, []
         for ear in ears:
@@ -170,19 +170,19 @@ class Overhearing:
                 ear.remove()
 
 
-def _listening() -> _Listener:
+def _listening() -> CaptureHandler:
     known = logging.getLogRecordFactory()
-    if isinstance(known, _Listener):
+    if isinstance(known, CaptureHandler):
         return known
-    listener = _Listener()
+    listener = CaptureHandler()
     logging.setLogRecordFactory(listener)
     return listener
 
 
-def _teed(source: str, through: Through | None) -> _Tee | None:
+def _teed(source: str, through: Through | None) -> TeeStream | None:
     stream = getattr(sys, source)
-    if stream is None or (through is None and isinstance(stream, _Tee)):
+    if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream
-    tee = _Tee(stream, source, stream if through is None else through(stream))
+    tee = TeeStream(stream, source, stream if through is None else through(stream))
     setattr(sys, source, tee)
     return tee

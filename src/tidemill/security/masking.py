@@ -56,7 +56,7 @@ class Mask:
         """Whether a JSON text holds any of the values, or may hold what a cut has left of one."""
         return any(form in text for form in self._encoded) or (bool(self._forms) and _CUT_BYTES in text)
 
-    def begun(self, text: str, least: int = 1) -> int:
+    def partial_match(self, text: str, least: int = 1) -> int:
         """How many characters at the end of a text may be the beginning of a value."""
         return max((_overlap(text, form, least) for form in self._forms), default=0)
 
@@ -72,7 +72,7 @@ class Mask:
     def _without_beginning(self, text: str) -> str:
         # Some leave a space before the mark; half a character may stand there too.
         plain = text.removesuffix(" ").rstrip("\ufffd")
-        size = self.begun(plain, VALUE_MIN)
+        size = self.partial_match(plain, VALUE_MIN)
         return f"{plain[: len(plain) - size]}{MASKED}{text[len(plain) :]}" if size else text
 
     def _without_end(self, text: str) -> str:

@@ -85,7 +85,7 @@ class FolderSecrets:
             raise SecretUnusable(f"the secret {name} is not text") from None
 
 
-class FirstOf:
+class ChainedSecrets:
     """Several places, asked in order."""
 
     def __init__(self, *places: Secrets) -> None:
@@ -96,7 +96,7 @@ class FirstOf:
         return next((value for place in self._places if (value := place.get(name)) is not None), None)
 
 
-class Disclosed(Mapping[str, str]):
+class SecretAccessLog(Mapping[str, str]):
     """The secrets as one attempt sees them; it cannot list them, and what it has asked for is remembered."""
 
     __slots__ = ("_secrets", "values_seen")
@@ -125,7 +125,7 @@ class Disclosed(Mapping[str, str]):
         return len(self.values_seen)
 
 
-class Hidden(Mapping[str, str]):
+class RedactedSecrets(Mapping[str, str]):
     """Every secret as somebody sees it who is only shown what an attempt was given."""
 
     def __getitem__(self, name: str) -> str:

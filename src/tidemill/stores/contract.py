@@ -203,7 +203,7 @@ class Claim(Value, frozen=True, kw_only=True):
     room: Callable[[], int] | None = None
     """How many there is room for at the moment, asked whenever the store looks for jobs: whoever waits for work may get
     some on another way meanwhile. A claim for which there is none left is answered at once."""
-    family: str = ""
+    run_tree: str = ""
     """Take only jobs of the stream with this key and of those whose key begins with it and a dot; empty is no bound.
     For a process that serves one run and its children: such a claim may cost as much as there are jobs in line."""
 
@@ -213,7 +213,7 @@ class Claim(Value, frozen=True, kw_only=True):
         return self.limit if self.room is None else min(self.limit, self.room())
 
 
-def in_family(family: str, key: str) -> bool:
+def in_run_tree(family: str, key: str) -> bool:
     """Whether a stream's key belongs to a family, as a claim may ask for it."""
     return not family or key == family or key.startswith(family + ".")
 
@@ -274,7 +274,7 @@ class Frame(Value, frozen=True, kw_only=True):
     body: bytes
 
 
-Breath = Callable[[], Awaitable[None]]
+IdleCallback = Callable[[], Awaitable[None]]
 """A pause of a follower."""
 
 
@@ -349,7 +349,7 @@ class Store(Protocol):
         ...
 
     def follow(
-        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
         """Committed records from `after`+1 on, each once and in order, and live frames as they pass by if `live`.
 
@@ -360,7 +360,7 @@ class Store(Protocol):
         """
         ...
 
-    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         """Show live frames to current followers, in whatever process; they are never stored.
 
         Nobody waits for a follower that does not read, and a frame that is too large for it may be left out.

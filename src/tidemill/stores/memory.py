@@ -38,12 +38,12 @@ import msgspec
 from tidemill.ambient import wall_clock_ms
 from tidemill.stores.contract import (
     Backlog,
-    Breath,
     Claim,
     Commit,
     CommitResult,
     Committed,
     Frame,
+    IdleCallback,
     Job,
     JobView,
     Lease,
@@ -58,10 +58,10 @@ from tidemill.stores.contract import (
     VersionConflict,
     check,
     cursor_after,
-    in_family,
+    in_run_tree,
     place_of,
 )
-from tidemill.stores.wakeups import EVERY_QUEUE, Bell, Bells
+from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
 
 SWEEP_AT = 1024
 """Stale heap items tolerated beyond the live ones before the heap is rebuilt."""
@@ -70,14 +70,14 @@ SWEEP_AT = 1024
 class Work:
     """A job and where it stands; `token` is 0 while nobody holds it, `stamp` is that of its one valid heap item."""
 
-    __slots__ = ("expired", "expires_at_ms", "job", "order", "owner", "ready_at_ms", "stamp", "stream", "token")
+    __slots__ = ("expired", "expires_at_ms", "generation", "job", "order", "owner", "ready_at_ms", "stream", "token")
 
     def __init__(self, stream: Stream, job: Job, order: int, now: int) -> None:
         self.stream = stream
         self.job = job
         self.order = order
         self.ready_at_ms = max(job.ready_at_ms, now)
-        self.token = self.expires_at_ms = self.expired = self.stamp = 0
+        self.token = self.expires_at_ms = self.expired = self.generation = 0
         self.owner = ""
 
     def standing(self, now: int) -> Literal["ready", "leased", "later"]:
@@ -104,7 +104,7 @@ class _Lane:
         self.listed = 0
 
     def drop_stale(self) -> None:
-        while self.heap and self.heap[0][4].stamp != self.heap[0][3]:
+        while self.heap and self.heap[0][4].generation != self.heap[0][3]:
             heappop(self.heap)
 
 
@@ -116,7 +116,7 @@ _Listing = tuple[_Turn, int, _Lane]
 class Jobs:
     """Every job, in exactly one place: its lane when it may be claimed, else behind its ready time or lease expiry."""
 
-    def __init__(self, bells: Bells) -> None:
+    def __init__(self, bells: Waiters) -> None:
         self._bells = bells
         self._ticks = count(1)
         self._token = 0
@@ -176,7 +176,7 @@ class Jobs:
 
     def remove(self, work: Work) -> None:
         """Make whatever heap item speaks for the job stale."""
-        work.stamp = 0
+        work.generation = 0
         self._end_lease(work)
 
     def take(self, request: Claim, now: int) -> list[Lease]:
@@ -193,7 +193,7 @@ class Jobs:
                 aside.append(heappop(self._queues[queue]))
                 continue
             work = heappop(lane.heap)[4]
-            if not in_family(request.family, work.stream.key):
+            if not in_run_tree(request.run_tree, work.stream.key):
                 strangers.append(work)
                 continue
             lease = self.lease(work, now, request.lease_ms, request.owner)
@@ -219,22 +219,22 @@ class Jobs:
                 live.discard(work)
                 if not live:
                     del self._live[cap]
-            self._bells.ring(("cap", cap))
+            self._bells.notify(("cap", cap))
 
     def _wake_due(self, now: int) -> None:
         later = self._later
         while later and later[0][0] <= now:
             _, stamp, work = heappop(later)
-            if work.stamp == stamp:
+            if work.generation == stamp:
                 self._end_lease(work)
                 self._put_ready(work)
 
     def _put_later(self, work: Work, due: int) -> None:
         item = (due, next(self._ticks), work)
-        work.stamp = item[1]
+        work.generation = item[1]
         heappush(self._later, item)
         if len(self._later) > self._sweep_at:
-            self._later = [item for item in self._later if item[2].stamp == item[1]]
+            self._later = [item for item in self._later if item[2].generation == item[1]]
             heapify(self._later)
             self._sweep_at = 2 * len(self._later) + SWEEP_AT
         if self._later[0] is item:
@@ -246,7 +246,7 @@ class Jobs:
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = _Lane(name)
-        work.stamp = stamp = next(self._ticks)
+        work.generation = stamp = next(self._ticks)
         heappush(lane.heap, (-job.priority, work.ready_at_ms, work.order, stamp, work))
         if lane.heap[0][3] == stamp:
             heappush(self._queues.setdefault(job.queue, []), self._list(lane))
@@ -254,8 +254,8 @@ class Jobs:
             self._ring(job.queue)
 
     def _ring(self, queue: str) -> None:
-        self._bells.ring(queue)
-        self._bells.ring(EVERY_QUEUE)
+        self._bells.notify(queue)
+        self._bells.notify(EVERY_QUEUE)
 
     def _turn(self, lane: _Lane) -> _Turn:
         tenant, best = lane.name[1], lane.heap[0]
@@ -433,7 +433,7 @@ class MemoryStore:
         self._clock = clock or wall_clock_ms
         self._sleep = sleep or (_real_sleep if clock is None else None)
         self._lock = threading.Lock()
-        self._bells = Bells()
+        self._bells = Waiters()
         self._jobs = Jobs(self._bells)
         self._logs: dict[Stream, _Log] = {}
         self._tables: dict[tuple[str, str], Table] = {}
@@ -446,12 +446,12 @@ class MemoryStore:
     async def close(self) -> None:
         """Send everybody who waits home; what was committed is still there when the store is opened again."""
         self._closed = True
-        self.poke()
+        self.notify_all()
 
     def now_ms(self) -> int:
         return self._clock()
 
-    def poke(self) -> None:
+    def notify_all(self) -> None:
         """Let everybody who waits look again, because an injected clock has moved."""
         with self._lock:
             self._bells.ring_all()
@@ -475,7 +475,7 @@ class MemoryStore:
             return StatementRefused(statement=commit.statements[0], message="this store has no statements")
         if commit.records:
             log.records.extend(commit.records)
-            self._bells.ring(commit.stream)
+            self._bells.notify(commit.stream)
         if commit.snapshot is not None and (log.snapshot is None or log.snapshot.version < commit.snapshot.version):
             log.snapshot = commit.snapshot
         self._remove(log, commit)
@@ -560,21 +560,21 @@ class MemoryStore:
                 if leases or now >= until or self._closed or request.most <= 0:
                     return leases
                 due = self._jobs.next_due_ms()
-                bell = self._bells.hang(topics)
+                bell = self._bells.add(topics)
             await self._rest(bell, topics, (until if due is None else min(due, until)) - now)
 
-    async def _rest(self, bell: Bell, topics: Sequence[Hashable], ms: float | None) -> None:
+    async def _rest(self, bell: Waiter, topics: Sequence[Hashable], ms: float | None) -> None:
         timer = None
         if ms is not None and self._sleep is not None:
             timer = asyncio.ensure_future(self._sleep(ms))
-            timer.add_done_callback(lambda _: bell.ring())
+            timer.add_done_callback(lambda _: bell.notify())
         try:
             await bell.future
         finally:
             if timer is not None:
                 timer.cancel()
             with self._lock:
-                self._bells.take_down(bell, topics)
+                self._bells.remove(bell, topics)
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
         lost = []
@@ -619,7 +619,7 @@ class MemoryStore:
             return table.count(terms, at_most)
 
     async def follow(
-        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
         """Records are read from the stream itself, so only live frames need a queue, and it may overflow."""
         ring: deque[tuple[int, bytes]] = deque(maxlen=LIVE_FRAMES_MAX if live else 0)
@@ -629,7 +629,7 @@ class MemoryStore:
             while not self._closed:
                 with self._lock:
                     frame = self._next_frame(stream, after, ring)
-                    bell = self._bells.hang([stream]) if frame is None else None
+                    bell = self._bells.add([stream]) if frame is None else None
                 if frame is not None:
                     after = max(after, frame.version)
                     yield frame
@@ -651,13 +651,13 @@ class MemoryStore:
             return Frame(version=after + 1, body=log.records[after])
         return Frame(version=0, body=ring.popleft()[1]) if ring else None
 
-    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         with self._lock:
             log = self._logs.get(stream)
             version = 0 if log is None else len(log.records)
             for ring in self._live.get(stream, ()):
                 ring.extend((version, body) for body in frames)
-            self._bells.ring(stream)
+            self._bells.notify(stream)
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         with self._lock:

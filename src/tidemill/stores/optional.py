@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from tidemill.stores.contract import Statement, Store, Value
 
 
-class Flaws(Value, frozen=True, kw_only=True):
+class IndexProblems(Value, frozen=True, kw_only=True):
     """What is wrong with the places of rows."""
 
     unreadable: str = ""
@@ -30,11 +30,11 @@ class Flaws(Value, frozen=True, kw_only=True):
 class Index(Protocol):
     """The places of all rows, of all tenants."""
 
-    async def flaws(self) -> Flaws:
+    async def flaws(self) -> IndexProblems:
         """Compare all places with all rows, as they are at one moment."""
         ...
 
-    async def mend(self) -> Flaws:
+    async def mend(self) -> IndexProblems:
         """Put right what is wrong, beside whoever writes; answers what it was.
 
         What cannot be read is built anew from the rows that can: rows may be missing afterwards, places are not.
@@ -43,7 +43,7 @@ class Index(Protocol):
 
 
 @runtime_checkable
-class Indexed(Protocol):
+class RepairableIndex(Protocol):
     """A store whose places can be damaged."""
 
     @property
@@ -52,28 +52,28 @@ class Indexed(Protocol):
         ...
 
 
-async def flaws_of(store: Store) -> Flaws:
+async def flaws_of(store: Store) -> IndexProblems:
     """What is wrong with the places of a store's rows."""
-    return await store.index.flaws() if isinstance(store, Indexed) else Flaws()
+    return await store.index.flaws() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
-async def mended(store: Store) -> Flaws:
+async def repair(store: Store) -> IndexProblems:
     """Put the places of a store's rows right; answers what was wrong."""
-    return await store.index.mend() if isinstance(store, Indexed) else Flaws()
+    return await store.index.mend() if isinstance(store, RepairableIndex) else IndexProblems()
 
 
-class Rehearsing(Protocol):
+class TransactionalStatements(Protocol):
     """A store with a language for statements."""
 
-    async def rehearse(self, statement: Statement) -> bytes:
+    async def dry_run(self, statement: Statement) -> bytes:
         """Do a statement and undo it; answers what it said, as JSON. Raises `Rejected` when it fails."""
         ...
 
 
 @runtime_checkable
-class Attended(Protocol):
+class ProcessLiveness(Protocol):
     """A store that knows at once when a process is gone."""
 
-    async def attendance(self) -> frozenset[str]:
+    async def live_processes(self) -> frozenset[str]:
         """The processes that take jobs from it and are there, as `host/pid`."""
         ...

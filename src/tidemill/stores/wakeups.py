@@ -15,7 +15,7 @@ EVERY_QUEUE = ("every", "queue")
 """What those wait for who take from any queue."""
 
 
-class Bell:
+class Waiter:
     """One sleeping task, which any thread may wake."""
 
     __slots__ = ("future", "thread")
@@ -24,7 +24,7 @@ class Bell:
         self.future = asyncio.get_running_loop().create_future()
         self.thread = threading.get_ident()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         if self.thread == threading.get_ident():
             self._wake()
         else:
@@ -36,30 +36,30 @@ class Bell:
             self.future.set_result(None)
 
 
-class Bells:
+class Waiters:
     """Who waits for what: a queue, a cap or a stream. Ringing empties a topic, so a storm wakes a task once.
 
     Those who wait are woken in the order in which they came: whoever simulates the store can rely on it.
     """
 
     def __init__(self) -> None:
-        self._hung: dict[Hashable, dict[Bell, None]] = {}
+        self._hung: dict[Hashable, dict[Waiter, None]] = {}
 
-    def hang(self, topics: Iterable[Hashable]) -> Bell:
-        bell = Bell()
+    def add(self, topics: Iterable[Hashable]) -> Waiter:
+        bell = Waiter()
         for topic in topics:
             self._hung.setdefault(topic, {})[bell] = None
         return bell
 
-    def ring(self, topic: Hashable) -> None:
+    def notify(self, topic: Hashable) -> None:
         for bell in self._hung.pop(topic, ()):
-            bell.ring()
+            bell.notify()
 
     def ring_all(self) -> None:
         for topic in list(self._hung):
-            self.ring(topic)
+            self.notify(topic)
 
-    def take_down(self, bell: Bell, topics: Iterable[Hashable]) -> None:
+    def remove(self, bell: Waiter, topics: Iterable[Hashable]) -> None:
         for topic in topics:
             hung = self._hung.get(topic)
             if hung is not None:

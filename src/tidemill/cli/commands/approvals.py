@@ -10,7 +10,7 @@ from tidemill.cli import options
 from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
-    from tidemill.cli.session import Asking
+    from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
 
 
@@ -29,7 +29,7 @@ deciding = options.together(options.actor, options.roles, options.visit, options
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: Asking, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List approvals, newest first: those that are pending."""
     from tidemill.cli.render.lists import Page, tell_approvals
 
@@ -39,7 +39,7 @@ def list_command(asking: Asking, status: str, limit: int, after: str | None, **w
     def ask(mill: Tidemill) -> Page:
         return Page("approvals", *mill.approvals(terms, after=after, limit=limit))
 
-    return asking.answer(ask, lambda page: tell_approvals(asking, page))
+    return asking.ask_and_print(ask, lambda page: tell_approvals(asking, page))
 
 
 @approvals.command("show")
@@ -48,11 +48,11 @@ def list_command(asking: Asking, status: str, limit: int, after: str | None, **w
 @options.visit
 @options.item
 @options.on_store()
-def show_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None) -> int:
+def show_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show what is asked of whom, and who has decided."""
     from tidemill.cli.render.lists import tell_approval
 
-    return asking.answer(
+    return asking.ask_and_print(
         lambda mill: mill.approval(run, node, visit=visit, index=item),
         lambda view: tell_approval(asking, view.to_dict()),
     )
@@ -67,7 +67,7 @@ def show_command(asking: Asking, run: str, node: str, visit: int | None, item: i
 @deciding
 @options.on_store()
 def decide_command(
-    asking: Asking, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
+    asking: StoreSession, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
 ) -> int:
     """Approve, reject, or ask for changes."""
     from tidemill.cli.inputs import read_inputs
@@ -77,7 +77,7 @@ def decide_command(
         fields = read_inputs(form, "--form") if form else None
         return mill.decide(run, node, verb, form=fields, index=item, **given)
 
-    return asking.answer(ask, lambda view: tell_decision(view.to_dict()))
+    return asking.ask_and_print(ask, lambda view: tell_decision(view.to_dict()))
 
 
 @approvals.command("delegate")
@@ -87,10 +87,10 @@ def decide_command(
 @options.comments
 @deciding
 @options.on_store()
-def delegate_command(asking: Asking, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
+def delegate_command(asking: StoreSession, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
     """Let somebody else decide in your place."""
     from tidemill.cli.render.runs import say
 
-    return asking.answer(
+    return asking.ask_and_print(
         lambda mill: mill.delegate(run, node, to, index=item, **given), lambda _: say(f"{node}: {to} may decide now")
     )

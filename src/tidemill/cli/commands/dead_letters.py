@@ -8,7 +8,7 @@ from tidemill.cli import main, options
 from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
-    from tidemill.cli.session import Asking
+    from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
     from tidemill.engine.services.dead_letters import Reprocessed
 
@@ -27,7 +27,7 @@ of_code = options.option("--code", metavar="CODE", about="That failed with this 
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: Asking, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List dead letters, newest first: those that are open."""
     from tidemill.cli.render.lists import Page, tell_letters
 
@@ -37,7 +37,7 @@ def list_command(asking: Asking, status: str, limit: int, after: str | None, **w
     def ask(mill: Tidemill) -> Page:
         return Page("dead_letters", *mill.dead_letters(terms, after=after, limit=limit))
 
-    return asking.answer(ask, lambda page: tell_letters(asking, page))
+    return asking.ask_and_print(ask, lambda page: tell_letters(asking, page))
 
 
 @dlq.command("show")
@@ -46,11 +46,11 @@ def list_command(asking: Asking, status: str, limit: int, after: str | None, **w
 @options.visit
 @options.item
 @options.on_store()
-def show_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None) -> int:
+def show_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
     """Show a dead letter, and the input it failed with."""
     from tidemill.cli.render.lists import tell_letter
 
-    return asking.answer(
+    return asking.ask_and_print(
         lambda mill: mill.dead_letter(run, node, visit=visit, index=item), lambda letter: tell_letter(asking, letter)
     )
 
@@ -75,7 +75,7 @@ def show_command(asking: Asking, run: str, node: str, visit: int | None, item: i
 @options.actor
 @options.on_store()
 def retry_command(
-    asking: Asking, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
+    asking: StoreSession, run: str | None, patch: str | None, config: str | None, dry_run: bool, **given: Any
 ) -> int:
     """Let the runs of dead letters go on.
 
@@ -93,7 +93,7 @@ def retry_command(
         in_vain = outcome.matched and not outcome.handled and not dry_run
         return main.REFUSED if in_vain else main.OK
 
-    return asking.answer(ask, tell_reprocessed, ends=ends)
+    return asking.ask_and_print(ask, tell_reprocessed, ends=ends)
 
 
 @dlq.command("discard")
@@ -103,7 +103,7 @@ def retry_command(
 @options.item
 @options.who
 @options.on_store()
-def discard_command(asking: Asking, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
+def discard_command(asking: StoreSession, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
     """Take a dead letter off the list."""
     from tidemill.cli.commands.run_actions import act
 

@@ -20,13 +20,13 @@ from tidemill.cli.options import new_group
 from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
 from tidemill.cli.render.terminal import (
     as_plain,
-    clean,
     console,
     counted,
-    draws,
     print_json,
     print_problems,
     print_refusal,
+    sanitize,
+    supports_unicode,
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Problem, Rejected
@@ -45,8 +45,8 @@ def graph(file: str, *, form: Form | None) -> int:
     """Print a drawing; without a form, text for a person and Mermaid for a program."""
     types = node_types()
     document, _ = with_stand_ins(read_source(file).document)
-    workflow = compile_document(document, types.by_name, types.in_vain).workflow
-    drawn = draws()
+    workflow = compile_document(document, types.by_name, types.unusable_types).workflow
+    drawn = supports_unicode()
     if (form or ("text" if drawn else "mermaid")) == "mermaid":
         waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
         sys.stdout.writelines(f"{line}\n" for line in mermaid_lines(workflow, waiting))
@@ -61,7 +61,7 @@ def graph(file: str, *, form: Form | None) -> int:
 
 def title(workflow: Workflow) -> str:
     """The line above the drawing."""
-    about = f" — {' '.join(clean(workflow.description).split())}" if workflow.description else ""
+    about = f" — {' '.join(sanitize(workflow.description).split())}" if workflow.description else ""
     return f"{workflow.name} · {counted(len(workflow.nodes), 'node')}{about}"
 
 
@@ -94,9 +94,9 @@ nodes = new_group("nodes")
 @options.as_json
 def list_command(apps: Sequence[str], as_json: bool) -> int:
     """List the node types, with where they come from."""
-    from tidemill.cli.render.documents import Collection, tell_collection
+    from tidemill.cli.render.documents import NodeTypeList, tell_collection
 
-    return _answer(apps, as_json, Collection, tell_collection)
+    return _answer(apps, as_json, NodeTypeList, tell_collection)
 
 
 @nodes.command("show")
@@ -113,7 +113,7 @@ def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
 def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], tell: Callable[[T], None]) -> int:
     from tidemill.bootstrap import node_types
     from tidemill.cli.render.terminal import print_json
-    from tidemill.cli.session import Asking, plain
+    from tidemill.cli.session import StoreSession, plain
     from tidemill.cli.user_code import importable, load_apps
     from tidemill.errors import Rejected
 
@@ -122,7 +122,7 @@ def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], t
             app = load_apps(apps)
             found = ask(node_types(app.functions, app.handlers))
     except Rejected as refusal:
-        return Asking(options.DEFAULT_STORE, as_json).refused(refusal)
+        return StoreSession(options.DEFAULT_STORE, as_json).refused(refusal)
     if as_json:
         print_json(plain(found))
     else:
@@ -142,7 +142,7 @@ def validate(file: str, apps: Sequence[str], *, as_json: bool) -> int:
         return main.REFUSED
     try:
         document, unchecked = with_stand_ins(read_source(file).document)
-        compiled = compile_document(document, types.by_name, types.in_vain)
+        compiled = compile_document(document, types.by_name, types.unusable_types)
     except Rejected as refusal:
         _tell_refused(file, refusal.problems, as_json)
         return main.REFUSED
@@ -181,5 +181,5 @@ def _tell_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> No
         refused = {"valid": False, "name": None, "nodes": None, "digest": None}
         print_json({**refused, "problems": as_plain(problems), "warnings": []})
         return
-    name = "the document" if file == STDIN else clean(file)
+    name = "the document" if file == STDIN else sanitize(file)
     print_problems(f"✗ {name} is refused: {counted(len(problems), 'problem')}", problems, sys.stdout)

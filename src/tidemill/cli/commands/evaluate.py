@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from tidemill.cli import main
 from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact
-from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Paint, clean, one_line, print_json, tell_problems
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, one_line, print_json, sanitize, tell_problems
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
 from tidemill.expressions.errors import NO_OUTPUT, ExpressionError
-from tidemill.expressions.sandbox.pool import settled
+from tidemill.expressions.sandbox.pool import run_steps
 from tidemill.expressions.scope import NODE_MAPS, RESERVED, Scope, Seen
 from tidemill.expressions.templates.template import check_template, compile_template
 
@@ -162,7 +162,7 @@ async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
     processes = SandboxPool()
     began = perf_counter()
     try:
-        found = settled(decide(condition, scope), processes)
+        found = run_steps(decide(condition, scope), processes)
         verdict: Verdict = await found if isawaitable(found) else found
         return verdict, (perf_counter() - began) * 1000
     finally:
@@ -228,10 +228,10 @@ def _blob(store: str, digest: str) -> str:
     import io
 
     from tidemill import client
-    from tidemill.bootstrap import check_there
+    from tidemill.bootstrap import require_store_exists
     from tidemill.cli.session import CLOSE_SECONDS_MAX
 
-    check_there(store)
+    require_store_exists(store)
     mill = client.open(store, work=False)
     found = io.BytesIO()
     try:
@@ -257,7 +257,7 @@ def _tell(whole: _Part, ms: float, as_json: bool) -> None:
         parts = [{"path": part.path, "type": _kind(part), **_answer(part)} for part in _parts(whole)]
         print_json({**_answer(whole), "parts": parts, "ms": round(ms, 3)})
         return
-    paint = Paint()
+    paint = Styler()
     print(f"{_coloured(whole, paint)}  {_words(whole)}")
     for part in _parts(whole):
         aligned = " " if part.verdict.value else ""
@@ -272,7 +272,7 @@ def _kind(part: _Part) -> str:
     return str(normal(part.condition)["type"])
 
 
-def _coloured(part: _Part, paint: Paint) -> str:
+def _coloured(part: _Part, paint: Styler) -> str:
     return paint("true", GREEN) if part.verdict.value else paint("false", YELLOW)
 
 
@@ -300,7 +300,7 @@ def render(template: str, scope: str, *, as_json: bool) -> int:
     if as_json or not isinstance(rendered, str):
         print_json(rendered)
     else:
-        print(clean(rendered) if sys.stdout.isatty() else rendered)
+        print(sanitize(rendered) if sys.stdout.isatty() else rendered)
     return main.OK
 
 

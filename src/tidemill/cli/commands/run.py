@@ -24,7 +24,7 @@ from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
-from tidemill.cli.render.board import Board
+from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, tell_decision
 from tidemill.cli.render.progress import Lines, Silence
@@ -34,23 +34,23 @@ from tidemill.cli.render.terminal import (
     BOLD,
     DIM,
     MAGENTA,
-    Paint,
+    Styler,
     as_plain,
-    clean,
     console,
     counted,
-    draws,
     one_line,
     print_json,
     print_problems,
     print_refusal,
-    stdout_kept_clean,
+    reserve_stdout,
+    sanitize,
+    supports_unicode,
 )
-from tidemill.cli.session import CLOSE_SECONDS_MAX, Asking
+from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
 from tidemill.engine.views import ApprovalView, RunView
-from tidemill.errors import Rejected, Unfit, rejected
+from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -148,8 +148,8 @@ def _still(pending: Callable[[], bool]) -> bool:
 
 
 def _tell_question(shown: Mapping[str, Any]) -> None:
-    paint = Paint()
-    print(f"\n{paint('◷', MAGENTA)} {paint(clean(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
+    paint = Styler()
+    print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
     lines = str(shown["description"]).split("\n")
     about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
     print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
@@ -208,7 +208,7 @@ DEAF = "nobody else can reach a memory:// store: run it with --store"
 _ASKING = ("ApprovalRequested", "ApprovalEscalated", "ApprovalDelegated")
 
 
-class Stage(Protocol):
+class TerminalOwner(Protocol):
     """Where a run is watched: lines can be said there, and it can be left for a conversation."""
 
     def say(self, text: str) -> None: ...
@@ -218,11 +218,18 @@ class Stage(Protocol):
     def enter(self) -> None: ...
 
 
-class Helper:
+class Prompter:
     """Sees every event of a run, and helps where it waits for somebody outside."""
 
     def __init__(
-        self, mill: Tidemill, asking: Asking, stage: Stage, *, actor: str, roles: tuple[str, ...], talks: bool
+        self,
+        mill: Tidemill,
+        asking: StoreSession,
+        stage: TerminalOwner,
+        *,
+        actor: str,
+        roles: tuple[str, ...],
+        talks: bool,
     ) -> None:
         self._mill, self._asking, self._stage = mill, asking, stage
         self._actor, self._roles = actor, roles
@@ -235,7 +242,7 @@ class Helper:
             self._decision(run_id, event)
         elif kind == "NodeWaiting" and event["on"] == "signal" and not event.get("signal"):
             command = self._asking.command("runs", "signal", run_id, event["name"])
-            how = DEAF if self._asking.alone else command
+            how = DEAF if self._asking.is_private_store else command
             self._stage.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
     def _decision(self, run_id: str, event: Mapping[str, Any]) -> None:
@@ -259,7 +266,7 @@ class Helper:
         item = () if index == NOT_AN_ITEM else ("--item", str(index))
         command = self._asking.command("approvals", "decide", run_id, view.node, "approve", *item)
         asked = names(view.approval.approvers or ("anyone",))
-        how = PRIVATE if self._asking.alone else command
+        how = PRIVATE if self._asking.is_private_store else command
         self._stage.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
 
 
@@ -309,9 +316,9 @@ def run(options: RunOptions) -> int:
             message = "--stream prints parts as they come, --json and --quiet nothing but the end"
             raise rejected("option_invalid", message, hint="drop one of them")
         source, inputs = read_source(options.file), read_inputs(options.given)
-        with stdout_kept_clean() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
+        with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, importable(source.folder):
             view, board = _run(options, source, inputs, out)
-    except (Rejected, Unfit) as refusal:
+    except (Rejected, StoreUnusable) as refusal:
         return _refused(options, refusal if isinstance(refusal, Rejected) else Rejected(refusal.problem))
     if options.as_json:
         print_json(view.to_dict())
@@ -324,22 +331,22 @@ def run(options: RunOptions) -> int:
     return _exit_code(view, board)
 
 
-def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, Board]:
+def _run(options: RunOptions, source: Source, inputs: dict[str, Any], out: TextIO) -> tuple[RunView, RunProgress]:
     """Work on one run and nothing else: what other runs of the store need, this process may not have."""
     run_id = options.resume or RealAmbient().new_id()
     app = load_apps(options.apps)
     mill = client.open(options.store, only=run_id, functions=app.functions, handlers=app.handlers)
     try:
         reference = _begun(mill, options, source) if options.resume else _published(mill, options, source)
-        board = Board(mill.workflow(reference))
+        board = RunProgress(mill.workflow(reference))
         watcher = _watcher(options, board, out)
         # From here on an interrupt finds somebody who cancels the run.
         board.run_id = run_id
         if not options.resume:
             mill.start(reference, inputs, key=run_id, submitted_by=options.actor)
-        helper = Helper(
+        helper = Prompter(
             mill,
-            Asking(options.store),
+            StoreSession(options.store),
             watcher,
             actor=options.actor,
             roles=options.roles,
@@ -371,21 +378,21 @@ def _begun(mill: Tidemill, options: RunOptions, source: Source) -> str:
     return f"{view.workflow}@{view.version}"
 
 
-def _watcher(options: RunOptions, board: Board, out: TextIO) -> Watcher:
+def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
     if options.stream is not None:
-        from tidemill.cli.render.events import Parts
+        from tidemill.cli.render.events import StreamPrinter
 
-        return Parts(board, options.stream, out)
+        return StreamPrinter(board, options.stream, out)
     if options.silent:
         return Silence(board)
-    if not draws():
+    if not supports_unicode():
         return Lines(board)
     from tidemill.cli.render.progress import Display
 
     return Display(board, console())
 
 
-def _watch(mill: Tidemill, board: Board, watcher: Watcher, helper: Helper, *, live: bool) -> None:
+def _watch(mill: Tidemill, board: RunProgress, watcher: Watcher, helper: Prompter, *, live: bool) -> None:
     """Follow the run; an interrupt cancels it, and what follows from that is watched too."""
     with watcher:
         try:
@@ -409,7 +416,7 @@ def _refused(options: RunOptions, refusal: Rejected) -> int:
     return main.REFUSED
 
 
-def _exit_code(view: RunView, board: Board) -> int:
+def _exit_code(view: RunView, board: RunProgress) -> int:
     if view.status == "COMPLETED":
         return main.OK
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED

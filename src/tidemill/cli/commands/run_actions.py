@@ -16,14 +16,14 @@ import click
 
 from tidemill.cli import options
 from tidemill.cli.render.runs import say
-from tidemill.cli.session import Asking
+from tidemill.cli.session import StoreSession
 from tidemill.client import Tidemill
 
 if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
-def act(asking: Asking, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
+def act(asking: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object]) -> int:
     """Carry out an act on a run, and tell how it stands now."""
 
     def ask(mill: Tidemill) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def act(asking: Asking, run_id: str, done: str, do: Callable[[Tidemill], object]
         view = mill.show(run_id)
         return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
 
-    return asking.answer(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
+    return asking.ask_and_print(ask, lambda after: say(f"{done}; run {run_id} is {after['status']}"))
 
 
 @click.command("patch")
@@ -54,7 +54,7 @@ def act(asking: Asking, run_id: str, done: str, do: Callable[[Tidemill], object]
 @options.apps
 @options.on_store()
 def patch_command(
-    asking: Asking, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
+    asking: StoreSession, run: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
     """Change the graph or the configuration of a run.
 
@@ -67,7 +67,7 @@ def patch_command(
         edits = edits_for(mill, run, file, sets, base)
         return mill.patch(run, edits.operations, base_digest=edits.base, **given)
 
-    return asking.answer(ask, lambda outcome: tell_patch(run, outcome))
+    return asking.ask_and_print(ask, lambda outcome: tell_patch(run, outcome))
 
 
 def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> click.Command:
@@ -77,7 +77,7 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator) -> cli
     @options.run
     @options.together(*more, options.who)
     @options.on_store()
-    def command(asking: Asking, run: str, **given: Any) -> int:
+    def command(asking: StoreSession, run: str, **given: Any) -> int:
 
         return act(asking, run, done.format(**given), lambda mill: getattr(mill, name)(run, **given))
 
@@ -121,7 +121,9 @@ PLAIN = (
 @options.actor
 @options.command_id
 @options.on_store()
-def relabel_command(asking: Asking, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any) -> int:
+def relabel_command(
+    asking: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
+) -> int:
     """Change the labels that a run can be found by."""
     from tidemill.cli.inputs import read_pairs
     from tidemill.errors import rejected
@@ -144,7 +146,9 @@ def relabel_command(asking: Asking, run: str, labels: tuple[str, ...], remove: t
 @options.actor
 @options.command_id
 @options.on_store()
-def signal_command(asking: Asking, run: str, name: str, payload: str | None, actor: str, command_id: str | None) -> int:
+def signal_command(
+    asking: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
+) -> int:
     """Tell a run something that a node of it waits for."""
     from tidemill.cli.inputs import read_value
     from tidemill.cli.render.runs import say
@@ -154,7 +158,7 @@ def signal_command(asking: Asking, run: str, name: str, payload: str | None, act
         sent = mill.signal(run, name, value, signal_id=command_id, actor=actor)
         return {"run_id": run, "signal": name, "signal_id": str(sent)}
 
-    return asking.answer(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
+    return asking.ask_and_print(ask, lambda sent: say(f"signal {name} was sent: {sent['signal_id']}"))
 
 
 @click.command("override")
@@ -169,7 +173,7 @@ def signal_command(asking: Asking, run: str, name: str, payload: str | None, act
 @options.who
 @options.on_store()
 def override_command(
-    asking: Asking,
+    asking: StoreSession,
     run: str,
     node: str,
     value: str | None,
@@ -213,7 +217,7 @@ def override_command(
 @options.option("--key", metavar="ID", about="The id of the new run.")
 @options.on_store()
 def fork_command(
-    asking: Asking, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
+    asking: StoreSession, run: str, given: tuple[str, ...], patch: str | None, labels: tuple[str, ...], **more: Any
 ) -> int:
     """Branch a new run off another one, and print its id.
 
@@ -231,7 +235,7 @@ def fork_command(
         )
         return {"run_id": new, "forked_from": run}
 
-    return asking.answer(ask, lambda found: print(found["run_id"]))
+    return asking.ask_and_print(ask, lambda found: print(found["run_id"]))
 
 
 ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command)

@@ -16,7 +16,7 @@ from tidemill.cli.commands.run_actions import ACTS
 from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
-    from tidemill.cli.session import Asking
+    from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
 
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 @options.run
 @options.argument("node", "[NODE]", "A node of it: how it ended, and what decided that.", required=False)
 @options.on_store()
-def why_command(asking: Asking, run: str, node: str | None) -> int:
+def why_command(asking: StoreSession, run: str, node: str | None) -> int:
     """Say what a run or a node waits for, or why it ended so.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
-    from tidemill.cli.render.why import NodeReasons, Reasons, tell_why, tell_why_node
+    from tidemill.cli.render.why import NodeReasons, WhyOutput, tell_why, tell_why_node
 
     if node is not None:
-        return asking.answer(
+        return asking.ask_and_print(
             lambda mill: NodeReasons(run, mill.why_node(run, node)), lambda found: tell_why_node(asking, found)
         )
-    return asking.answer(lambda mill: Reasons(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
+    return asking.ask_and_print(lambda mill: WhyOutput(run, mill.why(run)), lambda reasons: tell_why(asking, reasons))
 
 
 runs = new_group("runs")
@@ -53,7 +53,7 @@ STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 @options.after
 @options.on_store()
 def list_command(
-    asking: Asking,
+    asking: StoreSession,
     status: str | None,
     workflow: str | None,
     labels: tuple[str, ...],
@@ -70,14 +70,14 @@ def list_command(
         wanted += [f"status:{status}"] * (status is not None) + [f"workflow:{workflow}"] * (workflow is not None)
         return Page("runs", *mill.find([*wanted, *terms], after=after, limit=limit))
 
-    return asking.answer(ask, lambda page: tell_runs(asking, page))
+    return asking.ask_and_print(ask, lambda page: tell_runs(asking, page))
 
 
 @runs.command("show")
 @options.run
 @options.at
 @options.on_store()
-def show_command(asking: Asking, run: str, at: int | None) -> int:
+def show_command(asking: StoreSession, run: str, at: int | None) -> int:
     """Show a run, its nodes, and what it returned or why not."""
     return _show(asking, run, at)
 
@@ -88,20 +88,20 @@ def show_command(asking: Asking, run: str, at: int | None) -> int:
     "--at", metavar="SEQ", type=options.integers(1), required=True, about="After the event with this number."
 )
 @options.on_store()
-def state_command(asking: Asking, run: str, at: int) -> int:
+def state_command(asking: StoreSession, run: str, at: int) -> int:
     """Show a run as it was after one of its events."""
     return _show(asking, run, at)
 
 
-def _show(asking: Asking, run: str, at: int | None) -> int:
-    from tidemill.cli.render.runs import Sitting, tell_run
+def _show(asking: StoreSession, run: str, at: int | None) -> int:
+    from tidemill.cli.render.runs import RunDetails, tell_run
 
-    def ask(mill: Tidemill) -> Sitting:
+    def ask(mill: Tidemill) -> RunDetails:
         view = mill.show(run, at=at)
         # Only people are told why: the object for programs is the one that every view of a run prints.
-        return Sitting(view, past=at is not None, path=() if asking.as_json else mill.path(run, at=at))
+        return RunDetails(view, past=at is not None, path=() if asking.as_json else mill.path(run, at=at))
 
-    return asking.answer(ask, lambda sitting: tell_run(asking, sitting))
+    return asking.ask_and_print(ask, lambda sitting: tell_run(asking, sitting))
 
 
 @runs.command("events")
@@ -114,7 +114,9 @@ def _show(asking: Asking, run: str, at: int | None) -> int:
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
 @options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")
 @options.on_store()
-def events_command(asking: Asking, run: str, after: int, limit: int, last: int | None, follow: bool, live: bool) -> int:
+def events_command(
+    asking: StoreSession, run: str, after: int, limit: int, last: int | None, follow: bool, live: bool
+) -> int:
     """Show what happened in a run, event by event."""
     if follow or live:
         return _follow(asking, run, after, last, live)
@@ -128,7 +130,7 @@ def events_command(asking: Asking, run: str, after: int, limit: int, last: int |
         more = str(found[limit - 1]["seq"]) if len(found) > limit else None
         return Page("events", found[:limit], more)
 
-    return asking.answer(ask, _tell_events)
+    return asking.ask_and_print(ask, _tell_events)
 
 
 def _tell_events(page: Any) -> None:
@@ -143,7 +145,7 @@ def _tell_events(page: Any) -> None:
     print_next(page.cursor)
 
 
-def _follow(asking: Asking, run: str, after: int, last: int | None, live: bool) -> int:
+def _follow(asking: StoreSession, run: str, after: int, last: int | None, live: bool) -> int:
     """Print events as they are committed; programs get one JSON object per line."""
     from tidemill.cli.render.events import Logbook
     from tidemill.cli.render.terminal import print_json_line
@@ -158,7 +160,7 @@ def _follow(asking: Asking, run: str, after: int, last: int | None, live: bool) 
             else:
                 book.tell(event)
 
-    return asking.listen(ask)
+    return asking.stream(ask)
 
 
 @runs.command("logs")
@@ -172,14 +174,14 @@ def _follow(asking: Asking, run: str, after: int, last: int | None, live: bool) 
 @options.flag("--follow", "-f", about="Go on until the run ends; with --json, one line per line.")
 @options.flag("--timestamps", "-t", about="When each line was said, in UTC.")
 @options.on_store()
-def logs_command(asking: Asking, **wanted: Any) -> int:
+def logs_command(asking: StoreSession, **wanted: Any) -> int:
     """Show what the nodes of a run have printed and logged.
 
     About the last megabyte of each attempt is kept, and written once a second while it runs.
     """
-    from tidemill.cli.render.events import Wanted, tell_logs
+    from tidemill.cli.render.events import LogFilter, tell_logs
 
-    return tell_logs(asking, Wanted(**wanted))
+    return tell_logs(asking, LogFilter(**wanted))
 
 
 @runs.command("path")
@@ -187,13 +189,13 @@ def logs_command(asking: Asking, **wanted: Any) -> int:
 @options.flag("--tokens", about="The tokens that are under way instead.")
 @options.at
 @options.on_store()
-def path_command(asking: Asking, run: str, tokens: bool, at: int | None) -> int:
+def path_command(asking: StoreSession, run: str, tokens: bool, at: int | None) -> int:
     """Show which way a run went, or where its tokens are."""
     from tidemill.cli.render.events import tell_path, tell_tokens
 
     if tokens:
-        return asking.answer(lambda mill: mill.tokens(run, at=at), tell_tokens)
-    return asking.answer(lambda mill: mill.path(run, at=at), tell_path)
+        return asking.ask_and_print(lambda mill: mill.tokens(run, at=at), tell_tokens)
+    return asking.ask_and_print(lambda mill: mill.path(run, at=at), tell_path)
 
 
 runs.add_command(why_command)
@@ -202,12 +204,12 @@ runs.add_command(why_command)
 @runs.command("document")
 @options.run
 @options.on_store()
-def document_command(asking: Asking, run: str) -> int:
+def document_command(asking: StoreSession, run: str) -> int:
     """Print the document that a run follows.
 
     In its normal form, which patches are made for, with the digest they may name.
     """
-    return asking.answer(lambda mill: mill.document(run), _tell_document)
+    return asking.ask_and_print(lambda mill: mill.document(run), _tell_document)
 
 
 def _tell_document(found: Any) -> None:
@@ -222,11 +224,11 @@ def _tell_document(found: Any) -> None:
 @options.run
 @options.argument("other", "OTHER", "The id of another run.")
 @options.on_store()
-def compare_command(asking: Asking, run: str, other: str) -> int:
+def compare_command(asking: StoreSession, run: str, other: str) -> int:
     """Compare two runs, node by node."""
     from tidemill.cli.render.runs import tell_comparison
 
-    return asking.answer(lambda mill: mill.compare(run, other), lambda found: tell_comparison(run, other, found))
+    return asking.ask_and_print(lambda mill: mill.compare(run, other), lambda found: tell_comparison(run, other, found))
 
 
 for act in ACTS:

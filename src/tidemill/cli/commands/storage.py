@@ -24,15 +24,15 @@ from tidemill.cli import main, options
 from tidemill.cli.options import new_group
 from tidemill.cli.render.tables import Column, Line, moment, print_table
 from tidemill.cli.render.terminal import counted, print_json
-from tidemill.cli.session import Asking
+from tidemill.cli.session import StoreSession
 from tidemill.errors import Rejected
 from tidemill.stores.sql_files import Step
 
 if TYPE_CHECKING:
     from tidemill.client import Tidemill
-    from tidemill.engine.maintenance.archive import Listed
+    from tidemill.engine.maintenance.archive import ArchiveEntry
     from tidemill.engine.maintenance.reindex import Reindexed
-    from tidemill.engine.maintenance.verify import Verdict
+    from tidemill.engine.maintenance.verify import AuditReport
 
 
 archive = new_group("archive")
@@ -45,11 +45,11 @@ archived_run = options.argument("run", "RUN", "The id of a run, whose newest ent
 @options.limit
 @options.archive
 @options.on_store()
-def archive_list_command(asking: Asking, workflow: str | None, limit: int) -> int:
+def archive_list_command(asking: StoreSession, workflow: str | None, limit: int) -> int:
     """List archived runs, the latest months first."""
     from tidemill.cli.render.maintenance import tell_archive
 
-    return asking.answer(
+    return asking.ask_and_print(
         lambda mill: mill.archive_list(workflow=workflow, limit=limit),
         lambda page: tell_archive(asking, page, workflow),
         ends=lambda page: main.FAILED if page.damaged else main.OK,
@@ -61,7 +61,7 @@ def archive_list_command(asking: Asking, workflow: str | None, limit: int) -> in
 @options.flag("--events", about="With everything that happened.")
 @options.archive
 @options.on_store()
-def archive_show_command(asking: Asking, run: str, events: bool) -> int:
+def archive_show_command(asking: StoreSession, run: str, events: bool) -> int:
     """Show an archived run."""
     from tidemill.cli.render.maintenance import tell_archived
     from tidemill.cli.session import plain
@@ -70,14 +70,14 @@ def archive_show_command(asking: Asking, run: str, events: bool) -> int:
         header, happened = mill.archive_show(run)
         return {**plain(header), **({"events": happened} if events else {})}
 
-    return asking.answer(ask, lambda found: tell_archived(asking, found, with_events=events))
+    return asking.ask_and_print(ask, lambda found: tell_archived(asking, found, with_events=events))
 
 
 @archive.command("restore")
 @archived_run
 @options.archive
 @options.on_store()
-def restore_command(asking: Asking, run: str) -> int:
+def restore_command(asking: StoreSession, run: str) -> int:
     """Put an archived run back into the store, as it was.
 
     It is kept from now on as long as after its end. The archive keeps its copy.
@@ -85,11 +85,11 @@ def restore_command(asking: Asking, run: str) -> int:
     from tidemill.cli.render.maintenance import tell_others
     from tidemill.cli.render.runs import say
 
-    def tell(listed: Listed) -> None:
+    def tell(listed: ArchiveEntry) -> None:
         say(f"run {listed.run_id} is back, with {listed.seq} events")
         tell_others(listed.others)
 
-    return asking.answer(lambda mill: mill.archive_restore(run), tell)
+    return asking.ask_and_print(lambda mill: mill.archive_restore(run), tell)
 
 
 @archive.command("sweep")
@@ -98,7 +98,7 @@ def restore_command(asking: Asking, run: str) -> int:
 @options.keep_runs
 @options.archive
 @options.on_store()
-def sweep_command(asking: Asking, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
+def sweep_command(asking: StoreSession, dry_run: bool, retention_days: float, keep_runs: bool) -> int:
     """Archive every run that was kept long enough, now.
 
     Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
@@ -106,7 +106,7 @@ def sweep_command(asking: Asking, dry_run: bool, retention_days: float, keep_run
     """
     from tidemill.cli.render.maintenance import tell_swept
 
-    return replace(asking, retention_days=None if keep_runs else retention_days).answer(
+    return replace(asking, retention_days=None if keep_runs else retention_days).ask_and_print(
         lambda mill: mill.archive_sweep(dry_run=dry_run),
         tell_swept,
         ends=lambda swept: main.FAILED if swept.failed else main.OK,
@@ -124,7 +124,7 @@ digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
 @options.flag("--keep", about="Never collect it, even when nothing refers to it.")
 @options.option("--media-type", metavar="TYPE", about="What it is. Default: by the file's name.")
 @options.on_store(creates=True)
-def put_command(asking: Asking, file: str, keep: bool, media_type: str | None) -> int:
+def put_command(asking: StoreSession, file: str, keep: bool, media_type: str | None) -> int:
     """Store a file and print its digest.
 
     With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
@@ -135,14 +135,14 @@ def put_command(asking: Asking, file: str, keep: bool, media_type: str | None) -
         data, name = read_blob_source(file)
         return mill.put_blob(data, media_type=media_type or guessed_type(name), name=name, keep=keep)
 
-    return asking.answer(ask, lambda described: print(described["$blob"]))
+    return asking.ask_and_print(ask, lambda described: print(described["$blob"]))
 
 
 @blobs.command("get")
 @digest_argument
 @options.option("--output", "-o", metavar="FILE", about="Where to write it; - is standard output.", type=str)
 @options.on_store()
-def get_command(asking: Asking, digest: str, output: str | None) -> int:
+def get_command(asking: StoreSession, digest: str, output: str | None) -> int:
     """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
     from tidemill.cli.inputs import writing
 
@@ -155,17 +155,17 @@ def get_command(asking: Asking, digest: str, output: str | None) -> int:
         if written["file"]:
             print(f"{written['size']} bytes written to {written['file']}")
 
-    return asking.answer(ask, tell)
+    return asking.ask_and_print(ask, tell)
 
 
 @blobs.command("show")
 @digest_argument
 @options.on_store()
-def blob_show_command(asking: Asking, digest: str) -> int:
+def blob_show_command(asking: StoreSession, digest: str) -> int:
     """Show what is known of a blob."""
     from tidemill.cli.render.lists import tell_blob
 
-    return asking.answer(lambda mill: mill.blob(digest), lambda info: tell_blob(asking, info))
+    return asking.ask_and_print(lambda mill: mill.blob(digest), lambda info: tell_blob(asking, info))
 
 
 @blobs.command("list")
@@ -175,14 +175,16 @@ def blob_show_command(asking: Asking, digest: str) -> int:
 @options.limit
 @options.after
 @options.on_store()
-def blob_list_command(asking: Asking, state: Literal["active", "grace"] | None, limit: int, after: str | None) -> int:
+def blob_list_command(
+    asking: StoreSession, state: Literal["active", "grace"] | None, limit: int, after: str | None
+) -> int:
     """List blobs in the order of their digests."""
     from tidemill.cli.render.lists import Page, tell_blobs
 
     def ask(mill: Tidemill) -> Page:
         return Page("blobs", *mill.blobs(state=state, after=after, limit=limit))
 
-    return asking.answer(ask, lambda page: tell_blobs(asking, page))
+    return asking.ask_and_print(ask, lambda page: tell_blobs(asking, page))
 
 
 @blobs.command("gc")
@@ -195,14 +197,14 @@ def blob_list_command(asking: Asking, state: Literal["active", "grace"] | None, 
 )
 @options.dry_run
 @options.on_store()
-def gc_command(asking: Asking, grace: float, dry_run: bool) -> int:
+def gc_command(asking: StoreSession, grace: float, dry_run: bool) -> int:
     """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
     from tidemill.cli.render.lists import tell_collected
 
-    return asking.answer(lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), tell_collected)
+    return asking.ask_and_print(lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600), tell_collected)
 
 
-def migrate(asking: Asking, *, dry_run: bool) -> int:
+def migrate(asking: StoreSession, *, dry_run: bool) -> int:
     """Show the migrations of a store, and apply those that are pending."""
     try:
         before = migrated(asking.store, dry_run=True)
@@ -254,7 +256,7 @@ def _when(step: Step) -> str:
     about="Only so many of a hundred runs, always the same ones.",
 )
 @options.on_store()
-def verify_log_command(asking: Asking, runs: tuple[str, ...], sample: float) -> int:
+def verify_log_command(asking: StoreSession, runs: tuple[str, ...], sample: float) -> int:
     """Read all logs again and tell what is not as it must be.
 
     Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
@@ -263,7 +265,7 @@ def verify_log_command(asking: Asking, runs: tuple[str, ...], sample: float) -> 
 
     progress = Progress(as_json=asking.as_json)
 
-    def ask(mill: Tidemill) -> Verdict:
+    def ask(mill: Tidemill) -> AuditReport:
         with progress:
             return mill.verify_log(
                 runs,
@@ -272,13 +274,13 @@ def verify_log_command(asking: Asking, runs: tuple[str, ...], sample: float) -> 
                 on_progress=lambda runs, events: progress.show(f"{runs:,} runs, {events:,} events"),
             )
 
-    return asking.answer(ask, tell_verdict, ends=lambda verdict: main.OK if verdict.clean else main.FAILED)
+    return asking.ask_and_print(ask, tell_verdict, ends=lambda verdict: main.OK if verdict.clean else main.FAILED)
 
 
 @click.command("reindex")
 @options.dry_run
 @options.on_store()
-def reindex_command(asking: Asking, dry_run: bool) -> int:
+def reindex_command(asking: StoreSession, dry_run: bool) -> int:
     """Rebuild everything that lists show from the logs.
 
     Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
@@ -289,4 +291,4 @@ def reindex_command(asking: Asking, dry_run: bool) -> int:
         with Progress(as_json=asking.as_json) as progress:
             return mill.reindex(dry_run=dry_run, on_progress=lambda done: progress.show(f"{done:,} logs"))
 
-    return asking.answer(ask, tell_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)
+    return asking.ask_and_print(ask, tell_reindexed, ends=lambda found: main.FAILED if found.unreadable else main.OK)

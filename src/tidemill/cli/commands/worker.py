@@ -31,8 +31,8 @@ from tidemill.bootstrap import engine_at
 from tidemill.cli import main, options
 from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.tables import names
-from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Paint, clean, counted, stdout_kept_clean
-from tidemill.cli.session import Asking
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, counted, reserve_stdout, sanitize
+from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
@@ -48,7 +48,7 @@ class Bulletins:
     def __init__(self, *, as_json: bool) -> None:
         # With --json standard output is kept clean of what functions print, so this is a way of its own to it.
         self._json = open(os.dup(1), "w", encoding="utf-8", buffering=1) if as_json else None  # noqa: SIM115
-        self._paint = Paint()
+        self._paint = Styler()
         self._trouble = ""
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class Bulletins:
         known = names((type_.removesuffix("@1") for type_ in row.types), 200)
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
         self._say(
-            f"{self._paint('✓', GREEN)} {clean(words)} {self._paint(f'· types {clean(known)}', DIM)}",
+            f"{self._paint('✓', GREEN)} {sanitize(words)} {self._paint(f'· types {sanitize(known)}', DIM)}",
             event="ready",
             worker=row.name,
             pid=row.pid,
@@ -99,12 +99,12 @@ class Bulletins:
         else:
             full = isinstance(trouble, DiskFull)
             words = f"{cause}; work goes on by itself then" if full else f"the store does not answer: {cause}; {_TRIED}"
-            self._say(f"{mark} {clean(words)}", event="store_lost", message=cause)
+            self._say(f"{mark} {sanitize(words)}", event="store_lost", message=cause)
 
     def refused(self, refusal: Rejected) -> None:
         """The store gives out no work, for a reason that somebody has to see to."""
         problem = refusal.problems[0]
-        words = f"{self._paint('!', YELLOW)} {clean(f'{problem.message} [{problem.code}]; {problem.hint}')}"
+        words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
 
     def _say(self, words: str, **told: Any) -> None:
@@ -141,12 +141,12 @@ class WorkOptions:
 
 def work(options: WorkOptions) -> int:
     """Work until a signal comes."""
-    asking = Asking(options.store, options.as_json)
+    asking = StoreSession(options.store, options.as_json)
     try:
         with (
             importable(),
             Bulletins(as_json=options.as_json) as bulletins,
-            stdout_kept_clean() if options.as_json else nullcontext(),
+            reserve_stdout() if options.as_json else nullcontext(),
         ):
             _in_loop(_work(_engine(options), options, bulletins))
     except Rejected as refusal:
@@ -196,12 +196,12 @@ async def _work(engine: Engine, options: WorkOptions, bulletins: Bulletins) -> N
 
     def on_signal() -> None:
         if stop.is_set():
-            worker.hurry()
-            bulletins.hurrying(len(worker.hands))
+            worker.stop_now()
+            bulletins.hurrying(len(worker.held_jobs))
         else:
             stop.set()
             engine.drain()
-            bulletins.draining(len(worker.hands), options.grace_s)
+            bulletins.draining(len(worker.held_jobs), options.grace_s)
 
     worker.refusals.listener = on_refusal
     loop = asyncio.get_running_loop()
@@ -273,19 +273,21 @@ def without_password(url: str) -> str:
 @options.flag("--all", "every", about="Also those that died within the last hour.")
 @options.on_store()
 @click.pass_context
-def workers(context: click.Context, asking: Asking, every: bool) -> int:
+def workers(context: click.Context, asking: StoreSession, every: bool) -> int:
     if context.invoked_subcommand is not None:
         return main.OK
-    from tidemill.cli.render.lists import Crew, tell_crew
+    from tidemill.cli.render.lists import WorkerList, tell_crew
 
-    return asking.answer(lambda mill: Crew(mill.workers(), every=every), lambda crew: tell_crew(asking, crew))
+    return asking.ask_and_print(
+        lambda mill: WorkerList(mill.workers(), every=every), lambda crew: tell_crew(asking, crew)
+    )
 
 
 @workers.command("show")
 @options.argument("name", "NAME", "The worker's name, the last part of it, or its pid.")
 @options.on_store()
-def show_command(asking: Asking, name: str) -> int:
+def show_command(asking: StoreSession, name: str) -> int:
     """Show a worker: what it holds, and which node types it can run."""
     from tidemill.cli.render.lists import member, tell_member
 
-    return asking.answer(lambda mill: member(mill.workers(), name), tell_member)
+    return asking.ask_and_print(lambda mill: member(mill.workers(), name), tell_member)

@@ -18,7 +18,7 @@ from tidemill.cli.render.documents import tell_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
 from tidemill.cli.render.terminal import counted, print_problems
-from tidemill.cli.session import Asking, plain
+from tidemill.cli.session import StoreSession, plain
 from tidemill.client import Tidemill
 from tidemill.engine.catalog import Published, Tagged
 from tidemill.engine.versions import LATEST, split_reference
@@ -33,28 +33,28 @@ tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
 @options.limit
 @options.after
 @options.on_store()
-def list_command(asking: Asking, limit: int, after: str | None) -> int:
+def list_command(asking: StoreSession, limit: int, after: str | None) -> int:
     """List what is published, the last change first."""
     from tidemill.cli.render.lists import Page, tell_workflows
 
     def ask(mill: Tidemill) -> Page:
         return Page("workflows", *mill.workflows(after=after, limit=limit))
 
-    return asking.answer(ask, lambda page: tell_workflows(asking, page))
+    return asking.ask_and_print(ask, lambda page: tell_workflows(asking, page))
 
 
 @workflows.command("show")
 @options.reference
 @options.on_store()
-def show_command(asking: Asking, reference: str) -> int:
+def show_command(asking: StoreSession, reference: str) -> int:
     """Print the document of a version, in its normal form."""
-    return asking.answer(lambda mill: show_version(mill, reference), tell_version)
+    return asking.ask_and_print(lambda mill: show_version(mill, reference), tell_version)
 
 
 @workflows.command("versions")
 @name_argument
 @options.on_store()
-def versions_command(asking: Asking, name: str) -> int:
+def versions_command(asking: StoreSession, name: str) -> int:
     """List the versions of a workflow, and their tags."""
     from tidemill.cli.render.lists import tell_versions
     from tidemill.cli.session import plain
@@ -62,34 +62,34 @@ def versions_command(asking: Asking, name: str) -> int:
     def ask(mill: Tidemill) -> dict[str, Any]:
         return {"versions": mill.versions(name), "tags": mill.tags(name)}
 
-    return asking.answer(ask, lambda found: tell_versions(found["versions"], plain(found["tags"])))
+    return asking.ask_and_print(ask, lambda found: tell_versions(found["versions"], plain(found["tags"])))
 
 
 @workflows.command("tags")
 @name_argument
 @options.on_store()
-def tags_command(asking: Asking, name: str) -> int:
+def tags_command(asking: StoreSession, name: str) -> int:
     """Show where tags point, and who moved them."""
     from tidemill.cli.render.lists import tell_tags
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         return {"tags": mill.tags(name), "history": mill.tag_history(name)}
 
-    return asking.answer(ask, lambda found: tell_tags(found["tags"], found["history"]))
+    return asking.ask_and_print(ask, lambda found: tell_tags(found["tags"], found["history"]))
 
 
 @workflows.command("diff")
 @options.argument("left", "LEFT", "A version: name, name@3 or name:stable.")
 @options.argument("right", "RIGHT", "Another version.")
 @options.on_store()
-def diff_command(asking: Asking, left: str, right: str) -> int:
+def diff_command(asking: StoreSession, left: str, right: str) -> int:
     """Show what lies between two versions.
 
     With --json also as a JSON Patch that makes the right one of the left one.
     """
     from tidemill.cli.render.runs import tell_diff
 
-    return asking.answer(lambda mill: mill.diff(left, right), tell_diff)
+    return asking.ask_and_print(lambda mill: mill.diff(left, right), tell_diff)
 
 
 @workflows.command("tag")
@@ -99,9 +99,9 @@ def diff_command(asking: Asking, left: str, right: str) -> int:
 @options.message
 @options.actor
 @options.on_store()
-def tag_command(asking: Asking, name: str, tag: str, version: int, message: str, actor: str) -> int:
+def tag_command(asking: StoreSession, name: str, tag: str, version: int, message: str, actor: str) -> int:
     """Make a tag point to a version."""
-    return asking.answer(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), tell_tagged)
+    return asking.ask_and_print(lambda mill: mill.tag(name, tag, version, actor=actor, message=message), tell_tagged)
 
 
 @workflows.command("untag")
@@ -110,9 +110,9 @@ def tag_command(asking: Asking, name: str, tag: str, version: int, message: str,
 @options.message
 @options.actor
 @options.on_store()
-def untag_command(asking: Asking, name: str, tag: str, message: str, actor: str) -> int:
+def untag_command(asking: StoreSession, name: str, tag: str, message: str, actor: str) -> int:
     """Take a tag away."""
-    return asking.answer(lambda mill: mill.untag(name, tag, actor=actor, message=message), tell_tagged)
+    return asking.ask_and_print(lambda mill: mill.untag(name, tag, actor=actor, message=message), tell_tagged)
 
 
 @workflows.command("patch")
@@ -125,7 +125,7 @@ def untag_command(asking: Asking, name: str, tag: str, message: str, actor: str)
 @options.apps
 @options.on_store()
 def patch_command(
-    asking: Asking,
+    asking: StoreSession,
     reference: str,
     file: str | None,
     sets: tuple[str, ...],
@@ -140,16 +140,16 @@ def patch_command(
         operations = read_edits(file, sets, lambda: mill.workflow_document(reference))
         return mill.patch_workflow(reference, operations, base_digest=base, author=author, message=message)
 
-    return asking.answer(ask, tell_published)
+    return asking.ask_and_print(ask, tell_published)
 
 
-def publish(asking: Asking, file: str, *, author: str, message: str) -> int:
+def publish(asking: StoreSession, file: str, *, author: str, message: str) -> int:
     """Publish a document."""
 
     def ask(mill: Tidemill) -> Published:
         return mill.publish(read_source(file).document, author=author, message=message)
 
-    return asking.answer(ask, tell_published)
+    return asking.ask_and_print(ask, tell_published)
 
 
 def tell_published(published: Published) -> None:
@@ -188,7 +188,7 @@ def tell_tagged(moved: Tagged) -> None:
 
 
 def start(
-    asking: Asking,
+    asking: StoreSession,
     workflow: str,
     given: Sequence[str],
     *,
@@ -210,4 +210,4 @@ def start(
         )
         return {"run_id": run_id}
 
-    return asking.answer(ask, lambda found: print(found["run_id"]))
+    return asking.ask_and_print(ask, lambda found: print(found["run_id"]))

@@ -31,7 +31,7 @@ NOT_REACHED = "upstream_failed"
 
 
 @dataclass(slots=True)
-class Row:
+class NodeProgress:
     """How a node stands."""
 
     number: int
@@ -68,12 +68,12 @@ class Row:
         return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
 
 
-class Board:
+class RunProgress:
     """A run, watched."""
 
     def __init__(self, workflow: Workflow, run_id: str = "") -> None:
         self.name, self.run_id = workflow.name, run_id
-        self.rows = {node.id: Row(number, node.id) for number, node in enumerate(workflow.nodes)}
+        self.rows = {node.id: NodeProgress(number, node.id) for number, node in enumerate(workflow.nodes)}
         self._ordered = list(self.rows.values())
         for node in workflow.nodes:
             if node.loop is not None:
@@ -88,10 +88,10 @@ class Board:
         self.failed_node = ""
         self.error: Mapping[str, Any] | None = None
         self.tolerated = 0
-        self._busy: dict[str, Row] = {}
-        self._failed: dict[str, Row] = {}
+        self._busy: dict[str, NodeProgress] = {}
+        self._failed: dict[str, NodeProgress] = {}
         """Nodes that failed by themselves, tolerated or not."""
-        self._recent: deque[Row] = deque(maxlen=RECENT_MAX)
+        self._recent: deque[NodeProgress] = deque(maxlen=RECENT_MAX)
 
     @property
     def ended(self) -> int:
@@ -102,7 +102,7 @@ class Board:
         """The age of the run, or how old it became."""
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
 
-    def see(self, event: Mapping[str, Any]) -> Row | None:
+    def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
         """Fold one event; answers the row whose visit it moved, None for everything else."""
         if event.get("live"):
             self._hear(event)
@@ -123,7 +123,7 @@ class Board:
             return None
         return row if self._see_visit(row, kind, event) else None
 
-    def window(self, height: int) -> list[Row]:
+    def window(self, height: int) -> list[NodeProgress]:
         """The rows that matter most, at most `height`, in the order of the document."""
         if len(self.rows) <= height:
             return self._ordered
@@ -158,14 +158,14 @@ class Board:
             case "RunCompleted":
                 self.tolerated = event.get("tolerated", 0)
 
-    def _see_item(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+    def _see_item(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
         row.attempt = max(row.attempt, event.get("attempt", 0))
         if kind == "NodeCompleted":
             row.done += 1
         elif kind == "NodeFailed" and "retry_at_ms" not in event:
             row.failed += 1
 
-    def _see_visit(self, row: Row, kind: str, event: Mapping[str, Any]) -> bool:
+    def _see_visit(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> bool:
         """Fold an event about the visit itself; answers whether its phase is news."""
         row.attempt = event.get("attempt", row.attempt)
         match kind:
@@ -195,7 +195,7 @@ class Board:
                 return False
         return row.phase in ENDED or row.phase == "RETRYING"
 
-    def _begin(self, row: Row, event: Mapping[str, Any]) -> None:
+    def _begin(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
         if event.get("held"):
             row.reason = "held by max_parallel"
             return
@@ -204,12 +204,12 @@ class Board:
         row.reason, row.until_ms = "", None
         self._move(row, "ACTIVE")
 
-    def _wait(self, row: Row, event: Mapping[str, Any]) -> None:
+    def _wait(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
         row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
         row.until_ms = event.get("until_ms", event.get("expires_ms"))
         self._move(row, "WAITING")
 
-    def _ask(self, row: Row, kind: str, event: Mapping[str, Any]) -> None:
+    def _ask(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
         """People were asked, or some of them have agreed."""
         if kind == "ApprovalVoted":
             row.agreed += 1
@@ -219,16 +219,16 @@ class Board:
             row.quorum = event.get("quorum", row.quorum)
             row.until_ms = event.get("expires_ms")
 
-    def _blame(self, row: Row, event: Mapping[str, Any]) -> None:
+    def _blame(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
         error = event["error"]
         row.reason, row.code = error["message"], error["code"]
 
-    def _end(self, row: Row, phase: Phase, event: Mapping[str, Any]) -> None:
+    def _end(self, row: NodeProgress, phase: Phase, event: Mapping[str, Any]) -> None:
         row.spent_ms, row.began_ms, row.until_ms = row.elapsed_ms(event["at_ms"]), None, None
         self._move(row, phase)
         self._recent.append(row)
 
-    def _next_pass(self, row: Row, event: Mapping[str, Any]) -> None:
+    def _next_pass(self, row: NodeProgress, event: Mapping[str, Any]) -> None:
         self._reopen(event["body"])
         row.passes = event["iteration"] + 1
 
@@ -245,14 +245,14 @@ class Board:
                 self._move(gone, "PENDING")
                 self.counts["PENDING"] -= 1
         for name in added:
-            self.rows[name] = Row(0, name)
+            self.rows[name] = NodeProgress(0, name)
             self.counts["PENDING"] += 1
         self._ordered = list(self.rows.values())
         for number, row in enumerate(self._ordered):
             row.number = number
         self._recent = deque((row for row in self._recent if row.name in self.rows), maxlen=RECENT_MAX)
 
-    def _move(self, row: Row, phase: Phase) -> None:
+    def _move(self, row: NodeProgress, phase: Phase) -> None:
         self.counts[row.phase] -= 1
         self.counts[phase] += 1
         row.phase, row.progress, row.said = phase, None, ""
@@ -295,13 +295,13 @@ def duration(ms: float) -> str:
     return f"{hours:,} h {minutes:02d} m"
 
 
-def detail(row: Row, now_ms: int) -> str:
+def detail(row: NodeProgress, now_ms: int) -> str:
     """What there is to say about a row besides its name and time."""
     said = [_items(row), _passes(row), _attempts(row), _happening(row, now_ms)]
     return " · ".join(part for part in said if part)
 
 
-def _happening(row: Row, now_ms: int) -> str:
+def _happening(row: NodeProgress, now_ms: int) -> str:
     left = "" if row.until_ms is None else duration(max(0, row.until_ms - now_ms))
     match row.phase:
         case "PENDING":
@@ -330,13 +330,13 @@ def _happening(row: Row, now_ms: int) -> str:
             return "cancelled"
 
 
-def _progress(row: Row) -> str:
+def _progress(row: NodeProgress) -> str:
     """How far a node says that it has come."""
     share = "" if row.progress is None else f"{row.progress:.0%}"
     return " ".join(part for part in (share, one_line(row.said, REASON_COLUMNS_MAX)) if part)
 
 
-def _waiting(row: Row, left: str) -> str:
+def _waiting(row: NodeProgress, left: str) -> str:
     reason = row.reason
     if reason == "timer":
         return f"sleeps, {left} left" if left else "sleeps"
@@ -346,12 +346,12 @@ def _waiting(row: Row, left: str) -> str:
     return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 
 
-def _blame(row: Row) -> str:
+def _blame(row: NodeProgress) -> str:
     reason = one_line(row.reason, REASON_COLUMNS_MAX)
     return reason if row.code in ("", NOT_REACHED) else f"{reason} [{row.code}]"
 
 
-def _passes(row: Row) -> str:
+def _passes(row: NodeProgress) -> str:
     if not row.loops or (row.phase in ("PENDING", "SKIPPED") and row.passes == 1):
         return ""
     if row.phase == "COMPLETED":
@@ -359,18 +359,18 @@ def _passes(row: Row) -> str:
     return passes(row)
 
 
-def passes(row: Row) -> str:
+def passes(row: NodeProgress) -> str:
     """Which pass of how many a looping node is in."""
     return f"pass {row.passes}" + (f" of {row.passes_max}" if row.passes_max is not None else "")
 
 
-def _attempts(row: Row) -> str:
+def _attempts(row: NodeProgress) -> str:
     if row.attempt < 2 or row.phase in ("RETRYING", "PENDING"):
         return ""
     return f"attempt {row.attempt}" if row.phase == "ACTIVE" else f"{row.attempt} attempts"
 
 
-def _items(row: Row) -> str:
+def _items(row: NodeProgress) -> str:
     if row.count is None:
         return ""
     count = f"{row.done:,}/{row.count:,}" if row.phase != "COMPLETED" else f"{row.count:,} items"

@@ -15,9 +15,9 @@ import msgspec
 
 from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import Column, Line, names, print_facts, print_hint, print_table, print_title, snippet
-from tidemill.cli.render.terminal import DIM, Paint, clean
+from tidemill.cli.render.terminal import DIM, Styler, sanitize
 from tidemill.errors import offered, rejected
-from tidemill.handlers.discovery import Broken, Offer
+from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
 from tidemill.kernel.model import Capabilities, Json, NodeType
 
 WIDTH = 100
@@ -26,7 +26,7 @@ _LIKE_A_NUMBER = tuple("-+.0123456789~")
 
 def tell_document(about: str, document: Any) -> None:
     """Print a document so that it can be edited and published again."""
-    print(Paint()(f"# {clean(about)}", DIM))
+    print(Styler()(f"# {sanitize(about)}", DIM))
     print(as_yaml(document), end="")
 
 
@@ -80,10 +80,10 @@ DEPTH_MAX = 3
 TYPE_COLUMNS_MAX = 48
 
 
-class Specimen(NamedTuple):
+class NodeTypeDetails(NamedTuple):
     """One node type."""
 
-    offer: Offer
+    offer: NodeTypeSource
 
     @property
     def type(self) -> NodeType:
@@ -107,12 +107,12 @@ class Specimen(NamedTuple):
         }
 
 
-class Collection:
+class NodeTypeList:
     """All of them, by name."""
 
     def __init__(self, types: NodeTypes) -> None:
-        self.shown = [Specimen(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
-        self.broken: Sequence[Broken] = types.broken
+        self.shown = [NodeTypeDetails(offer) for offer in sorted(types.offers, key=lambda each: each.handler.type.key)]
+        self.broken: Sequence[UnusableNodeType] = types.broken
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -120,7 +120,7 @@ class Collection:
         return {"types": [each.to_dict() for each in self.shown], "broken": broken}
 
 
-def tell_collection(collection: Collection) -> None:
+def tell_collection(collection: NodeTypeList) -> None:
     """Print a table of node types."""
     heads = (Column("TYPE"), Column("VERSION"), Column("QUEUE"), Column("FROM", gives=True), Column("CAN", gives=True))
     print_table(heads, map(_line, collection.shown))
@@ -128,7 +128,7 @@ def tell_collection(collection: Collection) -> None:
         print_hint(str(broken))
 
 
-def _line(each: Specimen) -> Line:
+def _line(each: NodeTypeDetails) -> Line:
     type_ = each.type
     can = names(_abilities(type_.capabilities, waits=type_.waits))
     cells = (type_.name, type_.version or str(type_.major), type_.queue, each.offer.origin, can)
@@ -153,19 +153,19 @@ def _abilities(capabilities: Capabilities, *, waits: bool) -> Iterator[str]:
         yield f"{capabilities.concurrency} at a time"
 
 
-def specimen(types: NodeTypes, name: str) -> Specimen:
+def specimen(types: NodeTypes, name: str) -> NodeTypeDetails:
     """The type of a name, in the version asked for or the newest. Raises Rejected."""
     base, _, major = name.partition("@")
     found = [offer for offer in types.offers if offer.handler.type.name == base]
     named = [offer for offer in found if not major or str(offer.handler.type.major) == major]
     if named:
-        return Specimen(max(named, key=lambda offer: offer.handler.type.major))
+        return NodeTypeDetails(max(named, key=lambda offer: offer.handler.type.major))
     broken = next((str(each) for each in types.broken if each.name == base), "")
     known = [offer.handler.type.key for offer in found] or [offer.handler.type.name for offer in types.offers]
     raise rejected("unknown_node_type", f"there is no node type {name}", hint=broken or offered(name, known))
 
 
-def tell_specimen(each: Specimen) -> None:
+def tell_specimen(each: NodeTypeDetails) -> None:
     """Print a node type and the fields of its configuration."""
     type_ = each.type
     print_title(type_.key, *filter(None, (type_.title,)))
@@ -181,7 +181,7 @@ def tell_specimen(each: Specimen) -> None:
     print_table(heads, fields)
 
 
-def _facts(each: Specimen) -> Iterator[tuple[str, Any]]:
+def _facts(each: NodeTypeDetails) -> Iterator[tuple[str, Any]]:
     type_ = each.type
     yield "about", type_.description
     yield "from", each.offer.origin

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tidemill.cli.render.board import Board, duration
+from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.progress import Silence
 from tidemill.cli.render.runs import step_name
 from tidemill.cli.render.tables import Column, Line, iso, names, print_table, snippet
@@ -25,14 +25,14 @@ from tidemill.cli.render.terminal import (
     GREEN,
     RED,
     YELLOW,
-    Paint,
-    clean,
-    clipped,
+    Styler,
     columns,
     padded,
     print_json_line,
+    sanitize,
+    truncate,
 )
-from tidemill.cli.session import Asking, item_or_none, plain
+from tidemill.cli.session import StoreSession, item_or_none, plain
 from tidemill.client import Tidemill
 from tidemill.engine.services.inspection import LogLine
 from tidemill.errors import offered, rejected
@@ -63,7 +63,7 @@ class Logbook:
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
-        self._paint = Paint()
+        self._paint = Styler()
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Print one event, or what was shown live, which has no number and no time."""
@@ -72,7 +72,7 @@ class Logbook:
         spent = "" if event.get("live") else self._spent(event["at_ms"])
         head = f"{event.get('seq', ''):>{NUMBER_COLUMNS}}  {spent:>10}  "
         left = columns() - len(head) - max(TYPE_COLUMNS, len(kind)) - 2
-        tail = f"  {clipped(clean(said), left)}" if said else ""
+        tail = f"  {truncate(sanitize(said), left)}" if said else ""
         painted = self._paint(padded(kind, TYPE_COLUMNS) if said else kind, _colour(kind))
         print(f"{self._paint(head, DIM)}{painted}{tail}", flush=True)
 
@@ -322,7 +322,7 @@ _OVER = frozenset({"NodeCompleted", "NodeFailed", "NodeCancelled"})
 _LEVEL_COLOURS = {"warning": YELLOW, "error": RED, "critical": RED}
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which lines are asked for, and how they are shown."""
 
     run: str
@@ -334,14 +334,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     timestamps: bool
 
 
-def tell_logs(asking: Asking, wanted: Wanted) -> int:
+def tell_logs(asking: StoreSession, wanted: LogFilter) -> int:
     """Print what handlers have said, and go on until the run ends if that is asked for."""
     if wanted.follow:
-        return asking.listen(lambda mill: _follow(mill, asking, wanted))
-    return asking.answer(lambda mill: Said(mill.logs(wanted.run, wanted.node, **_narrowed(wanted))), _told(wanted))
+        return asking.stream(lambda mill: _follow(mill, asking, wanted))
+    return asking.ask_and_print(
+        lambda mill: LogOutput(mill.logs(wanted.run, wanted.node, **_narrowed(wanted))), _told(wanted)
+    )
 
 
-class Said:
+class LogOutput:
     """Lines of a run."""
 
     def __init__(self, lines: list[LogLine]) -> None:
@@ -352,7 +354,7 @@ class Said:
         return {"lines": [_as_plain(line) for line in self.lines]}
 
 
-def _narrowed(wanted: Wanted) -> dict[str, int | None]:
+def _narrowed(wanted: LogFilter) -> dict[str, int | None]:
     return {"visit": wanted.visit, "index": wanted.item, "attempt": wanted.attempt}
 
 
@@ -360,8 +362,8 @@ def _as_plain(line: LogLine) -> dict[str, Any]:
     return {**plain(line), "index": item_or_none(line.index)}
 
 
-def _told(wanted: Wanted) -> Callable[[Said], None]:
-    def tell(said: Said) -> None:
+def _told(wanted: LogFilter) -> Callable[[LogOutput], None]:
+    def tell(said: LogOutput) -> None:
         printer = Printer(wanted)
         for line in said.lines:
             printer.tell(line)
@@ -371,7 +373,7 @@ def _told(wanted: Wanted) -> Callable[[Said], None]:
     return tell
 
 
-def _follow(mill: Tidemill, asking: Asking, wanted: Wanted) -> None:
+def _follow(mill: Tidemill, asking: StoreSession, wanted: LogFilter) -> None:
     printer = Printer(wanted)
     for line in mill.follow_logs(wanted.run, wanted.node, **_narrowed(wanted)):
         if asking.as_json:
@@ -383,14 +385,14 @@ def _follow(mill: Tidemill, asking: Asking, wanted: Wanted) -> None:
 class Printer:
     """Prints lines; where those of several activations may come, each says whose it is."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted, self._paint = wanted, Paint()
+    def __init__(self, wanted: LogFilter) -> None:
+        self._wanted, self._paint = wanted, Styler()
 
     def tell(self, line: LogLine) -> None:
         """Print one line."""
         at = f"{_to_the_millisecond(line.at_ms)}  " if self._wanted.timestamps else ""
         label = "" if self._wanted.node is not None else f"{_label(line):<12}  "
-        text = self._paint(clean(line.text), _LEVEL_COLOURS.get(line.source, ""))
+        text = self._paint(sanitize(line.text), _LEVEL_COLOURS.get(line.source, ""))
         print(f"{self._paint(at, DIM)}{self._paint(label, DIM)}{text}".rstrip(), flush=True)
 
 
@@ -398,7 +400,7 @@ def _label(line: LogLine) -> str:
     """`node`, `node#2` for a second visit, `node[3]` for an item, `node:2` for a second attempt."""
     place = where({"node": line.node, "visit": line.visit, "index": line.index})
     label = place if line.attempt == 1 else f"{place}:{line.attempt}"
-    return clean(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
+    return sanitize(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
 
 
 def _to_the_millisecond(at_ms: int) -> str:
@@ -406,10 +408,10 @@ def _to_the_millisecond(at_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1_000:03d}Z"
 
 
-class Parts(Silence):
+class StreamPrinter(Silence):
     """Watches a run, and prints the parts of one node's results as they come: texts as they are, others as JSON."""
 
-    def __init__(self, board: Board, node: str, out: TextIO) -> None:
+    def __init__(self, board: RunProgress, node: str, out: TextIO) -> None:
         super().__init__(board)
         if node not in board.rows:
             message = f"{board.name} has no node {node} whose parts could be printed"
@@ -433,7 +435,7 @@ class Parts(Silence):
             self._end_line()
             self.say(f"{number - self._number - 1} parts were missed here; the whole result is kept")
         self._number = number
-        text = clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode() + "\n"
+        text = sanitize(value) if isinstance(value, str) else msgspec.json.encode(value).decode() + "\n"
         self._out.write(text)
         self._out.flush()
         self._unfinished = bool(text) and not text.endswith("\n")

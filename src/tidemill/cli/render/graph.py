@@ -44,14 +44,14 @@ LANES_MAX = 6
 """Loops nested deeper than this have no bracket; the words at their looping node still tell."""
 
 
-class Span(NamedTuple):
+class LoopSpan(NamedTuple):
     """The lines on which a loop begins and ends."""
 
     top: int
     bottom: int
 
 
-def gutter_of(spans: list[Span], height: int) -> list[str]:
+def gutter_of(spans: list[LoopSpan], height: int) -> list[str]:
     """What stands left of each line. Outer loops are further left; loops of one node are a mark of their own."""
     lanes = _lanes([span for span in spans if span.top < span.bottom])
     alone = {span.bottom for span in spans if span.top >= span.bottom}
@@ -69,9 +69,9 @@ def gutter_of(spans: list[Span], height: int) -> list[str]:
     return ["".join(row) for row in rows]
 
 
-def _lanes(spans: list[Span]) -> list[list[Span]]:
+def _lanes(spans: list[LoopSpan]) -> list[list[LoopSpan]]:
     """Give each span the leftmost lane in which it meets no other, the longest first."""
-    lanes: list[list[Span]] = []
+    lanes: list[list[LoopSpan]] = []
     ends: list[int] = []
     for span in sorted(spans, key=lambda span: (span.top, -span.bottom)):
         free = next((number for number, end in enumerate(ends) if end < span.top), None)
@@ -84,7 +84,7 @@ def _lanes(spans: list[Span]) -> list[list[Span]]:
     return lanes
 
 
-def _bracket(rows: list[list[str]], column: int, span: Span) -> None:
+def _bracket(rows: list[list[str]], column: int, span: LoopSpan) -> None:
     rows[span.top][column : column + 2] = "╭▶"
     rows[span.bottom][column : column + 2] = "╰─"
     for line in range(span.top + 1, span.bottom):
@@ -95,7 +95,7 @@ START = -1
 """The imaginary node before all entries."""
 
 
-class Outline:
+class DominatorTree:
     """Positions in `workflow.nodes`: for each node its arms and joins, and how many nodes hang below it."""
 
     def __init__(self, workflow: Workflow) -> None:
@@ -346,7 +346,9 @@ def draw(workflow: Workflow) -> list[Line]:
     lines = list(_Drawing(workflow).lines())
     at = {line.node: number for number, line in enumerate(lines) if line.node != START}
     index = {node.id: number for number, node in enumerate(workflow.nodes)}
-    spans = [Span(at[index[node.loop.back_to]], at[index[node.id]]) for node in workflow.nodes if node.loop is not None]
+    spans = [
+        LoopSpan(at[index[node.loop.back_to]], at[index[node.id]]) for node in workflow.nodes if node.loop is not None
+    ]
     gutters = gutter_of(spans, len(lines))
     return [line._replace(gutter=gutter) for line, gutter in zip(lines, gutters, strict=True)]
 
@@ -367,7 +369,7 @@ def columns(lines: list[Line]) -> tuple[int, int]:
 class _Drawing:
     def __init__(self, workflow: Workflow) -> None:
         self._nodes = workflow.nodes
-        self._outline = Outline(workflow)
+        self._outline = DominatorTree(workflow)
         self._tasks: list[_Task | Line] = []
 
     def lines(self) -> Iterator[Line]:

@@ -35,9 +35,9 @@ from tidemill.cli.render.tables import (
     snippet,
 )
 from tidemill.cli.render.terminal import counted
-from tidemill.cli.session import ALONE, Asking, item_or_none, plain
+from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
-from tidemill.engine.maintenance.blob_gc import Collected
+from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.engine.worker.registry import Held
@@ -48,7 +48,7 @@ ASKED_COLUMNS_MAX = 500
 DECISIONS = {"approve": "approved", "reject": "rejected", "changes": "changes requested"}
 
 
-def tell_approval(asking: Asking, approval: Mapping[str, Any]) -> None:
+def tell_approval(asking: StoreSession, approval: Mapping[str, Any]) -> None:
     """Print an approval, and how to decide it while it is pending."""
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
@@ -123,7 +123,7 @@ def tell_decision(approval: Mapping[str, Any]) -> None:
 TYPES_COLUMNS_MAX = 60
 
 
-class Member(NamedTuple):
+class WorkerDetails(NamedTuple):
     """One worker."""
 
     worker: WorkerView
@@ -135,7 +135,7 @@ class Member(NamedTuple):
         return shown
 
 
-class Crew:
+class WorkerList:
     """Those that are there, and on request those that died lately."""
 
     def __init__(self, found: Sequence[WorkerView], *, every: bool) -> None:
@@ -144,14 +144,14 @@ class Crew:
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        return {"workers": [Member(worker).to_dict() for worker in self.shown]}
+        return {"workers": [WorkerDetails(worker).to_dict() for worker in self.shown]}
 
 
-def tell_crew(asking: Asking, crew: Crew) -> None:
+def tell_crew(asking: StoreSession, crew: WorkerList) -> None:
     """Print workers, those that started last first."""
     if not crew.shown:
         print("no worker is running")
-        print_hint(ALONE if asking.alone else asking.command("worker"))
+        print_hint(ALONE if asking.is_private_store else asking.command("worker"))
     else:
         heads = (
             Column("WORKER", gives=True),
@@ -183,13 +183,13 @@ def _short(type_: str) -> str:
     return type_.removesuffix("@1")
 
 
-def member(found: Sequence[WorkerView], name: str) -> Member:
+def member(found: Sequence[WorkerView], name: str) -> WorkerDetails:
     """The worker that is called so, in full or by what tells it from the others. Raises Rejected."""
     exact = [worker for worker in found if worker.name == name]
     near = [worker for worker in found if name in (worker.name.rpartition("/")[2], str(worker.pid))]
     for some in (exact, near):
         if len(some) == 1:
-            return Member(some[0])
+            return WorkerDetails(some[0])
     raise rejected(
         "worker_unknown",
         f"{len(near)} workers go by {name}" if near else f"no worker is called {name}",
@@ -197,7 +197,7 @@ def member(found: Sequence[WorkerView], name: str) -> Member:
     )
 
 
-def tell_member(shown: Member) -> None:
+def tell_member(shown: WorkerDetails) -> None:
     """Print a worker and what it holds."""
     worker = shown.worker
     print_title(worker.name, f"pid {worker.pid} on {worker.host}")
@@ -231,7 +231,7 @@ def _job(job: Held) -> Line:
 INPUT_LINES_MAX = 40
 
 
-def tell_letter(asking: Asking, letter: Mapping[str, Any]) -> None:
+def tell_letter(asking: StoreSession, letter: Mapping[str, Any]) -> None:
     """Print a dead letter and what can be done about it."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
@@ -284,18 +284,18 @@ class Page:
         return {self.kind: rows, "next": self.cursor}
 
 
-def tell_page(asking: Asking, page: Page, heads: Sequence[Column], lines: Iterable[Line], nothing: str) -> None:
+def tell_page(asking: StoreSession, page: Page, heads: Sequence[Column], lines: Iterable[Line], nothing: str) -> None:
     """Print a page, or one line that says that there is nothing."""
     if not page.rows:
         print(nothing)
-        if asking.alone:
+        if asking.is_private_store:
             print_hint(ALONE)
         return
     print_table(heads, lines)
     print_next(page.cursor)
 
 
-def tell_runs(asking: Asking, page: Page) -> None:
+def tell_runs(asking: StoreSession, page: Page) -> None:
     """Print runs, newest first."""
     heads = (Column("RUN"), Column("STATUS", status=True), Column("WORKFLOW", gives=True), Column("STARTED"))
     lines = (Line((row.run_id, row.status, _reference(row), age(row.created_ms)), _run_note(row)) for row in page.rows)
@@ -326,7 +326,7 @@ def _run_note(row: RunRow) -> str:
     return " · ".join(said)
 
 
-def tell_approvals(asking: Asking, page: Page) -> None:
+def tell_approvals(asking: StoreSession, page: Page) -> None:
     """Print approvals, newest first."""
     heads = (
         Column("RUN"),
@@ -363,7 +363,7 @@ def _approval_note(row: ApprovalRow) -> str:
     return " · ".join(said)
 
 
-def tell_letters(asking: Asking, page: Page) -> None:
+def tell_letters(asking: StoreSession, page: Page) -> None:
     """Print dead letters, newest first."""
     heads = (Column("RUN"), Column("NODE", gives=True), Column("CODE", gives=True), Column("FAILED"))
     lines = (Line((row.run_id, place(row), row.code, age(row.at_ms)), _letter_note(row)) for row in page.rows)
@@ -376,7 +376,7 @@ def _letter_note(row: DeadLetterRow) -> str:
     return " · ".join((*closed, row.workflow, tries, row.message))
 
 
-def tell_workflows(asking: Asking, page: Page) -> None:
+def tell_workflows(asking: StoreSession, page: Page) -> None:
     """Print workflows, those that changed last first."""
     heads = (
         Column("WORKFLOW", gives=True),
@@ -434,7 +434,7 @@ def _move_line(move: TagMoved) -> Line:
 UNREADABLE_SHOWN = 10
 
 
-def tell_blobs(asking: Asking, page: Page) -> None:
+def tell_blobs(asking: StoreSession, page: Page) -> None:
     """Print blobs in the order of their digests."""
     heads = (Column("DIGEST"), Column("SIZE", number=True), Column("STATE"), Column("SINCE"))
     rows: Sequence[BlobInfo] = page.rows
@@ -446,7 +446,7 @@ def _state(info: BlobInfo) -> str:
     return "kept" if info.kept else info.state
 
 
-def tell_blob(asking: Asking, info: BlobInfo) -> None:
+def tell_blob(asking: StoreSession, info: BlobInfo) -> None:
     """Print what is known of a blob."""
     print_title(info.digest)
     print_facts(
@@ -461,7 +461,7 @@ def tell_blob(asking: Asking, info: BlobInfo) -> None:
     print_hint(asking.command("blobs", "get", info.digest, "-o", "FILE"))
 
 
-def tell_collected(told: Collected) -> None:
+def tell_collected(told: GcReport) -> None:
     """Print what a collection did, or would do."""
     would = "would be " if told.dry_run else ""
     print_facts(
@@ -476,7 +476,7 @@ def tell_collected(told: Collected) -> None:
     )
 
 
-def _left(told: Collected) -> Iterator[str]:
+def _left(told: GcReport) -> Iterator[str]:
     if told.waiting:
         yield f"{told.waiting} whose grace period is not over"
     if told.young:

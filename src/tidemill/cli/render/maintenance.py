@@ -21,12 +21,12 @@ from tidemill.cli.render.tables import (
     print_table,
     print_title,
 )
-from tidemill.cli.render.terminal import RED, YELLOW, Paint, clean, counted
-from tidemill.cli.session import ALONE, Asking
-from tidemill.engine.maintenance.archive import ArchivePage, Listed
+from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
+from tidemill.cli.session import ALONE, StoreSession
+from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
 from tidemill.engine.maintenance.reindex import Reindexed
-from tidemill.engine.maintenance.retention import Swept
-from tidemill.engine.maintenance.verify import LISTS, Finding, Verdict
+from tidemill.engine.maintenance.retention import SweepResult
+from tidemill.engine.maintenance.verify import LISTS, AuditReport, Finding
 
 SHOWN_EVERY_SECONDS = 0.2
 NAMES_COLUMNS_MAX = 600
@@ -65,10 +65,10 @@ class Progress:
 def tell_finding(finding: Finding) -> None:
     """Print what is wrong, in one line."""
     where = f" event {finding.seq}" if finding.seq else ""
-    print(f"{Paint()('✗', RED)} {clean(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
+    print(f"{Styler()('✗', RED)} {sanitize(f'{finding.run}{where}: {finding.message} [{finding.code}]')}")
 
 
-def tell_verdict(verdict: Verdict) -> None:
+def tell_verdict(verdict: AuditReport) -> None:
     """Print what an audit came to; its findings were printed as they were made."""
     workflows = f" and {counted(verdict.workflows, 'workflow')}" if verdict.workflows else ""
     read = f"{counted(verdict.runs, 'run')}{workflows}, {counted(verdict.events, 'record')}"
@@ -90,13 +90,13 @@ def tell_reindexed(found: Reindexed) -> None:
     unread = len(found.unreadable)
     said = f"{counted(found.rows, 'row')} of {counted(found.streams - unread, 'log')}"
     if unread:
-        print(f"{Paint()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
+        print(f"{Styler()('✗', RED)} {unread:,} of {counted(found.streams, 'log')} cannot be read; their rows are left")
     if found.anew:
-        print(f"{Paint()('!', YELLOW)} what lists are read from was damaged, and {built} anew from the logs")
+        print(f"{Styler()('!', YELLOW)} what lists are read from was damaged, and {built} anew from the logs")
     if not wrong:
         say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
     elif found.dry_run:
-        print(f"{Paint()('○', YELLOW)} {said}; {wrong} {verb}; nothing was done")
+        print(f"{Styler()('○', YELLOW)} {said}; {wrong} {verb}; nothing was done")
     else:
         say(f"{said}; {wrong} {verb}")
     if wrong:
@@ -107,16 +107,18 @@ def tell_reindexed(found: Reindexed) -> None:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
 
 
-def tell_archive(asking: Asking, page: ArchivePage, workflow: str | None) -> None:
+def tell_archive(asking: StoreSession, page: ArchivePage, workflow: str | None) -> None:
     """Print archived runs, and which entries cannot be read."""
     if page.runs:
         _tell_entries(page)
     elif not page.damaged:
-        print("the archive is empty" if workflow is None else f"the archive has no run of workflow {clean(workflow)}")
-        if asking.alone:
+        print(
+            "the archive is empty" if workflow is None else f"the archive has no run of workflow {sanitize(workflow)}"
+        )
+        if asking.is_private_store:
             print_hint(ALONE)
     for name in page.damaged:
-        print(f"{Paint()('✗', RED)} {clean(f'{name} cannot be read')}")
+        print(f"{Styler()('✗', RED)} {sanitize(f'{name} cannot be read')}")
     if page.damaged:
         print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
 
@@ -135,7 +137,7 @@ def _tell_entries(page: ArchivePage) -> None:
         print_hint("there are more: a higher --limit, or --workflow")
 
 
-def tell_archived(asking: Asking, found: Mapping[str, Any], *, with_events: bool) -> None:
+def tell_archived(asking: StoreSession, found: Mapping[str, Any], *, with_events: bool) -> None:
     """Print an archived run, and its events where they are wanted."""
     print_title(f"{found['workflow']}@{found['version']}", f"run {found['run_id']}", found["status"])
     facts = [
@@ -164,23 +166,23 @@ def tell_others(others: Sequence[str]) -> None:
     if others:
         print_hint(f"the newest of {len(others) + 1} entries of this id; name another one to have it:")
         for name in others:
-            print(f"    {clean(name)}")
+            print(f"    {sanitize(name)}")
 
 
-def tell_swept(swept: Swept) -> None:
+def tell_swept(swept: SweepResult) -> None:
     """Print what has left the store, or would."""
     if swept.dry_run:
-        print(f"{Paint()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
+        print(f"{Styler()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
     else:
         say(f"{counted(len(swept.retired), 'run')} archived")
     if swept.retired:
         print_facts([("runs", names(swept.retired, NAMES_COLUMNS_MAX))], indent=2)
     for run_id, why in swept.left:
-        mark = Paint()("✗", RED) if run_id in swept.failed else Paint()("!", YELLOW)
-        print(f"{mark} {clean(f'{run_id} stays: {why}')}")
+        mark = Styler()("✗", RED) if run_id in swept.failed else Styler()("!", YELLOW)
+        print(f"{mark} {sanitize(f'{run_id} stays: {why}')}")
 
 
-def _note(run: Listed, often: int) -> str:
+def _note(run: ArchiveEntry, often: int) -> str:
     """The labels of a run; where its id stands in the list more than once, the name of its entry comes first."""
     labels = names(f"{key}={value}" for key, value in sorted(run.labels.items()))
     return f"{run.entry}  {labels}".rstrip() if often > 1 else labels

@@ -21,9 +21,9 @@ from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.cli.render.board import SIGNS, Board, Phase, Row, detail, duration, passes
-from tidemill.cli.render.terminal import clean
-from tidemill.observability.capture import Overhearing
+from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration, passes
+from tidemill.cli.render.terminal import sanitize
+from tidemill.observability.capture import OutputCapture
 
 FRAMES_PER_SECOND = 8
 ROWS_MAX = 25
@@ -59,10 +59,10 @@ COUNTED: tuple[tuple[Phase, str], ...] = (
 class Display:
     """Watches a run; use it in a `with` and give it every event."""
 
-    def __init__(self, board: Board, console: Console) -> None:
+    def __init__(self, board: RunProgress, console: Console) -> None:
         self._board, self._console = board, console
         self._lock = threading.Lock()
-        self._overhearing = Overhearing()
+        self._overhearing = OutputCapture()
         self._live = Live(
             console=console,
             get_renderable=self.render,
@@ -81,23 +81,23 @@ class Display:
 
     def _begin(self) -> None:
         """Draw. What functions print appears above it, and is heard before it is mixed with what is drawn."""
-        self._overhearing.begin(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
+        self._overhearing.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
         self._live.start(refresh=True)
 
     def _end(self) -> None:
         self._live.stop()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._overhearing.end()
+        self._overhearing.remove()
 
     def see(self, event: Mapping[str, Any]) -> None:
         """Fold an event; it is on the screen at the next frame."""
         with self._lock:
-            self._board.see(event)
+            self._board.apply(event)
 
     def say(self, text: str) -> None:
         """Print a line above the display."""
-        self._console.print(Text(clean(text)), soft_wrap=True)
+        self._console.print(Text(sanitize(text)), soft_wrap=True)
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""
@@ -145,7 +145,7 @@ class Display:
                 text.append(f"{board.counts[phase]:,} {words}", STYLES[phase])
         return text
 
-    def _row(self, row: Row, width: int, now_ms: int) -> Text:
+    def _row(self, row: NodeProgress, width: int, now_ms: int) -> Text:
         style = STYLES[row.phase]
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(_sign(row, now_ms), style)
@@ -175,7 +175,7 @@ def bar(done: int, total: int, columns: int, style: str) -> Text:
     return text
 
 
-def _sign(row: Row, now_ms: int) -> str:
+def _sign(row: NodeProgress, now_ms: int) -> str:
     again = row.phase == "RETRYING" and row.until_ms is not None and row.until_ms <= now_ms
     if row.phase == "ACTIVE" or again:
         return SPINNER[now_ms // 125 % len(SPINNER)]
@@ -185,7 +185,7 @@ def _sign(row: Row, now_ms: int) -> str:
 class Lines:
     """Watches a run; use it in a `with` and give it every event."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: RunProgress) -> None:
         self._board = board
         self._width = min(32, max((len(name) for name in board.rows), default=0))
 
@@ -198,13 +198,13 @@ class Lines:
 
     def see(self, event: Mapping[str, Any]) -> None:
         """Fold an event and print a line if it is news."""
-        row = self._board.see(event)
+        row = self._board.apply(event)
         if row is not None and not _goes_round(event):
             print(self._line(row, event["type"] == "LoopContinued"), flush=True)
 
     def say(self, text: str) -> None:
         """Print a line of its own."""
-        print(clean(text), flush=True)
+        print(sanitize(text), flush=True)
 
     def leave(self) -> None:
         """Make room for something else: lines always do."""
@@ -212,7 +212,7 @@ class Lines:
     def enter(self) -> None:
         """Go on."""
 
-    def _line(self, row: Row, again: bool) -> str:
+    def _line(self, row: NodeProgress, again: bool) -> str:
         now_ms = time.time_ns() // 1_000_000
         spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
         sign, said = ("↺", passes(row)) if again else (SIGNS[row.phase], detail(row, now_ms))
@@ -227,7 +227,7 @@ def _goes_round(event: Mapping[str, Any]) -> bool:
 class Silence:
     """Watches a run and says nothing."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: RunProgress) -> None:
         self._board = board
 
     def __enter__(self) -> Self:
@@ -238,11 +238,11 @@ class Silence:
 
     def see(self, event: Mapping[str, Any]) -> None:
         """Fold an event."""
-        self._board.see(event)
+        self._board.apply(event)
 
     def say(self, text: str) -> None:
         """Say it where it is in nobody's way."""
-        print(clean(text), file=sys.stderr, flush=True)
+        print(sanitize(text), file=sys.stderr, flush=True)
 
     def leave(self) -> None:
         """Nothing is in the way."""

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tidemill.cli.render.board import Board, duration
+from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.tables import (
     Column,
     Line,
@@ -37,15 +37,15 @@ from tidemill.cli.render.terminal import (
     GREEN,
     RED,
     YELLOW,
-    Paint,
-    clean,
+    Styler,
     columns,
     console,
     counted,
-    draws,
     print_problems,
+    sanitize,
+    supports_unicode,
 )
-from tidemill.cli.session import Asking
+from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
 from tidemill.engine.services.dead_letters import Reprocessed, ReprocessedRun
 from tidemill.engine.services.inspection import Comparison
@@ -61,7 +61,7 @@ OUTPUT_LINES_MAX = 400
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def tell_end(view: RunView, board: Board) -> None:
+def tell_end(view: RunView, board: RunProgress) -> None:
     """Print how the run ended and what it returned."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
@@ -92,7 +92,7 @@ def step_name(key: str) -> str:
     return node + (f"#{visit}" if visit != "1" else "") + (f"[{index}]" if index != "-1" else "")
 
 
-def tell_quietly(view: RunView, board: Board) -> None:
+def tell_quietly(view: RunView, board: RunProgress) -> None:
     """Print the outputs and nothing else; what went wrong goes to stderr."""
     if view.status == "COMPLETED":
         print(pretty(view.outputs))
@@ -100,7 +100,7 @@ def tell_quietly(view: RunView, board: Board) -> None:
         tell_trouble(view, board)
 
 
-def tell_trouble(view: RunView, board: Board) -> None:
+def tell_trouble(view: RunView, board: RunProgress) -> None:
     """Say on stderr what went wrong, if anything did."""
     if view.status == "COMPLETED":
         return
@@ -110,20 +110,22 @@ def tell_trouble(view: RunView, board: Board) -> None:
         print("✗ cancelled", file=sys.stderr)
 
 
-def explained(board: Board) -> list[tuple[str, str]]:
+def explained(board: RunProgress) -> list[tuple[str, str]]:
     """The first failure in labelled lines: what, where, what to do, what caused it."""
     error: Mapping[str, Any] = board.error or {}
     code = error.get("code", "")
-    found = [("error", f"{clean(error.get('message', ''))} [{code}]")]
+    found = [("error", f"{sanitize(error.get('message', ''))} [{code}]")]
     if error.get("type") not in (None, "", "Fail"):
-        found.append(("type", clean(error["type"])))
+        found.append(("type", sanitize(error["type"])))
     if error.get("index", -1) >= 0:
         found.append(("item", str(error["index"])))
     if place := _place(error.get("traceback") or ""):
-        found.append(("at", clean(place)))
+        found.append(("at", sanitize(place)))
     if error.get("hint"):
-        found.append(("hint", clean(error["hint"])))
-    found.extend(("cause" if not number else "", clean(cause)) for number, cause in enumerate(error.get("causes", ())))
+        found.append(("hint", sanitize(error["hint"])))
+    found.extend(
+        ("cause" if not number else "", sanitize(cause)) for number, cause in enumerate(error.get("causes", ()))
+    )
     row = board.rows.get(board.failed_node)
     if row is not None and row.attempt > 1:
         found.append(("tries", f"{row.attempt} attempts"))
@@ -141,7 +143,7 @@ def _escaped(letter: str) -> str:
     return json.dumps(letter)[1:-1]
 
 
-def _where(board: Board) -> str:
+def _where(board: RunProgress) -> str:
     return f"at {board.failed_node}" if board.failed_node else "as a whole"
 
 
@@ -157,7 +159,7 @@ def _place(traceback: str) -> str:
 
 
 def _say(text: str, style: str) -> None:
-    if draws():
+    if supports_unicode():
         console().print(f"\n{text}", style=style)
     else:
         print(text)
@@ -166,7 +168,7 @@ def _say(text: str, style: str) -> None:
 def tell_outputs(outputs: Any) -> None:
     """Print what a run returned; on a terminal in colours, and no more than anybody reads."""
     text = pretty(outputs)
-    if not draws():
+    if not supports_unicode():
         print(text)
         return
     from rich.highlighter import JSONHighlighter
@@ -181,9 +183,9 @@ def tell_outputs(outputs: Any) -> None:
         screen.print(f"… {len(lines) - OUTPUT_LINES_MAX:,} more lines; --json prints everything", style="dim")
 
 
-def _tell_failure(board: Board) -> None:
+def _tell_failure(board: RunProgress) -> None:
     title, lines = f"failed {_where(board)}", explained(board)
-    if not draws():
+    if not supports_unicode():
         _print_plainly(title, lines, sys.stdout)
         return
     from rich.panel import Panel
@@ -221,7 +223,7 @@ SIGNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class RunDetails:
     """A run as it is shown."""
 
     view: RunView
@@ -235,7 +237,7 @@ class Sitting:
         return self.view.to_dict()
 
 
-def tell_run(asking: Asking, sitting: Sitting) -> None:
+def tell_run(asking: StoreSession, sitting: RunDetails) -> None:
     """Print a run, all of it that fits, and what to do next."""
     view, shown = sitting.view, sitting.to_dict()
     print_title(reference(shown), f"run {view.run_id}")
@@ -278,7 +280,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "nodes", f"{', '.join(told)} · {counted(shown['events'], 'event')}"
 
 
-def _times(sitting: Sitting) -> Iterator[tuple[str, Any]]:
+def _times(sitting: RunDetails) -> Iterator[tuple[str, Any]]:
     began, last = sitting.view.created_ms, sitting.view.last_event_ms
     yield "status", sitting.view.status
     yield "started", moment(began)
@@ -337,7 +339,7 @@ def _about(node: Mapping[str, Any], why: str) -> str:
     return " · ".join(said)
 
 
-def _next(asking: Asking, view: RunView) -> str:
+def _next(asking: StoreSession, view: RunView) -> str:
     run_id = view.run_id
     match view.status:
         case "CANCELLED" if view.rollback["status"] == "none":
@@ -357,7 +359,7 @@ DIFFERENCES_SHOWN_MAX = 50
 
 def say(text: str) -> None:
     """Print one line that something was done."""
-    print(f"{Paint()('✓', GREEN)} {clean(text)}")
+    print(f"{Styler()('✓', GREEN)} {sanitize(text)}")
 
 
 def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
@@ -365,7 +367,7 @@ def tell_patch(run_id: str, outcome: PatchOutcome) -> None:
     if outcome.applied:
         say(f"patched; run {run_id} is at revision {outcome.revision}")
     else:
-        print(f"{Paint()('○', YELLOW)} this patch can be applied; nothing was done")
+        print(f"{Styler()('○', YELLOW)} this patch can be applied; nothing was done")
     found = [(name, getattr(outcome, name)) for name in ("added", "removed", "changed", "rerun", "kept")]
     facts = [(_VERDICT[name], names(nodes, NAMES_COLUMNS_MAX) or "—") for name, nodes in found]
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
@@ -415,7 +417,7 @@ def tell_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     same = counted(len(nodes) - len(different), "node")
     first = f"first difference at {found.first_divergence} · " if found.first_divergence else ""
     outputs = "the same outputs" if found.outputs_same else "other outputs"
-    print(clean(f"{first}{len(different)} different, {same} the same · {outputs}"))
+    print(sanitize(f"{first}{len(different)} different, {same} the same · {outputs}"))
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
@@ -447,10 +449,10 @@ def tell_diff(found: Diff) -> None:
     if not lines:
         print("they are the same")
         return
-    paint = Paint()
+    paint = Styler()
     colours = {"+": GREEN, "-": RED, "~": YELLOW}
     for sign, text in lines:
-        print(f"{paint(sign, colours.get(sign, DIM))} {clean(text)}".rstrip())
+        print(f"{paint(sign, colours.get(sign, DIM))} {sanitize(text)}".rstrip())
 
 
 def _graph_lines(graph: GraphDiff) -> Iterator[tuple[str, str]]:

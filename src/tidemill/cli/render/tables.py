@@ -17,7 +17,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.cli.render.terminal import BOLD, DIM, STATUS_COLOURS, Paint, clean, clipped, columns, folded, padded, room
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    STATUS_COLOURS,
+    Styler,
+    columns,
+    folded,
+    padded,
+    room,
+    sanitize,
+    truncate,
+)
 
 GAP = 2
 CELL_COLUMNS_MIN = 8
@@ -48,7 +59,7 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
     """Print rows below their titles, aligned; titles are left out when there are none."""
     rows = [Line([_cell(cell) for cell in line.cells], line.note) for line in lines]
     widths = _widths(heads, rows, columns() - indent)
-    paint, margin = Paint(), " " * indent
+    paint, margin = Styler(), " " * indent
     if any(head.title for head in heads):
         titles = [head.title for head in heads]
         print(margin + paint(_joined(_placed(titles, heads, widths)), DIM))
@@ -56,11 +67,11 @@ def print_table(heads: Sequence[Column], lines: Iterable[Line], *, indent: int =
         placed = _placed(row.cells, heads, widths)
         print(margin + _joined(_painted(paint, cell, head) for cell, head in zip(placed, heads, strict=False)))
         if row.note:
-            print(margin + "  " + paint(clipped(_cell(row.note), columns() - indent - 2), DIM))
+            print(margin + "  " + paint(truncate(_cell(row.note), columns() - indent - 2), DIM))
 
 
 def _cell(text: str) -> str:
-    return clean(" ".join(text[:VALUE_COLUMNS_MAX].split()))
+    return sanitize(" ".join(text[:VALUE_COLUMNS_MAX].split()))
 
 
 def _joined(cells: Iterable[str]) -> str:
@@ -69,7 +80,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> list[str]:
     """The cells of a row, each as wide as its column; nothing stands behind the last one that is not empty."""
-    texts = [clipped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    texts = [truncate(cell, width) for cell, width in zip(cells, widths, strict=True)]
     while texts and not texts[-1]:
         texts.pop()
     last = len(texts) - 1
@@ -83,7 +94,7 @@ def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]
     ]
 
 
-def _painted(paint: Paint, placed: str, head: Column) -> str:
+def _painted(paint: Styler, placed: str, head: Column) -> str:
     return paint(placed, STATUS_COLOURS.get(placed.strip(), "")) if head.status else placed
 
 
@@ -105,9 +116,9 @@ def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> 
 
 def print_facts(facts: Iterable[tuple[str, Any]], *, indent: int = 0) -> None:
     """Print labelled lines; facts without a value are left out, texts of several lines stay together."""
-    shown = [(label, clean(str(value))) for label, value in facts if value not in (None, "", (), [], {})]
+    shown = [(label, sanitize(str(value))) for label, value in facts if value not in (None, "", (), [], {})]
     width = max((len(label) for label, _ in shown), default=0)
-    paint, margin = Paint(), " " * indent
+    paint, margin = Styler(), " " * indent
     for label, text in shown:
         for number, line in enumerate(_folded(label, text, columns() - indent - width - GAP)):
             name = paint(f"{label if not number else '':<{width}}", DIM)
@@ -125,21 +136,21 @@ def _folded(label: str, text: str, columns_max: int) -> list[str]:
 
 def print_title(*parts: str) -> None:
     """Print the first line of an answer: what it is about, then the rest of what names it."""
-    paint, (first, *rest) = Paint(), [clean(" ".join(part.split())) for part in parts]
+    paint, (first, *rest) = Styler(), [sanitize(" ".join(part.split())) for part in parts]
     fits = room("  ".join((first, *rest))) <= columns()
-    title = paint(clipped(first, columns()), BOLD)
+    title = paint(truncate(first, columns()), BOLD)
     print(("  " if fits else "\n").join([title, *(paint(part, DIM) for part in rest)]))
 
 
 def print_headline(text: str) -> None:
     """Print a sentence that says the most important thing."""
-    for line in folded(clean(" ".join(text.split())), columns()):
-        print(Paint()(line, BOLD))
+    for line in folded(sanitize(" ".join(text.split())), columns()):
+        print(Styler()(line, BOLD))
 
 
 def print_hint(text: str) -> None:
     """Print what can be done next."""
-    print(Paint()(f"→ {clean(text)}", DIM))
+    print(Styler()(f"→ {sanitize(text)}", DIM))
 
 
 def print_next(cursor: str | None) -> None:
@@ -204,11 +215,11 @@ def snippet(value: Any, columns_max: int) -> str:
         return "null"
     if isinstance(value, str):
         # The longest texts are cut before they are looked at letter by letter.
-        return clipped(clean(" ".join(value[:TEXT_BYTES_MAX].split())) or '""', columns_max)
+        return truncate(sanitize(" ".join(value[:TEXT_BYTES_MAX].split())) or '""', columns_max)
     if isinstance(value, dict) and isinstance(value.get("$blob"), str):
-        return clipped(clean(file_words(value)), columns_max)
+        return truncate(sanitize(file_words(value)), columns_max)
     text = msgspec.json.encode(_shallow(value)).decode()
-    return clipped(clean(text[:TEXT_BYTES_MAX]), columns_max)
+    return truncate(sanitize(text[:TEXT_BYTES_MAX]), columns_max)
 
 
 def file_words(described: Mapping[str, Any]) -> str:

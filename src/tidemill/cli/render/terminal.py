@@ -55,7 +55,7 @@ _PLAIN = str.maketrans(
 _HANDLER = "tidemill-plain"
 
 
-def settle_streams() -> None:
+def configure_streams() -> None:
     """Make sure that there are output streams, and that no character can break them."""
     codecs.register_error(_HANDLER, _plainly)
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -74,7 +74,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
     return text.encode("ascii", "replace").decode("ascii"), error.end
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """A text without anything that a terminal would act on; line breaks stay."""
     if text.isprintable():
         return text
@@ -87,11 +87,11 @@ def _shown(char: str) -> str:
 
 def one_line(text: str, length_max: int) -> str:
     """A text on one line, at most this long."""
-    line = clean(" ".join(text.split()))
+    line = sanitize(" ".join(text.split()))
     return line if len(line) <= length_max else line[: max(1, length_max) - 1] + "…"
 
 
-def draws() -> bool:
+def supports_unicode() -> bool:
     """Whether standard output is a terminal that can be drawn on."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
@@ -104,7 +104,7 @@ def console() -> Console:
 
 
 @contextmanager
-def stdout_kept_clean() -> Iterator[TextIO]:
+def reserve_stdout() -> Iterator[TextIO]:
     """Send to stderr what others (functions of nodes, their child processes) write to stdout meanwhile.
 
     What is given is the standard output that they do not reach.
@@ -170,7 +170,7 @@ STATUS_COLOURS = {
 """The states of runs, nodes, approvals, dead letters and workers."""
 
 
-class Paint:
+class Styler:
     """Colours text, or leaves it as it is."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
@@ -203,7 +203,7 @@ def _room_of(letter: str) -> int:
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
-def clipped(text: str, columns_max: int) -> str:
+def truncate(text: str, columns_max: int) -> str:
     """The beginning of a line, no wider than there is room for."""
     if room(text) <= columns_max:
         return text
@@ -280,10 +280,10 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
         return
     (only,) = problems
-    paint = Paint(sys.stderr)
-    print(f"{paint('✗', RED)} {clean(only.message)} {paint(f'[{only.code}]', DIM)}", file=sys.stderr)
+    paint = Styler(sys.stderr)
+    print(f"{paint('✗', RED)} {sanitize(only.message)} {paint(f'[{only.code}]', DIM)}", file=sys.stderr)
     if only.hint:
-        print(f"  {paint('→ ' + clean(only.hint), DIM)}", file=sys.stderr)
+        print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
 
 
 def tell_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
@@ -301,7 +301,7 @@ def counted(number: int, noun: str) -> str:
 
 def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, warning: bool = False) -> None:
     """Print a title and an aligned list of problems, coloured on a terminal."""
-    paint = Paint(stream)
+    paint = Styler(stream)
     print(paint(title, BOLD + (YELLOW if warning else RED)), file=stream)
     shown = problems[:SHOWN_MAX]
     columns = shutil.get_terminal_size().columns if stream.isatty() else None
@@ -315,12 +315,12 @@ def print_problems(title: str, problems: Sequence[Problem], stream: IO[str], *, 
         print(f"  … and {len(problems) - len(shown)} more; --json lists them all", file=stream)
 
 
-def _lines(problem: Problem, width: int, columns: int | None, paint: Paint) -> Iterator[str]:
+def _lines(problem: Problem, width: int, columns: int | None, paint: Styler) -> Iterator[str]:
     """The path and the message side by side, the hint below; a long path has a line of its own."""
-    path = clean(problem.path)
+    path = sanitize(problem.path)
     indent = " " * (width + 4 if width else 4 if path else 2)
-    said = _folded(f"{clean(problem.message)} [{problem.code}]", len(indent), columns)
-    hint = _folded(f"→ {clean(problem.hint)}", len(indent), columns) if problem.hint else []
+    said = _folded(f"{sanitize(problem.message)} [{problem.code}]", len(indent), columns)
+    hint = _folded(f"→ {sanitize(problem.hint)}", len(indent), columns) if problem.hint else []
     if len(path) > width:
         yield f"  {paint(path, BOLD)}"
     elif width:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import step_name
 from tidemill.cli.render.tables import COMMAND, moment, names, print_facts, print_headline, print_hint, snippet
-from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Paint, clean, columns
-from tidemill.cli.session import Asking, item_or_none, plain
+from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, sanitize
+from tidemill.cli.session import StoreSession, item_or_none, plain
 from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.ended import Account, Cause
+from tidemill.kernel.explain.ended import Cause, NodeHistory
 from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.queries import Step
+from tidemill.kernel.queries import PathStep
 
 SHOWN_MAX = 12
 RUN_MARK = "{run}"
@@ -29,7 +29,7 @@ _LEFT_OUT = frozenset(
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
-class Reasons(NamedTuple):
+class WhyOutput(NamedTuple):
     """An explanation, and the run that it is about."""
 
     run_id: str
@@ -50,7 +50,7 @@ class NodeReasons(NamedTuple):
     """What there is to tell of a node, and the run that it is of."""
 
     run_id: str
-    found: Account
+    found: NodeHistory
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints: commands name the run."""
@@ -66,7 +66,7 @@ def _for_run(run_id: str, command: str) -> str:
     return command.replace(RUN_MARK, shlex.quote(run_id))
 
 
-def tell_why(asking: Asking, reasons: Reasons) -> None:
+def tell_why(asking: StoreSession, reasons: WhyOutput) -> None:
     """Print an explanation."""
     run_id, found = reasons
     print_headline(found.headline)
@@ -86,7 +86,7 @@ def tell_why(asking: Asking, reasons: Reasons) -> None:
         print_hint(command_of(asking, run_id, found.command))
 
 
-def tell_why_node(asking: Asking, reasons: NodeReasons) -> None:
+def tell_why_node(asking: StoreSession, reasons: NodeReasons) -> None:
     """Print what there is to tell of a node."""
     run_id, found = reasons
     print_headline(found.headline)
@@ -104,16 +104,16 @@ def tell_why_node(asking: Asking, reasons: NodeReasons) -> None:
         print_facts(facts)
 
 
-def _step(step: Step) -> str:
+def _step(step: PathStep) -> str:
     """A visit that has ended, in a line."""
     place = where({"node": step.node, "visit": step.visit})
     went = f" → {names(step.went, VALUE_COLUMNS_BESIDE * 5)}" if step.went else ""
     return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
 
 
-def _tell_blocker(asking: Asking, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
-    paint, shown = Paint(), plain(blocker)
-    print(f"{paint('◷', MAGENTA)} {paint(clean(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
+def _tell_blocker(asking: StoreSession, run_id: str, blocker: AnyBlocker, *, repeat: bool) -> None:
+    paint, shown = Styler(), plain(blocker)
+    print(f"{paint('◷', MAGENTA)} {paint(sanitize(where(shown) or 'the run'), BOLD)}  {paint(blocker.kind, DIM)}")
     facts = [("why", blocker.words if repeat else ""), *_facts(shown)]
     facts.append(("unblock", blocker.unblock))
     if blocker.command:
@@ -143,9 +143,9 @@ def _value(name: str, value: Any) -> str:
 
 
 def _tell_cause(found: Explanation, cause: Cause) -> None:
-    paint, error = Paint(), cause.error
+    paint, error = Styler(), cause.error
     place = where({"node": cause.node, "visit": cause.visit, "index": cause.index}) or "the run"
-    print(f"{paint('✗', RED)} {paint(clean(place), BOLD)}  {paint('the first cause', DIM)}")
+    print(f"{paint('✗', RED)} {paint(sanitize(place), BOLD)}  {paint('the first cause', DIM)}")
     facts = [
         ("error", f"{error.message} [{error.code}]"),
         ("type", error.type if error.type != "Fail" else ""),
@@ -182,7 +182,7 @@ def _tell_rest(found: Explanation, *, shown: int) -> None:
         print_hint(f"{more:,} more wait, mostly for what is named here; --json lists them")
 
 
-def command_of(asking: Asking, run_id: str, command: str) -> str:
+def command_of(asking: StoreSession, run_id: str, command: str) -> str:
     """A command line that an explanation gives, for this run and this store."""
     said = _for_run(run_id, command)
     store = asking.command().removeprefix("tidemill").strip()

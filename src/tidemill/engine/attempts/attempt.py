@@ -26,7 +26,7 @@ from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
-from tidemill.engine.attempts.log_store import Place
+from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import (
     NOTHING_FETCHED,
     RUN_READER,
@@ -56,30 +56,30 @@ from tidemill.engine.attempts.results import (
     transactional,
     wrong_files,
 )
-from tidemill.engine.attempts.runtime import Stale, Tools, lack_of
-from tidemill.engine.attempts.streaming import Speaker
-from tidemill.engine.compiled import Program
-from tidemill.engine.run_cache import Entry
+from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, missing_for
+from tidemill.engine.attempts.streaming import AttemptOutput
+from tidemill.engine.compiled import CompiledNode
+from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Condition, Steps
+from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import settled
+from tidemill.expressions.sandbox.pool import run_steps
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates.template import Template
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
-from tidemill.kernel.commands import Done, Expands, Failed, Outcome, Result, Skips, Waits
+from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Error, Payload, Route
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import peek_at
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import Disclosed, SecretUnusable
+from tidemill.security.secrets import SecretAccessLog, SecretUnusable
 from tidemill.stores.contract import Lease
 
-NO_ITEMS = Expands(count=0, items=b"[]")
+NO_ITEMS = MapExpanded(count=0, items=b"[]")
 _T = TypeVar("_T")
 
 
@@ -92,9 +92,11 @@ class Attempt:
         "task",
     )  # fmt: skip
 
-    def __init__(self, tools: Tools, entry: Entry, node: Node, handler: Handler, task: Task, lease: Lease) -> None:
+    def __init__(
+        self, tools: AttemptRuntime, entry: CachedRun, node: Node, handler: Handler, task: JobBody, lease: Lease
+    ) -> None:
         self._tools, self._node, self._handler = tools, node, handler
-        self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.lists, entry.state
+        self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.map_inputs, entry.state
         self.task, self.lease = task, lease
         self._cell = cell = entry.state.peek(task.node)
         self._act: Activation = peek_at(cell, task.index) or QUEUED_ITEM
@@ -105,11 +107,11 @@ class Attempt:
         """The handler was called."""
         self.started_ms = 0
         """When it was called, by the store's clock."""
-        self._disclosed = Disclosed(tools.around.secrets)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets)
         self.statement: TransactionalStatement | None = None
         self.admission: Admission | None = None
         self._in_task = False
-        self._speaker: Speaker | None = None
+        self._speaker: AttemptOutput | None = None
 
     async def run(self) -> Result:
         """Look, render, call, pack and route.
@@ -149,9 +151,9 @@ class Attempt:
                     pending.close()
                 raise
 
-    async def _settled(self, steps: Steps[_T]) -> _T:
+    async def _settled(self, steps: EvaluationSteps[_T]) -> _T:
         """The end of a computation, which may have errands to another process."""
-        answer = settled(steps, self._tools.around.isolation)
+        answer = run_steps(steps, self._tools.runtime.isolation)
         if isawaitable(answer):
             await self._leave(answer)
             return await answer
@@ -181,7 +183,7 @@ class Attempt:
         act = self._act
         return self.task.index == NOT_AN_ITEM and not (act.failures or act.running or act.recall)
 
-    async def _admission(self, when: Condition) -> Admission | Skips | Failed:
+    async def _admission(self, when: Condition) -> Admission | SkipRequested | Failed:
         scope, inputs = self._scope(), self._state.inputs
         return await self._settled(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
@@ -191,24 +193,24 @@ class Attempt:
             assert self._cell.map is not None
             item = item_of(self._lists, self.task, self._cell.map, self._fetched)
             scope = replace(scope, has_item=True, item=item, index=self.task.index)
-        return rendered(template, scope, self._tools.around.stage.schema(self._handler))
+        return rendered(template, scope, self._tools.runtime.stage.schema(self._handler))
 
     # Call
 
-    async def _call(self, program: Program) -> Result:
+    async def _call(self, program: CompiledNode) -> Result:
         config = self._render(program.config) if program.constant is None else decode_value(program.constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once":
             # The log knows before the handler does anything; a stale attempt does nothing at all.
             await self._leave()
             if not await self._tools.recorder.record_start(self):
-                raise Stale
+                raise AttemptSuperseded
         self.called, self.started_ms = True, self._tools.clock()
         speaker = self._speaker
         assert speaker is not None, "it speaks through its context"
         ended: Ended | Awaitable[Ended] | BaseException
         try:
-            ground, ended = self._tools.around.stage.call(self._handler, context, speaker.hear)
+            ground, ended = self._tools.runtime.stage.call(self._handler, context, speaker.capture)
         except BaseException as error:
             ended = error
         else:
@@ -218,7 +220,7 @@ class Attempt:
                     ended = await bounded(ended, self._node.timeout_ms, ground)
                 finally:
                     speaker.over = True
-        if isinstance(ended, Lacking):
+        if isinstance(ended, CapabilityMissing):
             return await self._lacking(ended)
         try:
             result = await self._ended(ended)
@@ -226,29 +228,29 @@ class Attempt:
             await self._hush(speaker)
             raise
         del ended  # The traceback of an exception refers to this frame.
-        if speaker.has_spoken:
+        if speaker.has_output:
             await self._hush(speaker)
         return result
 
-    async def _hush(self, speaker: Speaker) -> None:
+    async def _hush(self, speaker: AttemptOutput) -> None:
         """Have it written what the handler has said; its result comes after."""
         await self._leave()
-        await speaker.hush()
+        await speaker.flush_and_close()
 
-    async def _lacking(self, error: Lacking) -> Result:
+    async def _lacking(self, error: CapabilityMissing) -> Result:
         """Leave it to another worker, if one may do it and the log does not say yet that this one has begun."""
         result = self._result(failed_by(error))
         if self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
-            lack = lack_of(self._state.digest, self.task, result.outcome.error)
+            lack = missing_for(self._state.digest, self.task, result.outcome.error)
             await self._leave()
-            await self._tools.around.leave(error, lack, self._tools.clock())
+            await self._tools.runtime.leave(error, lack, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:
         task, tenant = self.task, self.lease.stream.tenant
-        place = Place(task.node, task.visit, task.index, attempt_of(self._act))
-        self._speaker = Speaker(self._tools.around.air, self.lease, place, self._disclosed)
+        place = AttemptId(task.node, task.visit, task.index, attempt_of(self._act))
+        self._speaker = AttemptOutput(self._tools.runtime.air, self.lease, place, self._disclosed)
         return context_of(
             self._flow.workflow,
             self._state,
@@ -311,7 +313,7 @@ class Attempt:
     async def _returned(self, text: bytes, chosen: Chosen) -> Result:
         if self._handler.type.output_schema is not True:
             try:
-                self._tools.around.stage.check_output(self._handler, text)
+                self._tools.runtime.stage.check_output(self._handler, text)
             except Fail as broken_promise:
                 return self._result(failed_by(broken_promise))
         if MARKED in text:
@@ -322,16 +324,16 @@ class Attempt:
                 return self._result(wrong)
         return await self._finish(text, chosen)
 
-    async def _asked(self, outcome: Waits | Skips, ask: bytes | None) -> Result:
+    async def _asked(self, outcome: WaitRequested | SkipRequested, ask: bytes | None) -> Result:
         """The handler waits or skips; what it asks of a child is kept like any other value."""
-        if ask is None or isinstance(outcome, Skips):
+        if ask is None or isinstance(outcome, SkipRequested):
             return self._result(outcome)
         kept = await self._kept(ask)
         return self._result(kept if isinstance(kept, Failed) else msgspec.structs.replace(outcome, ask=kept))
 
     # Maps
 
-    async def _expand(self, program: Program) -> Result:
+    async def _expand(self, program: CompiledNode) -> Result:
         assert program.over is not None
         items = program.over.render(self._scope())
         if not isinstance(items, list):
@@ -344,7 +346,7 @@ class Attempt:
             route = await self._route(b"[]", None)
             return self._result(route) if isinstance(route, Failed) else self._result(NO_ITEMS, route)
         kept = await self._kept(encode_value(items))
-        return self._result(kept if isinstance(kept, Failed) else Expands(count=len(items), items=kept))
+        return self._result(kept if isinstance(kept, Failed) else MapExpanded(count=len(items), items=kept))
 
     # Route and pack
 
@@ -420,7 +422,7 @@ def _next_step() -> Generator[None, None, None]:
     yield
 
 
-async def outputs_of(entry: Entry, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
+async def outputs_of(entry: CachedRun, lease: Lease, values: Values, blobs: Blobs) -> Done | Failed:
     """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
     if lease.expired >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they rendered it"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
-from tidemill.engine.attempts.log_store import Place
+from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
 from tidemill.engine.attempts.results import (
     TransactionalStatement,
@@ -21,20 +21,20 @@ from tidemill.engine.attempts.results import (
     transactional,
     wrong_files,
 )
-from tidemill.engine.attempts.runtime import Tools, lack_of
-from tidemill.engine.attempts.streaming import Speaker
-from tidemill.engine.corruption import waits_for_repair, whole
-from tidemill.engine.run_cache import Entry
+from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
+from tidemill.engine.attempts.streaming import AttemptOutput
+from tidemill.engine.corruption import require_intact, retry_until_repaired
+from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import Done, Failed, Undone
+from tidemill.kernel.commands import CompensationResult, Done, Failed
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Node
-from tidemill.kernel.state import State, Undo, key_at
-from tidemill.security.secrets import Disclosed
+from tidemill.kernel.state import CompletedStep, State, key_at
+from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store
 
 
@@ -44,10 +44,12 @@ def _not_kept(value: Any) -> NoReturn:
     raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
 
 
-class Undoing:
+class CompensationAttempt:
     """Everything that one try needs."""
 
-    def __init__(self, tools: Tools, store: Store, entry: Entry, handler: Handler, task: Task, lease: Lease) -> None:
+    def __init__(
+        self, tools: AttemptRuntime, store: Store, entry: CachedRun, handler: Handler, task: JobBody, lease: Lease
+    ) -> None:
         self._tools, self._store, self._entry, self._handler = tools, store, entry, handler
         self.task, self.lease = task, lease
         self._node: Node = entry.flow.workflow.by_id[task.node]
@@ -55,14 +57,14 @@ class Undoing:
         self._compensator: Compensator = self._node.compensator
         undo = entry.state.undo.get(key_at(task.node, task.visit, task.index))
         assert undo is not None
-        self._undo: Undo = undo
+        self._undo: CompletedStep = undo
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
-        self._disclosed = Disclosed(tools.around.secrets)
-        place = Place(task.node, task.visit, task.index, undo.attempt + 1)
-        self._speaker = Speaker(tools.around.air, lease, place, self._disclosed)
+        self._disclosed = SecretAccessLog(tools.runtime.secrets)
+        place = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
+        self._speaker = AttemptOutput(tools.runtime.air, lease, place, self._disclosed)
 
-    async def run(self) -> Undone:
+    async def run(self) -> CompensationResult:
         """Undo, and say what it came to. Raises `Unavailable` when a value cannot be loaded, and `Elsewhere`."""
         state = await self._then()
         output, item = self._values(state)
@@ -71,7 +73,7 @@ class Undoing:
         fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
             context = self._context(state, fetched, output, item)
-            ground, answer = self._tools.around.stage.call(self._handler, context, self._speaker.hear)
+            ground, answer = self._tools.runtime.stage.call(self._handler, context, self._speaker.capture)
         except BaseException as error:
             return await self._failed(error)
         if isinstance(answer, Ended):
@@ -86,9 +88,9 @@ class Undoing:
         """The state as it is, or as it was when the visit completed if what it saw has changed since."""
         if not self._has_moved_on(self._entry.state):
             return self._entry.state
-        with waits_for_repair():
+        with retry_until_repaired():
             (tail,) = await self._store.load({self.lease.stream: 0}, snapshots=False, limit=self._undo.seq)
-            return replay(decode_event(record) for record in whole(tail).records)
+            return replay(decode_event(record) for record in require_intact(tail).records)
 
     def _has_moved_on(self, state: State) -> bool:
         """Whether the visit was made again since, or a node that it looks at: one in a loop that it had left."""
@@ -114,7 +116,7 @@ class Undoing:
         if items is not None:
             item = decode_value(text_of(items, fetched))[task.index]
             scope = replace(scope, has_item=True, item=item, index=task.index)
-        config = rendered(self._entry.flow.undoing(self._node), scope, self._tools.around.stage.schema(self._handler))
+        config = rendered(self._entry.flow.undoing(self._node), scope, self._tools.runtime.stage.schema(self._handler))
         return NodeContext(
             run_id=stream.key,
             node=task.node,
@@ -125,14 +127,14 @@ class Undoing:
             upstream=Upstream(self._entry.flow.workflow, state, self._node, fetched),
             checkpoint=_not_kept,
             read=partial(read_described, self._tools.blobs, stream.tenant),
-            undoing=True,
-            given=lambda: decode_value(text_of(state.inputs, fetched)),
+            compensating=True,
+            load_inputs=lambda: decode_value(text_of(state.inputs, fetched)),
             voice=self._speaker,
             secrets=self._disclosed,
         )
 
-    async def _ended(self, ended: Ended | BaseException) -> Undone:
-        await self._speaker.hush()
+    async def _ended(self, ended: Ended | BaseException) -> CompensationResult:
+        await self._speaker.flush_and_close()
         match ended:
             case TimedOut():
                 return self._undone(timed_out(self._compensator.timeout_ms or 0))
@@ -145,7 +147,7 @@ class Undoing:
                 message = "a compensator cannot wait or be skipped"
                 return self._undone(failed_by(Fail("answer_invalid", message)))
 
-    async def _returned(self, value: Any) -> Undone:
+    async def _returned(self, value: Any) -> CompensationResult:
         try:
             text = encoded(value, self._speaker.mask)
         except NotJson as error:
@@ -165,20 +167,20 @@ class Undoing:
         digest = await surely(lambda: self._tools.blobs.put(self.lease.stream.tenant, text))
         return self._undone(Done(output=BlobRef(digest, len(text)), size=len(text)))
 
-    async def _failed(self, error: BaseException) -> Undone:
+    async def _failed(self, error: BaseException) -> CompensationResult:
         """What it came to; what only this worker lacks is left to another one, if there may be one."""
         undone = self._undone(failed_by(error))
-        if isinstance(error, Lacking):
+        if isinstance(error, CapabilityMissing):
             assert isinstance(undone.outcome, Failed)
-            lack = lack_of(self._entry.state.digest, self.task, undone.outcome.error)
-            await self._tools.around.leave(error, lack, self._tools.clock())
+            lack = missing_for(self._entry.state.digest, self.task, undone.outcome.error)
+            await self._tools.runtime.leave(error, lack, self._tools.clock())
         return undone
 
-    def _undone(self, outcome: Done | Failed) -> Undone:
+    def _undone(self, outcome: Done | Failed) -> CompensationResult:
         ambient = self._tools.ambient
         if isinstance(outcome, Failed) and self._speaker.mask:
             outcome = masked(outcome, self._speaker.mask)
-        return Undone(
+        return CompensationResult(
             node=self.task.node,
             visit=self.task.visit,
             index=self.task.index,

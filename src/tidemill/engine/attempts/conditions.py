@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.attempts.rendering import SeenNodes
-from tidemill.engine.compiled import Program
-from tidemill.expressions.conditions import Condition, Steps, Verdict, decide
+from tidemill.engine.compiled import CompiledNode
+from tidemill.expressions.conditions import Condition, EvaluationSteps, Verdict, decide
 from tidemill.expressions.errors import ExpressionError, listing
 from tidemill.expressions.scope import References, Scope, merged
-from tidemill.handlers.contract import clipped
-from tidemill.kernel.commands import Failed, Skips
+from tidemill.handlers.contract import truncate
+from tidemill.kernel.commands import Failed, SkipRequested
 from tidemill.kernel.events import Admission, BlobRef, Error, Payload, Reading, Route
 from tidemill.kernel.model import Branch, Node
 
@@ -63,7 +63,7 @@ Reads = Callable[[Sequence[References]], tuple[Reading, ...]]
 """How to tell the digests of what conditions referred to."""
 
 
-def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Admission | Skips | Failed]:
+def find_admission(when: Condition, scope: Scope, reads: Reads) -> EvaluationSteps[Admission | SkipRequested | Failed]:
     """Whether a visit happens, and why."""
     asked: list[References] = []
     try:
@@ -71,10 +71,12 @@ def find_admission(when: Condition, scope: Scope, reads: Reads) -> Steps[Admissi
     except ExpressionError as error:
         return _undecided("when", error, reads(asked))
     reason = f"when: {verdict.reason}"
-    return Admission(reason, reads(asked)) if verdict.value else Skips(reason=reason, reads=reads(asked))
+    return Admission(reason, reads(asked)) if verdict.value else SkipRequested(reason=reason, reads=reads(asked))
 
 
-def find_route(node: Node, program: Program, scope: Scope, chosen: Chosen, reads: Reads) -> Steps[Route | Failed]:
+def find_route(
+    node: Node, program: CompiledNode, scope: Scope, chosen: Chosen, reads: Reads
+) -> EvaluationSteps[Route | Failed]:
     """Which way a visit goes; `scope` holds its output. An error in a condition fails the visit."""
     asked: list[References] = []
     where = "loop"
@@ -111,7 +113,7 @@ def _none_matched(verdicts: Sequence[Verdict]) -> str:
     return f"no rule matched: {', '.join(said + more)}" if said else "no rule matched"
 
 
-def _ask(condition: Condition, scope: Scope, asked: list[References]) -> Steps[Verdict]:
+def _ask(condition: Condition, scope: Scope, asked: list[References]) -> EvaluationSteps[Verdict]:
     asked.append(condition.references)
     return (yield from decide(condition, scope))
 
@@ -128,7 +130,7 @@ def _by_agent(branch: Branch, route: Route, output: Any, chosen: Chosen) -> Rout
         return Failed(error=Error("route_not_allowed", "next_nodes is not a list of node ids", hint=_choices(branch)))
     strange = [name for name in names if name not in branch.available]
     if strange:
-        said = clipped(", ".join(strange[:NAMED_MAX]), 500)
+        said = truncate(", ".join(strange[:NAMED_MAX]), 500)
         message = f"{said} is not among the nodes it may choose"
         return Failed(error=Error("route_not_allowed", message, hint=_choices(branch)))
     return replace(route, branch=tuple(names), reason="chosen by the node")

@@ -24,11 +24,20 @@ from tidemill.blobs.payloads import NotJson, decode_value
 from tidemill.errors import Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema, compile_schema
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, causes_of, clipped, described, text_of
+from tidemill.handlers.contract import (
+    Ended,
+    Fail,
+    Handler,
+    NodeContext,
+    causes_of,
+    describe_exception,
+    text_of,
+    truncate,
+)
 from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
-from tidemill.kernel.jobs import Task
-from tidemill.observability.capture import EAR, Ear
+from tidemill.kernel.jobs import JobBody
+from tidemill.observability.capture import OUTPUT_SINK, Ear
 from tidemill.security.secrets import SecretMissing, SecretUnusable
 from tidemill.stores.contract import Lease
 
@@ -131,20 +140,20 @@ def failed_by(error: BaseException) -> Failed:
 def _failed_by(error: BaseException) -> Failed:
     if isinstance(error, Fail):
         # Its fields are whatever its author put there.
-        code, hint = clipped(error.code, CODE_MAX) or "failed", clipped(error.hint or "")
-        envelope = Error(code, clipped(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
+        code, hint = truncate(error.code, CODE_MAX) or "failed", truncate(error.hint or "")
+        envelope = Error(code, truncate(error.message), "Fail", bool(error.retryable), hint, causes_of(error))
         unknown = bool(getattr(error, "unknown_outcome", False))
         return Failed(error=envelope, retry_after_ms=_delay_ms(error.retry_after_ms), unknown_outcome=unknown)
     if isinstance(error, ExpressionError):
-        return Failed(error=Error(error.code, clipped(error.message), hint=clipped(error.hint)))
+        return Failed(error=Error(error.code, truncate(error.message), hint=truncate(error.hint)))
     if isinstance(error, NotJson):
-        return Failed(error=Error("output_not_json", clipped(text_of(error)), hint="return plain JSON values"))
+        return Failed(error=Error("output_not_json", truncate(text_of(error)), hint="return plain JSON values"))
     if isinstance(error, SecretMissing):
-        return Failed(error=Error("secret_missing", clipped(error.message), hint=clipped(error.hint)))
+        return Failed(error=Error("secret_missing", truncate(error.message), hint=truncate(error.hint)))
     if isinstance(error, SecretUnusable):
         hint = "a secret is a text of 4 characters to 64 KiB that the workers' user may read"
-        return Failed(error=Error("secret_unusable", clipped(text_of(error)), retryable=True, hint=hint))
-    raised = described(error)
+        return Failed(error=Error("secret_unusable", truncate(text_of(error)), retryable=True, hint=hint))
+    raised = describe_exception(error)
     return Failed(
         error=Error(
             "exception",
@@ -157,7 +166,7 @@ def _failed_by(error: BaseException) -> Failed:
     )
 
 
-def failed_result(task: Task, lease: Lease, error: BaseException, worker: str) -> Result:
+def failed_result(task: JobBody, lease: Lease, error: BaseException, worker: str) -> Result:
     """The result of an attempt that could not even begin. Trying again would find the same values."""
     failed = failed_by(error)
     return Result(
@@ -185,7 +194,7 @@ def _delay_ms(said: object) -> int | None:
     return int(min(max(0, said), RETRY_AFTER_MS_MAX))
 
 
-class Stage:
+class HandlerHost:
     """The handlers that this process has opened."""
 
     def __init__(self) -> None:
@@ -218,8 +227,8 @@ class Stage:
         if handler.type.input_schema is not True:
             self._check_input(handler, context)
         ground = copy_context()
-        ground.run(EAR.set, ear)
-        if handler.staged:
+        ground.run(OUTPUT_SINK.set, ear)
+        if handler.has_lifecycle:
             return ground, self._staged(handler, context)
         if handler.close is not None and handler not in self._handlers:
             self._handlers.append(handler)
@@ -254,7 +263,7 @@ class Stage:
         if key not in self._opened:
             # What is opened serves all attempts, so the first one does not hear what it says later.
             ground = copy_context()
-            ground.run(EAR.set, None)
+            ground.run(OUTPUT_SINK.set, None)
             self._opened[key] = asyncio.create_task(self._begin(handler), name=f"tidemill-open-{key}", context=ground)
         error = await asyncio.shield(self._opened[key])
         if error is not None:

@@ -32,7 +32,7 @@ JOINED_MAX = 4_096
 PAGE = 500
 
 
-class Line(msgspec.Struct, frozen=True, array_like=True):
+class StoredLine(msgspec.Struct, frozen=True, array_like=True):
     """Something that was said: when, where (`stdout`, `stderr` or a logging level), and the text."""
 
     at_ms: int
@@ -40,7 +40,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class Place(msgspec.Struct, frozen=True):
+class AttemptId(msgspec.Struct, frozen=True):
     """Which attempt of which activation."""
 
     node: str
@@ -49,19 +49,19 @@ class Place(msgspec.Struct, frozen=True):
     attempt: int
 
 
-class Spoken(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """A line with its attempt."""
 
-    place: Place
-    line: Line
+    place: AttemptId
+    line: StoredLine
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[Line])
+_DECODER = msgspec.msgpack.Decoder(list[StoredLine])
 _KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d+)", re.DOTALL)
 
 
-def key_of(run_id: str, place: Place, token: int, segment: int) -> str:
+def key_of(run_id: str, place: AttemptId, token: int, segment: int) -> str:
     """The key of a segment's stream.
 
     The token of the lease is part of it: a worker that was lost and the one that makes the same attempt again each have
@@ -70,10 +70,10 @@ def key_of(run_id: str, place: Place, token: int, segment: int) -> str:
     return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
 
 
-class Segment(msgspec.Struct, frozen=True):
+class LogSegment(msgspec.Struct, frozen=True):
     """A stream of lines, and where it belongs."""
 
-    place: Place
+    place: AttemptId
     token: int
     number: int
     stream: Stream
@@ -85,33 +85,33 @@ class Segment(msgspec.Struct, frozen=True):
         return place.node, place.visit, place.index, place.attempt, self.token, self.number
 
 
-def segment_of(run_id: str, stream: Stream) -> Segment | None:
+def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
     """What a stream's key says, if it is one of this run."""
     found = _KEY.fullmatch(stream.key)
     if found is None or found[1] != run_id:
         return None
     visit, index, attempt, token, number = map(int, found.groups()[2:])
-    return Segment(Place(found[2], visit, index, attempt), token, number, stream)
+    return LogSegment(AttemptId(found[2], visit, index, attempt), token, number, stream)
 
 
-class Journal:
+class AttemptLogWriter:
     """The lines of one attempt that are not written yet, and how far the written ones have come."""
 
-    def __init__(self, tenant: str, run_id: str, place: Place, token: int) -> None:
+    def __init__(self, tenant: str, run_id: str, place: AttemptId, token: int) -> None:
         self._tenant, self._run_id, self._place, self._token = tenant, run_id, place, token
         self._lock, self._writing = threading.Lock(), asyncio.Lock()
-        self._lines: deque[Line] = deque()
+        self._lines: deque[StoredLine] = deque()
         self._waiting = 0
         self._segment = self._version = self._size = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: StoredLine) -> None:
         """Take a line, or a piece of one, from any thread; the oldest are dropped that would not be kept anyway."""
         if len(line.text) > KEPT_BYTES:
-            line = Line(line.at_ms, line.source, line.text[-KEPT_BYTES:])
+            line = StoredLine(line.at_ms, line.source, line.text[-KEPT_BYTES:])
         with self._lock:
             last = self._lines[-1] if self._lines else None
             if last is not None and _goes_on(last, line):
-                self._lines[-1] = Line(last.at_ms, last.source, last.text + line.text)
+                self._lines[-1] = StoredLine(last.at_ms, last.source, last.text + line.text)
                 self._waiting += len(line.text)
             else:
                 self._lines.append(line)
@@ -126,7 +126,7 @@ class Journal:
             if lines:
                 await self._written(store, _ENCODER.encode(lines))
 
-    def _taken(self) -> list[Line]:
+    def _taken(self) -> list[StoredLine]:
         with self._lock:
             lines, self._lines, self._waiting = self._lines, deque(), 0
         return list(lines)
@@ -147,13 +147,13 @@ class Journal:
         return Stream(self._tenant, JOURNAL, key_of(self._run_id, self._place, self._token, segment))
 
 
-def _goes_on(last: Line, line: Line) -> bool:
+def _goes_on(last: StoredLine, line: StoredLine) -> bool:
     """Whether a text is the next piece of an unfinished line: `print` writes each of its arguments by itself."""
     joined = len(last.text) + len(line.text) <= JOINED_MAX
     return joined and last.source == line.source and not last.text.endswith("\n")
 
 
-async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[Segment]:
+async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[LogSegment]:
     """Every segment of a run's journals."""
     after = Stream(tenant, JOURNAL, f"{run_id}/")
     while page := await store.streams(JOURNAL, after=after, limit=PAGE):
@@ -167,19 +167,23 @@ async def segments_of(store: Store, tenant: str, run_id: str) -> AsyncIterator[S
 
 
 async def read_journals(
-    store: Store, tenant: str, run_id: str, seen: dict[Stream, int], wanted: Callable[[Place], bool] = lambda _: True
-) -> list[Spoken]:
+    store: Store,
+    tenant: str,
+    run_id: str,
+    seen: dict[Stream, int],
+    wanted: Callable[[AttemptId], bool] = lambda _: True,
+) -> list[LogRecord]:
     """What was written behind `seen`, which is brought up to date: by attempt, and within it in order."""
     found = [segment async for segment in segments_of(store, tenant, run_id) if wanted(segment.place)]
     found.sort(key=lambda segment: segment.order)
     streams = {segment.stream: seen.get(segment.stream, 0) for segment in found}
     tails = await store.load(streams, snapshots=False) if streams else []
-    spoken: list[Spoken] = []
+    spoken: list[LogRecord] = []
     for segment, tail in zip(found, tails, strict=True):
         seen[tail.stream] = tail.version
         if tail.damage:
             LOG.warning("some of what %s has said is damaged and left out: %s", segment.place.node, tail.damage)
-        spoken += [Spoken(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
+        spoken += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
     return spoken
 
 

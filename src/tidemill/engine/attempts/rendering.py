@@ -25,23 +25,23 @@ import msgspec
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.errors import Unfit
+from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.expressions.templates.template import Template
-from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, Reader, Skip, Voice
+from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.routing import ancestors
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
-from tidemill.kernel.jobs import Task
+from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.queries import Output, iteration, upstream, visible
-from tidemill.kernel.state import Cell, State, peek_at
+from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_output
+from tidemill.kernel.state import State, Visit, peek_at
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import Disclosed
+from tidemill.security.secrets import SecretAccessLog
 
 LOG = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Values:
         """A text from where blobs are kept. What somebody has to see to is said once, however often it is asked for."""
         try:
             text = await self._blobs.get(tenant, digest)
-        except Unfit as error:
+        except StoreUnusable as error:
             if (tenant, digest) not in self._lost:
                 self._lost.add((tenant, digest))
                 LOG.warning("%s; what needs it waits until then", error)
@@ -151,7 +151,7 @@ def assembled(items: MapState, fetched: Fetched) -> bytes:
     return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
 
 
-def item_of(lists: Lists, task: Task, items: MapState, fetched: Fetched) -> Any:
+def item_of(lists: Lists, task: JobBody, items: MapState, fetched: Fetched) -> Any:
     """The item that a task is about."""
     key = (task.node, task.visit)
     if key not in lists:
@@ -188,7 +188,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
     def _look(self, name: str) -> Seen | Absent:
         if self._hidden(name):
             return Absent("is not an ancestor")
-        seen = visible(self._workflow, self._state, self._reader, name)
+        seen = visible_output(self._workflow, self._state, self._reader, name)
         if isinstance(seen, str):
             cell = self._state.peek(name)
             ended = cell.status in ENDED and name not in self._reader.reads_past
@@ -200,7 +200,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
         meta = self._meta(cell, seen.status) if seen.visit == cell.visit else {"status": seen.status}
         return Seen(shared_value(seen.payload, self._fetched), meta)
 
-    def _meta(self, cell: Cell, status: str) -> dict[str, Any]:
+    def _meta(self, cell: Visit, status: str) -> dict[str, Any]:
         return {"status": status, "attempts": cell.attempt, "duration_ms": cell.duration_ms}
 
     def _hidden(self, name: str) -> bool:
@@ -299,8 +299,8 @@ def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]
     yield state.inputs
     names: Iterable[str] = state.cells if node.reads_all else node.reads + node.reads_past
     for name in names:
-        seen = visible(workflow, state, node, name)
-        if isinstance(seen, Output):
+        seen = visible_output(workflow, state, node, name)
+        if isinstance(seen, VisibleOutput):
             yield seen.payload
     yield from upstream(workflow, state, node).values()
 
@@ -325,12 +325,12 @@ def context_of(
     node: Node,
     *,
     run_id: str,
-    task: Task,
+    task: JobBody,
     act: Activation,
     fetched: Fetched,
     config: Any,
-    secrets: Disclosed,
-    voice: Voice,
+    secrets: SecretAccessLog,
+    voice: ProgressSink,
     checkpoint: Checkpointer,
     read: Reader,
 ) -> NodeContext:
@@ -347,7 +347,7 @@ def context_of(
         state.deadline_ms,
         checkpoint=checkpoint,
         read=read,
-        given=lambda: decode_value(text_of(inputs, fetched)),
+        load_inputs=lambda: decode_value(text_of(inputs, fetched)),
         voice=voice,
         secrets=secrets,
     )
@@ -357,7 +357,7 @@ def context_of(
     if act.checkpoint is not None:
         context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
     if act.recall and act.resumed is not None:
-        context.resumed = decode_value(text_of(act.resumed, fetched))
+        context.resume_value = decode_value(text_of(act.resumed, fetched))
     return context
 
 

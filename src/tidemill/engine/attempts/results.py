@@ -39,8 +39,8 @@ from tidemill.engine.attempts.rendering import masked
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, clipped, is_media_type
-from tidemill.kernel.commands import Failed, Request, Skips, Waits
+from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
+from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Error
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Statement, StatementRefused
@@ -70,24 +70,24 @@ def child_id(run_id: str, node: str, visit: int, index: int) -> str:
     return f"{eldest}.{brief}" if len(eldest) <= FAMILY_NAME_LENGTH_MAX else brief
 
 
-def asked_for(ended: Pause | Skip, child: str = "") -> tuple[Skips | Waits, bytes | None]:
+def asked_for(ended: Pause | Skip, child: str = "") -> tuple[SkipRequested | WaitRequested, bytes | None]:
     """The outcome of a handler that skips or waits, and the text of what it asks of a child.
 
     `child` is the id that a child of this activation has. Raises `Fail` when the handler asked for something
     impossible.
     """
     if isinstance(ended, Skip):
-        return Skips(reason=_word(ended.reason, "reason")), None
+        return SkipRequested(reason=_word(ended.reason, "reason")), None
     for_ms, until_ms = _moment(ended.for_ms, "for_ms", WAIT_MS_MAX), _moment(ended.until_ms, "until_ms", MOMENT_MS_MAX)
     if ended.on not in WAITED_FOR:
-        message = f"a handler cannot wait for {clipped(ended.on, 100)!r}"
+        message = f"a handler cannot wait for {truncate(ended.on, 100)!r}"
         raise Fail("answer_invalid", message, hint=f"it can wait for: {', '.join(WAITED_FOR)}")
     if ended.on == "timer" and for_ms is None and until_ms is None:
         raise Fail("answer_invalid", "a timer without a time never ends", hint="give for_ms or until_ms")
     if (ended.on == "human") is (ended.approval is None) or (ended.on == "child") is (ended.child is None):
         hint = "a person is asked with `approval`, a child with `child`, and nobody else"
-        raise Fail("answer_invalid", f"a wait for {clipped(ended.on, 100)!r} is not asked for like this", hint=hint)
-    waits = Waits(
+        raise Fail("answer_invalid", f"a wait for {truncate(ended.on, 100)!r} is not asked for like this", hint=hint)
+    waits = WaitRequested(
         on=ended.on,
         name=child if ended.child is not None else _word(ended.name, "name"),
         for_ms=for_ms,
@@ -101,21 +101,21 @@ def asked_for(ended: Pause | Skip, child: str = "") -> tuple[Skips | Waits, byte
 
 def _moment(ms: Any, field: str, most: int) -> int | None:
     if ms is not None and (type(ms) is not int or not 0 <= ms <= most):
-        raise Fail("answer_invalid", f"{field} is {clipped(ms, 100)}, not a number of milliseconds")
+        raise Fail("answer_invalid", f"{field} is {truncate(ms, 100)}, not a number of milliseconds")
     return ms
 
 
 def _word(said: object, field: str, limit: int = WORDS_MAX) -> str:
     if not isinstance(said, str):
         raise Fail("answer_invalid", f"{field} is {type(said).__name__}, not text")
-    return clipped(said, limit)
+    return truncate(said, limit)
 
 
 def _request(asked: Asked) -> Request:
     if len(asked.approvers) > PRINCIPALS_MAX or len(asked.escalate_to) > PRINCIPALS_MAX:
         raise Fail("answer_invalid", f"more than {PRINCIPALS_MAX} approvers", hint="ask a role")
     if type(asked.quorum) is not int or asked.quorum < 1:
-        raise Fail("answer_invalid", f"a quorum is a number of people, not {clipped(asked.quorum, 100)}")
+        raise Fail("answer_invalid", f"a quorum is a number of people, not {truncate(asked.quorum, 100)}")
     return Request(
         title=_word(asked.title, "title"),
         description=_word(asked.description, "description", TEXT_MAX),

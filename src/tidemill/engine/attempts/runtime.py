@@ -18,15 +18,15 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.invocation import Stage
+from tidemill.engine.attempts.invocation import HandlerHost
 from tidemill.engine.attempts.rendering import Values
-from tidemill.engine.attempts.streaming import Air
+from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.worker.leases import REST_MS_MAX
 from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.handlers.contract import Lacking
+from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.events import Error
-from tidemill.kernel.jobs import Task
-from tidemill.observability.capture import Overhearing
+from tidemill.kernel.jobs import JobBody
+from tidemill.observability.capture import OutputCapture
 from tidemill.security.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ LOG = logging.getLogger(__name__)
 KEPT_MS = 2 * REST_MS_MAX
 """A job that still needs it is met again before."""
 KEPT_MAX = 100
-SAID_MAX = 1_000
+WARNED_MAX = 1_000
 WORDS_MAX = 500
 
 
-class Lack(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class MissingCapability(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Something that a node needs and a worker does not have. Stored by position, in the worker's row."""
 
     digest: str
@@ -54,25 +54,27 @@ class Lack(msgspec.Struct, frozen=True, gc=False, array_like=True):
     hint: str = ""
 
 
-def lack_of(digest: str, task: Task, error: Error) -> Lack:
+def missing_for(digest: str, task: JobBody, error: Error) -> MissingCapability:
     """What was missing for a job."""
-    return Lack(digest, work_of(task.kind, task.node), error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX])
+    return MissingCapability(
+        digest, work_key(task.kind, task.node), error.code, error.message[:WORDS_MAX], error.hint[:WORDS_MAX]
+    )
 
 
-def work_of(kind: str, node: str) -> str:
+def work_key(kind: str, node: str) -> str:
     """What is to be done, whichever visit or item it is of."""
     return f"{kind}/{node}"
 
 
-class Lacks:
+class MissingCapabilities:
     """What one worker was found to lack of late."""
 
     def __init__(self) -> None:
-        self._met: dict[tuple[str, str], tuple[Lack, int]] = {}
+        self._met: dict[tuple[str, str], tuple[MissingCapability, int]] = {}
         """Each with the moment when it was last met, those met longest ago first."""
         self._said: dict[str, None] = {}
 
-    def note(self, lack: Lack, now_ms: int) -> None:
+    def note(self, lack: MissingCapability, now_ms: int) -> None:
         """Take note that a job was left to others, and say so the first time."""
         place = (lack.digest, lack.work)
         self._met.pop(place, None)
@@ -82,19 +84,19 @@ class Lacks:
         if lack.message not in self._said:
             LOG.warning("left to other workers: %s", lack.message)
             self._said[lack.message] = None
-            if len(self._said) > SAID_MAX:
+            if len(self._said) > WARNED_MAX:
                 del self._said[next(iter(self._said))]
 
-    def known(self, now_ms: int) -> tuple[Lack, ...]:
+    def known(self, now_ms: int) -> tuple[MissingCapability, ...]:
         """What jobs were left for lately; who needed something before that has found somebody."""
         return tuple(lack for lack, met_ms in self._met.values() if met_ms >= now_ms - KEPT_MS)
 
 
-class Stale(Exception):
+class AttemptSuperseded(Exception):
     """The attempt does not count any more, so its handler must not be called."""
 
 
-class Elsewhere(Exception):
+class LeaveToOtherWorker(Exception):
     """A worker cannot do it, and another one may."""
 
 
@@ -110,39 +112,39 @@ class Recorder(Protocol):
         ...
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ProcessRuntime(msgspec.Struct, frozen=True):
     """What a process offers to those who work in it."""
 
-    others: Callable[[Lacking], Awaitable[bool]]
+    another_worker_may_have: Callable[[CapabilityMissing], Awaitable[bool]]
     """Whether another worker may have what this one lacks."""
     isolation: Isolation
     """Who decides the conditions that could hurt this process."""
     secrets: Secrets
-    air: Air
-    stage: Stage = msgspec.field(default_factory=Stage)
-    overhearing: Overhearing = msgspec.field(default_factory=Overhearing)
-    lacks: Lacks = msgspec.field(default_factory=Lacks)
+    air: OutputBroadcaster
+    stage: HandlerHost = msgspec.field(default_factory=HandlerHost)
+    overhearing: OutputCapture = msgspec.field(default_factory=OutputCapture)
+    lacks: MissingCapabilities = msgspec.field(default_factory=MissingCapabilities)
 
     def open(self) -> None:
         """Begin to listen, in the loop that runs now."""
         self.air.open()
-        self.overhearing.begin()
+        self.overhearing.install()
 
-    async def leave(self, lacking: Lacking, lack: Lack, now_ms: int) -> None:
+    async def leave(self, lacking: CapabilityMissing, lack: MissingCapability, now_ms: int) -> None:
         """Have another worker do it, where one may: `Elsewhere` is raised then."""
-        if await self.others(lacking):
+        if await self.another_worker_may_have(lacking):
             self.lacks.note(lack, now_ms)
-            raise Elsewhere
+            raise LeaveToOtherWorker
 
     async def close(self) -> None:
         """Let go of everything; nobody works any more."""
-        self.overhearing.end()
+        self.overhearing.remove()
         await self.stage.close()
         await self.isolation.close()
         await self.air.close()
 
 
-class Tools(msgspec.Struct, frozen=True):
+class AttemptRuntime(msgspec.Struct, frozen=True):
     """What every attempt of a worker uses."""
 
     ambient: Ambient
@@ -152,4 +154,4 @@ class Tools(msgspec.Struct, frozen=True):
     worker: str
     clock: Callable[[], int]
     """The store's: by it events are dated, and a worker's own may be wrong by a day."""
-    around: Surroundings
+    runtime: ProcessRuntime

@@ -18,13 +18,13 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.payloads import NotJson, decode_value
-from tidemill.engine.attempts.log_store import Journal, Line, Place
+from tidemill.engine.attempts.log_store import AttemptId, AttemptLogWriter, StoredLine
 from tidemill.engine.attempts.rendering import encoded
 from tidemill.engine.attempts.results import announced
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import Disclosed
+from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -92,14 +92,14 @@ def _handfuls(bodies: Iterable[bytes]) -> Iterator[bytes]:
     yield b"[" + b",".join(gathered) + b"]"
 
 
-class Air:
+class OutputBroadcaster:
     """Hands on what the attempts of a worker say."""
 
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
         self._lock, self._telling = threading.Lock(), asyncio.Lock()
         self._frames: dict[Stream, deque[bytes]] = {}
-        self._journals: dict[Journal, None] = {}
+        self._journals: dict[AttemptLogWriter, None] = {}
         self._awake = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,14 +129,14 @@ class Air:
             self._frames.setdefault(stream, deque(maxlen=FRAMES_WAITING_MAX)).append(_ENCODER.encode(frame))
         self._wake()
 
-    def journal(self, journal: Journal, line: Line) -> None:
+    def journal(self, journal: AttemptLogWriter, line: StoredLine) -> None:
         """Take a line, from any thread."""
         journal.add(line)
         with self._lock:
             self._journals[journal] = None
         self._wake()
 
-    async def settle(self, journal: Journal | None) -> None:
+    async def flush_attempt(self, journal: AttemptLogWriter | None) -> None:
         """An attempt has ended: show what it has shown, and write its lines, before its result is known."""
         try:
             await self._hand_on()
@@ -180,7 +180,7 @@ class Air:
             with self._lock:
                 frames, self._frames = self._frames, {}
             for stream, bodies in frames.items():
-                await self._store.tell(stream, list(_handfuls(bodies)))
+                await self._store.publish(stream, list(_handfuls(bodies)))
 
     async def _write(self) -> None:
         with self._lock:
@@ -188,20 +188,20 @@ class Air:
         for journal in journals:
             await self._kept(journal)
 
-    async def _kept(self, journal: Journal) -> None:
+    async def _kept(self, journal: AttemptLogWriter) -> None:
         try:
             await journal.write(self._store)
         except Unavailable as error:
             LOG.warning("lines of a handler were not kept: %s", error)
 
 
-class Filed(NamedTuple):
+class FileChunk(NamedTuple):
     """A part with files in it."""
 
     value: Any
 
 
-class Speaker:
+class AttemptOutput:
     """The voice of one attempt."""
 
     __slots__ = (
@@ -209,14 +209,14 @@ class Speaker:
         "_size", "_stream", "_token", "over",
     )  # fmt: skip
 
-    def __init__(self, air: Air, lease: Lease, place: Place, disclosed: Disclosed) -> None:
+    def __init__(self, air: OutputBroadcaster, lease: Lease, place: AttemptId, disclosed: SecretAccessLog) -> None:
         self._air, self._stream, self._token, self._place = air, lease.stream, lease.token, place
         self._disclosed = disclosed
         self.over = False
         """Nobody wants what it says any more. It is kept here and not asked for: a voice that knew its attempt would
         be a cycle, which only the garbage collector could undo, for every attempt."""
-        self._journal: Journal | None = None
-        self._parts: list[bytes | Filed] = []
+        self._journal: AttemptLogWriter | None = None
+        self._parts: list[bytes | FileChunk] = []
         self._size = 0
         self._mask, self._masked = NO_MASK, 0
         self._shown = False
@@ -234,14 +234,14 @@ class Speaker:
 
     def chunk(self, value: Any) -> None:
         """Show a part of the result, and keep it for the whole. Files are stored with the whole."""
-        kept: bytes | Filed
+        kept: bytes | FileChunk
         held_bytes = 0
         try:
             try:
                 text = kept = encoded(value, self.mask)
             except NotJson as refusal:
                 plain, held_bytes = announced(value, refusal)
-                text, kept = encoded(plain, self.mask), Filed(value)
+                text, kept = encoded(plain, self.mask), FileChunk(value)
         except NotJson as error:
             raise Fail("output_not_json", f"a part of the result is not JSON: {error}") from error
         self._size += len(text) + held_bytes
@@ -255,17 +255,17 @@ class Speaker:
         said = None if fraction is None else min(1.0, max(0.0, float(fraction)))
         self._tell("progress", fraction=said, message=self.mask.text(str(message))[:MESSAGE_MAX])
 
-    def beat(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise if the attempt no longer counts."""
         if self.over:
             raise Cancelled("nobody wants the result of this attempt any more")
 
-    def folded(self) -> Any:
+    def collected(self) -> Any:
         """All parts as one value."""
-        parts = [part.value if isinstance(part, Filed) else decode_value(part) for part in self._parts]
+        parts = [part.value if isinstance(part, FileChunk) else decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts
 
-    def hear(self, source: str, text: str) -> str:
+    def capture(self, source: str, text: str) -> str:
         """Keep what was printed or logged; answers it as others may see it."""
         said = self._masked_so_far(source, text)
         if said:
@@ -279,7 +279,7 @@ class Speaker:
             return text
         with self._holding:
             said = mask.text(self._held.pop(source, "") + text)
-            begun = 0 if said.endswith("\n") else mask.begun(said)
+            begun = 0 if said.endswith("\n") else mask.partial_match(said)
             if not begun:
                 return said
             self._held[source] = said[-begun:]
@@ -288,20 +288,20 @@ class Speaker:
     def _write(self, source: str, text: str) -> None:
         if self._journal is None:
             run = self._stream
-            self._journal = Journal(run.tenant, run.key, self._place, self._token)
-        self._air.journal(self._journal, Line(self._air.now_ms(), source, text))
+            self._journal = AttemptLogWriter(run.tenant, run.key, self._place, self._token)
+        self._air.journal(self._journal, StoredLine(self._air.now_ms(), source, text))
 
-    async def hush(self) -> None:
+    async def flush_and_close(self) -> None:
         """The attempt has ended: let all that it has said arrive."""
         with self._holding:
             held, self._held = self._held, {}
         for source, text in held.items():
             self._write(source, text)
-        if self.has_spoken:
-            await self._air.settle(self._journal)
+        if self.has_output:
+            await self._air.flush_attempt(self._journal)
 
     @property
-    def has_spoken(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there is anything that must arrive before the result."""
         return self._journal is not None or self._shown or bool(self._held)
 

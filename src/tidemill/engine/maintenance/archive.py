@@ -65,7 +65,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int = ARCHIVE_FORMAT
 
 
-class Archived(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
     """An archived run, read back."""
 
     header: Header
@@ -161,7 +161,7 @@ def _line(value: Any) -> bytes:
     return msgspec.json.encode(value, order="sorted") + b"\n"
 
 
-def decode_archived(name: str, body: bytes) -> Archived:
+def decode_archived(name: str, body: bytes) -> ArchivedRun:
     """Read an archived run, or refuse what is not the whole of one."""
     *lines, last = _unpacked(name, body).splitlines(keepends=True) or [b""]
     header = _header(name, lines[0] if lines else b"")
@@ -176,7 +176,7 @@ def decode_archived(name: str, body: bytes) -> Archived:
         raise _damaged(name, "its content has changed: the checksum does not fit")
     if len(records) != header.seq:
         raise _damaged(name, f"it has {len(records)} events instead of {header.seq}")
-    return Archived(header=header, records=records, blobs=blobs)
+    return ArchivedRun(header=header, records=records, blobs=blobs)
 
 
 def decode_header(name: str, body: bytes) -> Header:
@@ -215,7 +215,7 @@ ENTRY_DEPTH = 2
 """Folders above an entry: its month and its workflow."""
 
 
-class Listed(Header, frozen=True, kw_only=True):
+class ArchiveEntry(Header, frozen=True, kw_only=True):
     """An archived run, and where it stands in the archive."""
 
     entry: str
@@ -227,13 +227,13 @@ class Listed(Header, frozen=True, kw_only=True):
 class ArchivePage(msgspec.Struct, frozen=True, kw_only=True):
     """Archived runs, the latest months first."""
 
-    runs: tuple[Listed, ...]
+    runs: tuple[ArchiveEntry, ...]
     more: bool = False
     damaged: tuple[str, ...] = ()
     """Names of entries that cannot be read."""
 
 
-class Attic:
+class ArchiveReader:
     """The entries of a tenant in an archive."""
 
     def __init__(self, archive: Archive, tenant: str) -> None:
@@ -241,7 +241,7 @@ class Attic:
 
     async def page(self, workflow: str | None, limit: int) -> ArchivePage:
         """The first entries, the latest months first. One that cannot be read hides no other."""
-        found, damaged = list[Listed](), list[str]()
+        found, damaged = list[ArchiveEntry](), list[str]()
         async for name in self._entries(workflow):
             if len(found) + len(damaged) == limit:
                 return ArchivePage(runs=tuple(found), damaged=tuple(damaged), more=True)
@@ -251,7 +251,7 @@ class Attic:
                 damaged.append(name)
         return ArchivePage(runs=tuple(found), damaged=tuple(damaged))
 
-    async def read(self, wanted: str) -> tuple[Listed, Archived]:
+    async def read(self, wanted: str) -> tuple[ArchiveEntry, ArchivedRun]:
         """The newest entry of a run, or the entry of this name."""
         name, others = (wanted, []) if await self._is_entry(wanted) else await self._newest(wanted)
         found = decode_archived(name, await self._archive.get(name) or b"")
@@ -320,8 +320,8 @@ class Attic:
             after = group[:-1] + "0"
 
 
-def _listed(header: Header, entry: str, others: list[str] | None = None) -> Listed:
-    return Listed(**msgspec.structs.asdict(header), entry=entry, others=tuple(others or ()))
+def _listed(header: Header, entry: str, others: list[str] | None = None) -> ArchiveEntry:
+    return ArchiveEntry(**msgspec.structs.asdict(header), entry=entry, others=tuple(others or ()))
 
 
 def _rank(header: Header) -> tuple[int, int]:

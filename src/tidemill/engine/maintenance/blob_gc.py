@@ -36,7 +36,16 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, BlobDamaged, BlobInfo, BlobMissing, Blobs, Outside, digests_in
+from tidemill.blobs.contract import (
+    DIGEST_LENGTH,
+    GRACE,
+    BlobDamaged,
+    BlobInfo,
+    BlobMissing,
+    Blobs,
+    ExternalBlobPlace,
+    digests_in,
+)
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW, read_history
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
@@ -46,7 +55,7 @@ from tidemill.stores.contract import Commit, Store, Stream, Tail
 REMEMBERED = Stream("", "store", "blobs")
 
 
-class Lodged(msgspec.Struct, frozen=True, kw_only=True):
+class OwnershipRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a store records of its blob location."""
 
     address: str
@@ -55,17 +64,19 @@ class Lodged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE = msgspec.json.Decoder(Lodged).decode
+_DECODE = msgspec.json.Decoder(OwnershipRecord).decode
 
 
-class Lodging:
+class BlobPlaceOwnership:
     """The file of a store and its place for blobs; `inside` is what the file itself can hold."""
 
-    def __init__(self, store: Store, path: Path, inside: Blobs, outside: Outside | None, ambient: Ambient) -> None:
+    def __init__(
+        self, store: Store, path: Path, inside: Blobs, outside: ExternalBlobPlace | None, ambient: Ambient
+    ) -> None:
         self._store, self._path, self._inside, self._outside = store, path, inside, outside
         self._ambient = ambient
 
-    async def settle(self) -> None:
+    async def verify_or_claim(self) -> None:
         """Refuse a place that is not the store's; the first time, bind the two."""
         known, outside = await self._known(), self._outside
         if known is None and outside is not None and await self._may_begin(outside):
@@ -85,8 +96,8 @@ class Lodging:
         outside = self._outside
         if outside is None:
             return
-        await self.settle()
-        marks = await outside.marks()
+        await self.verify_or_claim()
+        marks = await outside.read_markers()
         others = {mark: path for mark, path in marks.items() if path != str(self._path)}
         if others:
             mark, path = min(others.items())
@@ -96,24 +107,26 @@ class Lodging:
             raise rejected("blobs_shared", message, hint=hint)
         known = await self._known()
         if known is not None and known.mark not in marks:
-            await outside.sign(known.mark, str(self._path))
+            await outside.write_marker(known.mark, str(self._path))
 
-    async def _bind(self, outside: Outside) -> None:
+    async def _bind(self, outside: ExternalBlobPlace) -> None:
         """Write the marker, then the record. A marker that a killed process has left for this file is used again."""
-        left = [mark for mark, path in (await outside.marks()).items() if path == str(self._path)]
+        left = [mark for mark, path in (await outside.read_markers()).items() if path == str(self._path)]
         mark = min(left) if left else self._ambient.new_id()
-        await outside.sign(mark, str(self._path))
+        await outside.write_marker(mark, str(self._path))
         # Refused when another process was faster: its record counts, and both markers name the same file.
-        await self._store.commit([Commit(REMEMBERED, 0, (_ENCODE(Lodged(address=outside.address, mark=mark)),))])
+        await self._store.commit(
+            [Commit(REMEMBERED, 0, (_ENCODE(OwnershipRecord(address=outside.address, mark=mark)),))]
+        )
 
-    async def _known(self) -> Lodged | None:
+    async def _known(self) -> OwnershipRecord | None:
         (tail,) = await self._store.load({REMEMBERED: 0})
         # What cannot be read is left alone, like the memory of a store that has none: `verify-log` tells of damage.
         with suppress(*DAMAGE):
             return _DECODE(tail.records[-1]) if tail.records else None
         return None
 
-    async def _may_begin(self, outside: Outside) -> bool:
+    async def _may_begin(self, outside: ExternalBlobPlace) -> bool:
         """Whether a place can be the one of a store that remembers none.
 
         An empty one cannot, for a store that has been used: it may be a slip of the pen, or the blobs are in the file.
@@ -130,9 +143,9 @@ class Lodging:
             return not any([await self._store.streams(kind, limit=1) for kind in (WORKFLOW, RUN)])
         return False
 
-    async def _carries(self, outside: Outside, mark: str) -> bool:
+    async def _carries(self, outside: ExternalBlobPlace, mark: str) -> bool:
         with suppress(Unavailable):
-            return mark in await outside.marks()
+            return mark in await outside.read_markers()
         return False
 
 
@@ -170,7 +183,7 @@ STREAMS_AT_A_TIME = 20
 BLOBS_AT_A_TIME = 1_000
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
+class GcReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a collection did, or would do."""
 
     scanned: int = 0
@@ -194,16 +207,16 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 async def collect(
     store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int = GRACE_MS, dry_run: bool = False
-) -> Collected:
+) -> GcReport:
     """Collect the blobs of a tenant. Two at once, or one that is killed anywhere, do no harm."""
-    collection = Collection(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
+    collection = BlobGarbageCollector(store, blobs, tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
     await collection.list()
     await collection.mark()
     await collection.sweep()
     return collection.report()
 
 
-class Collection:
+class BlobGarbageCollector:
     """One collection; its verbs are called in this order."""
 
     def __init__(self, store: Store, blobs: Blobs, tenant: str, *, now_ms: int, grace_ms: int, dry_run: bool) -> None:
@@ -219,9 +232,9 @@ class Collection:
             ("scanned", "kept", "young", "retired", "waiting", "restored", "deleted", "bytes_freed"), 0
         )
 
-    def report(self) -> Collected:
+    def report(self) -> GcReport:
         """What came of it."""
-        return Collected(
+        return GcReport(
             **self._tally,
             reachable=len(self._referred & self._present),
             unreadable=tuple(sorted(self._unreadable)),
@@ -304,7 +317,7 @@ class Collection:
     async def _retire(self, info: BlobInfo) -> None:
         self._tally["retired"] += 1
         if not self._dry_run:
-            await self._blobs.retire(self._tenant, info.digest)
+            await self._blobs.quarantine(self._tenant, info.digest)
 
     async def _restore(self, info: BlobInfo) -> None:
         self._tally["restored"] += 1

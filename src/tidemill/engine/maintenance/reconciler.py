@@ -26,12 +26,12 @@ import zlib
 from typing import Protocol
 
 from tidemill.ambient import Ambient
-from tidemill.engine.children import Errands
+from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.index_rows import RUN, SUSPECT, RunRow, marked_suspect, read_run_row, run_row, run_terms
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.maintenance.verify import LOG_MISSING, Auditor, Finding, compare
-from tidemill.engine.run_cache import Entry, Runs
-from tidemill.engine.turn import Turns
+from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import named_wait, waiting_for
 from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
 from tidemill.kernel.commands import Repair
@@ -52,12 +52,12 @@ class Sampling(Protocol):
 
     findings: int
 
-    async def look(self) -> None:
+    async def audit_next(self) -> None:
         """Audit the next few."""
         ...
 
 
-class Keeper:
+class Reconciler:
     """Audits the live runs of a store, a page at a time."""
 
     def __init__(
@@ -65,9 +65,9 @@ class Keeper:
         *,
         tenant: str,
         store: Store,
-        runs: Runs,
-        turns: Turns,
-        errands: Errands,
+        runs: RunCache,
+        turns: TurnLoop,
+        errands: ChildRunMessenger,
         ambient: Ambient,
         sampling: Sampling,
         every_ms: int = AUDIT_EVERY_MS,
@@ -113,18 +113,18 @@ class Keeper:
         for term in ("active", "rollback:running"):
             after: str | None = None
             while True:
-                after = await self._look_through(term, after, PAGE)
+                after = await self._scan(term, after, PAGE)
                 if after is None:
                     break
-        self._waiting_after = await self._look_through("waiting", self._waiting_after, WAITING_PER_SWEEP)
-        await self._sampling.look()
+        self._waiting_after = await self._scan("waiting", self._waiting_after, WAITING_PER_SWEEP)
+        await self._sampling.audit_next()
 
-    async def _look_through(self, term: str, after: str | None, limit: int) -> str | None:
+    async def _scan(self, term: str, after: str | None, limit: int) -> str | None:
         page = await self._store.find(self._tenant, RUN, [term], after=after, limit=limit)
         for row in page.rows:
             stream, shown = Stream(self._tenant, RUN, row.key), read_run_row(row)
             try:
-                await self._look_at(stream, shown)
+                await self._reconcile_run(stream, shown)
             except Exception as error:
                 if isinstance(error, TidemillError) and not isinstance(error, InternalError):
                     raise
@@ -134,7 +134,7 @@ class Keeper:
                     await self._turns.mark_stuck(stream, reason)
         return page.after
 
-    async def _look_at(self, stream: Stream, shown: RunRow) -> None:
+    async def _reconcile_run(self, stream: Stream, shown: RunRow) -> None:
         entry = (await self._runs.refresh([stream])).get(stream)
         if entry is None or not entry.state.busy:
             return
@@ -154,7 +154,7 @@ class Keeper:
             await self._mark(stream, again, jobs, shown)
             await self._errands.look_after(stream, again)
 
-    async def _mark(self, stream: Stream, entry: Entry, jobs: list[JobView], shown: RunRow) -> None:
+    async def _mark(self, stream: Stream, entry: CachedRun, jobs: list[JobView], shown: RunRow) -> None:
         """Bring a row up to date that lags behind, and say in it when nothing has happened for a while, and why."""
         state, workflow, now = entry.state, entry.flow.workflow, self._store.now_ms()
         quiet_ms = now - state.last_ms
@@ -194,7 +194,7 @@ SUSPECTS_MAX = 10_000
 """Runs remembered as called out."""
 
 
-class Sampler:
+class AuditSampler:
     """Goes round the ended runs of a tenant."""
 
     def __init__(self, *, tenant: str, store: Store, auditor: Auditor, ambient: Ambient) -> None:
@@ -207,7 +207,7 @@ class Sampler:
         self.audited = 0
         self.findings = 0
 
-    async def look(self) -> None:
+    async def audit_next(self) -> None:
         """Audit the next few runs, unless the last look is too recent for what it has cost."""
         began = self._ambient.monotonic_ms()
         if began < self._rest_until_ms:
@@ -245,10 +245,10 @@ class Sampler:
         if not found.events and not found.findings:
             # It was retired since it was listed, unless the lists still show it.
             if await row_like(self._store, self._tenant, row) is not None:
-                self._call_out(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
+                self._report_once(Finding(run=row.key, seq=0, code=LOG_MISSING, message="there is no record of it"), "")
             return
         sure = [finding for finding in found.findings if finding.code not in UNSURE]
-        if sure and self._call_out(sure[0], f" {row.key}"):
+        if sure and self._report_once(sure[0], f" {row.key}"):
             await self._mark(stream, row, sure[0].code, found.events or None)
         elif shown.suspect and not found.findings:
             self._called_out.pop(row.key, None)
@@ -258,7 +258,7 @@ class Sampler:
         marked = marked_suspect(row, code)
         await self._store.commit([Commit(stream=stream, expected=version, rows=(marked,))])
 
-    def _call_out(self, finding: Finding, which: str) -> bool:
+    def _report_once(self, finding: Finding, which: str) -> bool:
         """Say what is wrong with a run, and which audit tells more, unless that was done before."""
         if finding.run in self._called_out:
             return False

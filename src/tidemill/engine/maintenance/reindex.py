@@ -33,7 +33,7 @@ from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
-from tidemill.stores.optional import flaws_of, mended
+from tidemill.stores.optional import flaws_of, repair
 
 PAGE = 500
 RACES_MAX = 50
@@ -179,7 +179,7 @@ class Indexer:
 
     async def run(self, on_progress: Progress | None = None) -> Reindexed:
         """Have every row stand where it belongs; then look at every stream, and at rows no stream has called for."""
-        flaws = await (flaws_of if self._dry_run else mended)(self._store)
+        flaws = await (flaws_of if self._dry_run else repair)(self._store)
         self._tally["misplaced"] = flaws.missing + flaws.stray
         # Whoever only looks has nothing to compare with then: every row would have to be written.
         self._blind = self._dry_run and bool(flaws.unreadable)

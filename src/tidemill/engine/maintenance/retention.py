@@ -30,7 +30,7 @@ from tidemill.engine.catalog import Catalog
 from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.maintenance.archive import (
     INLINE_BYTES_MAX,
-    Archived,
+    ArchivedRun,
     blob_name,
     decode_archived,
     encode_archived,
@@ -40,7 +40,7 @@ from tidemill.engine.maintenance.archive import (
 )
 from tidemill.engine.maintenance.blob_gc import referring_texts
 from tidemill.engine.maintenance.reindex import all_rows, rows_of
-from tidemill.engine.run_cache import Runs
+from tidemill.engine.run_cache import RunCache
 from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import RunPatched
@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 
 RESTORED = "restored"
 """The kind of rows that say when a run was brought back: it is kept from then on as long as after its end."""
-SPOKEN = "spoken"
+LOGGED = "spoken"
 """The kind of rows of runs that are gone and whose handlers' lines may still be there, up to a token of a lease."""
 LOOK_BACK_DAYS = 4_000
 RUNS_PER_SWEEP = 500
@@ -65,7 +65,7 @@ GRACE_MS = 3_600_000
 """How long every ended run is kept: by then no process takes it for the one that it knew (see `runs`)."""
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep did."""
 
     retired: tuple[str, ...] = ()
@@ -78,14 +78,14 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class Stay(msgspec.Struct, frozen=True):
+class KeptRun(msgspec.Struct, frozen=True):
     """A run that was due and stays."""
 
     why: str
     failed: bool = False
 
 
-class Retirer:
+class RetentionSweep:
     """Sweeps the ended runs of a tenant into an archive."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Retirer:
         store: Store,
         blobs: Blobs,
         catalog: Catalog,
-        runs: Runs,
+        runs: RunCache,
         archive: Archive,
         days: float | None,
         dry_run: bool = False,
@@ -111,7 +111,7 @@ class Retirer:
         """The run that the last sweep ended at because something did not answer."""
         self.retired = 0
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepResult:
         """Retire what is due, a bounded number of runs; the next sweep goes on where this one stops."""
         today = (self._store.now_ms() - GRACE_MS) // DAY_MS
         if today != self._today:
@@ -120,7 +120,7 @@ class Retirer:
         if not self._dry_run:
             await self._finish()
         retired: list[str] = []
-        left: dict[str, Stay] = {}
+        left: dict[str, KeptRun] = {}
         # Most days have no runs and cost next to nothing, so all of them are looked at: a process that is restarted
         # often would never come to the due ones otherwise.
         while self._agenda and len(retired) + len(left) < RUNS_PER_SWEEP:
@@ -137,7 +137,7 @@ class Retirer:
                 self._agenda.pop()
                 if len(self._agenda) % DAYS_AT_A_TIME == 0:
                     await asyncio.sleep(0)
-        return Swept(
+        return SweepResult(
             retired=tuple(retired),
             left=tuple((run_id, stay.why) for run_id, stay in left.items()),
             failed=tuple(run_id for run_id, stay in left.items() if stay.failed),
@@ -158,34 +158,34 @@ class Retirer:
 
     async def _finish(self) -> None:
         """Let go of the lines of runs that somebody forgot who died before he came to them."""
-        for row in [row async for row in all_rows(self._store, self._tenant, SPOKEN)]:
+        for row in [row async for row in all_rows(self._store, self._tenant, LOGGED)]:
             await self._forget_lines(row.key, row.sort)
 
-    async def _retire(self, stream: Stream, restored_ms: int) -> Stay | None:
+    async def _retire(self, stream: Stream, restored_ms: int) -> KeptRun | None:
         """Archive a run and forget it; answers why not, where it stays."""
         try:
             (tail,) = await self._store.load({stream: 0}, snapshots=False)
             if tail.damage:
-                return Stay(f"its log is damaged: {tail.damage}", failed=True)
+                return KeptRun(f"its log is damaged: {tail.damage}", failed=True)
             if not tail.version:
-                return Stay("it has a row but no log; see `tidemill reindex`", failed=True)
+                return KeptRun("it has a row but no log; see `tidemill reindex`", failed=True)
             state, rows = await rows_of(self._catalog, tail)
             why = await self._reason_to_stay(stream, state, restored_ms)
             if why or self._dry_run:
-                return Stay(why) if why else None
+                return KeptRun(why) if why else None
             await self._put(stream, tail, state)
         except (TidemillError, *DAMAGE) as error:
             if self._may_pass(error) and self._in_vain != stream.key:
                 # Probably nothing answers: the next sweep begins here. If it is this run again, it is the run.
                 self._in_vain = stream.key
                 raise
-            return Stay(str(error), failed=True)
+            return KeptRun(str(error), failed=True)
         gone = [Row(kind=kind, key=key, sort=0, deleted=True) for kind, key in (*rows, (RESTORED, stream.key))]
         spoken = await last_token(self._store, stream.tenant, stream.key)
         if spoken is not None:
-            gone.append(Row(kind=SPOKEN, key=stream.key, sort=spoken))
+            gone.append(Row(kind=LOGGED, key=stream.key, sort=spoken))
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
-            return Stay("it has moved on")
+            return KeptRun("it has moved on")
         if spoken is not None:
             await self._forget_lines(stream.key, spoken)
         self.retired += 1
@@ -194,8 +194,8 @@ class Retirer:
     async def _forget_lines(self, run_id: str, token: int) -> None:
         """Let go of what a run's handlers said, once the run is gone, and then of the row that calls for it."""
         await forget_journals(self._store, self._tenant, run_id, up_to=token)
-        done = Row(kind=SPOKEN, key=run_id, sort=0, deleted=True)
-        await self._store.forget(Stream(self._tenant, SPOKEN, run_id), rows=[done])
+        done = Row(kind=LOGGED, key=run_id, sort=0, deleted=True)
+        await self._store.forget(Stream(self._tenant, LOGGED, run_id), rows=[done])
 
     @staticmethod
     def _may_pass(error: Exception) -> bool:
@@ -221,7 +221,7 @@ class Retirer:
         """Make the archive entry durable, large blobs first."""
         blobs = await self._put_blobs(stream.tenant, tail.records)
         header = header_of(stream.tenant, stream.key, state)
-        await self._put_entry(Archived(header=header, records=tail.records, blobs=blobs))
+        await self._put_entry(ArchivedRun(header=header, records=tail.records, blobs=blobs))
 
     async def _put_blobs(self, tenant: str, records: Sequence[bytes]) -> dict[str, bytes | None]:
         """Everything that a run refers to, directly or by a value that it refers to: small bodies, and None for others.
@@ -265,7 +265,7 @@ class Retirer:
             seen.update(chunk)
         return f"sha256:{seen.hexdigest()}" == digest
 
-    async def _put_entry(self, run: Archived) -> None:
+    async def _put_entry(self, run: ArchivedRun) -> None:
         """Put the entry where it is read back as it was put: beside what is damaged there, or another run.
 
         One that is there already, of a sweep that died, is as good.
@@ -279,7 +279,7 @@ class Retirer:
         message = f"the archive does not give back what is put at {name_of(run.header)}"
         raise rejected("archive_damaged", message, hint="look at the disk or the bucket that it is on")
 
-    async def _holds(self, name: str, run: Archived) -> bool:
+    async def _holds(self, name: str, run: ArchivedRun) -> bool:
         try:
             there = decode_archived(name, await self._archive.get(name) or b"")
         except (Rejected, Unavailable) as error:
@@ -299,10 +299,10 @@ def is_due(state: State, retention: Retention, default_days: float | None, today
 SWEEP_EVERY_MS = 60_000
 
 
-class Sweeper:
+class RetentionTask:
     """Sweeps once a minute, more or less, so that the workers of a store do not do it all at the same time."""
 
-    def __init__(self, retirer: Retirer, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
+    def __init__(self, retirer: RetentionSweep, ambient: Ambient, *, every_ms: int = SWEEP_EVERY_MS) -> None:
         self._retirer, self._ambient, self._every_ms = retirer, ambient, every_ms
         self._task: asyncio.Task[None] | None = None
 

@@ -31,7 +31,7 @@ import msgspec
 from tidemill.blobs.contract import BlobMissing, Blobs
 from tidemill.engine.attempts.results import DESCRIBED_LENGTH, files_in
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import Flow
+from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, rows_along
 from tidemill.engine.maintenance.reindex import (
     Named,
@@ -43,9 +43,9 @@ from tidemill.engine.maintenance.reindex import (
     row_pages,
     rows_beside_run,
 )
-from tidemill.engine.run_cache import Entry
+from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.versions import WORKFLOW, Version, read_history
-from tidemill.errors import Rejected, TidemillError, Unavailable, Unfit
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
 from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
@@ -53,12 +53,12 @@ from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs, task_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
 from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
-from tidemill.stores.optional import Flaws
+from tidemill.stores.optional import IndexProblems
 
 DAMAGES = frozenset({"blob_damaged", "store_damaged"})
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class BlobProblem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with something that an event points to, in words that follow the name of the event."""
 
     code: str
@@ -82,19 +82,19 @@ def payloads_in(value: Any) -> Iterator[Payload]:
 
 def is_damage(error: Exception) -> bool:
     """Whether other bytes were read than were written; an outage, which says nothing about them, is none."""
-    return isinstance(error, Unfit) and error.problem.code in DAMAGES
+    return isinstance(error, StoreUnusable) and error.problem.code in DAMAGES
 
 
-class Evidence:
+class BlobAuditor:
     """What the events of one run point to; each blob is read once, however often it is pointed to."""
 
     def __init__(self, blobs: Blobs, tenant: str) -> None:
         self._blobs, self._tenant = blobs, tenant
         self._read: set[str] = set()
 
-    async def faults(self, event: AnyEvent) -> list[Fault]:
+    async def faults(self, event: AnyEvent) -> list[BlobProblem]:
         """What an event points to for the first time and is not as it must be."""
-        found: list[Fault] = []
+        found: list[BlobProblem] = []
         values, files = set[str](), set[str]()
         for payload in payloads_in(event):
             if isinstance(payload, BlobRef):
@@ -109,16 +109,16 @@ class Evidence:
             await self._look_at(digest, "a file", found)
         return found
 
-    async def _look_at(self, digest: str, what: str, found: list[Fault]) -> set[str]:
+    async def _look_at(self, digest: str, what: str, found: list[BlobProblem]) -> set[str]:
         """Read a blob; answers the files that its text describes."""
         self._read.add(digest)
         try:
             return await self._files_within(digest)
         except BlobMissing as error:
-            found.append(Fault(code="blob_missing", message=f"refers to {what} that is not there: {error}"))
+            found.append(BlobProblem(code="blob_missing", message=f"refers to {what} that is not there: {error}"))
         except Unavailable as error:
             message = f"refers to {what}: {error}"
-            found.append(Fault(code="blob_damaged" if is_damage(error) else "blob_unreadable", message=message))
+            found.append(BlobProblem(code="blob_damaged" if is_damage(error) else "blob_unreadable", message=message))
         return set()
 
     async def _files_within(self, digest: str) -> set[str]:
@@ -155,7 +155,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit came to."""
 
     runs: int = 0
@@ -171,7 +171,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return not self.findings
 
 
-class Found(msgspec.Struct):
+class RunAudit(msgspec.Struct):
     """The findings of one stream, as they are made."""
 
     name: str
@@ -190,9 +190,9 @@ class Auditor:
     def __init__(self, store: Store, blobs: Blobs, catalog: Catalog, *, lists: bool = True) -> None:
         self._store, self._blobs, self._catalog, self._lists = store, blobs, catalog, lists
 
-    async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> Found:
+    async def run(self, stream: Stream, *, listed: Callable[[Row], bool] | None = None) -> RunAudit:
         """Audit a run. `listed` may know already that a row is there, which spares looking for it."""
-        found = Found(stream.key)
+        found = RunAudit(stream.key)
         try:
             await self._run(stream, found, listed)
         except Rejected as refusal:
@@ -200,7 +200,7 @@ class Auditor:
             found.problem("log_unreadable", f"the store cannot read it: {refusal}")
         return found
 
-    async def _run(self, stream: Stream, found: Found, listed: Callable[[Row], bool] | None) -> None:
+    async def _run(self, stream: Stream, found: RunAudit, listed: Callable[[Row], bool] | None) -> None:
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         events = await self._events(tail, found)
         if not events or found.findings:
@@ -219,8 +219,8 @@ class Auditor:
         await self._snapshot(stream, events, state, found)
         await self._blobs_there(stream, events, found)
         rows[RUN, stream.key] = expected_run_row(stream, state, flow.workflow)
-        doubts = Found(stream.key)
-        audit = compare(Entry(state, flow), await self._store.jobs(stream))
+        doubts = RunAudit(stream.key)
+        audit = compare(CachedRun(state, flow), await self._store.jobs(stream))
         if audit.missing and state.busy:
             doubts.problem("job_missing", _few(audit.missing))
         if audit.surplus:
@@ -229,9 +229,9 @@ class Auditor:
             await self._rows(stream, rows, state, doubts, listed)
         found.moved = not await self._confirmed(stream, state.seq, doubts, found)
 
-    async def workflow(self, stream: Stream) -> Found:
+    async def workflow(self, stream: Stream) -> RunAudit:
         """Audit a workflow: its records are readable, and every version's content is there."""
-        found = Found(f"workflow {stream.key}")
+        found = RunAudit(f"workflow {stream.key}")
         (tail,) = await self._store.load({stream: 0}, snapshots=False)
         found.events = len(tail.records)
         try:
@@ -242,12 +242,12 @@ class Auditor:
         for version in history.versions:
             await self._version(stream, version, found)
         if tail.version and self._lists:
-            row, doubts = history.row(), Found(found.name)
+            row, doubts = history.row(), RunAudit(found.name)
             await self._rows(stream, {(row.kind, row.key): row}, None, doubts)
             await self._confirmed(stream, tail.version, doubts, found)
         return found
 
-    async def _version(self, stream: Stream, version: Version, found: Found) -> None:
+    async def _version(self, stream: Stream, version: Version, found: RunAudit) -> None:
         """The catalog reads a compiled form only if it has the digest that it is stored under."""
         try:
             await self._catalog.flow(stream.tenant, version.digest)
@@ -257,7 +257,7 @@ class Auditor:
         except (TidemillError, *DAMAGE) as error:
             _workflow_unreadable(found, error, f"version {version.version}: {error}")
 
-    async def _events(self, tail: Tail, found: Found) -> list[AnyEvent]:
+    async def _events(self, tail: Tail, found: RunAudit) -> list[AnyEvent]:
         found.events = tail.version
         if tail.damage:
             found.problem("log_unreadable", tail.damage)
@@ -271,12 +271,14 @@ class Auditor:
                 break
         return events
 
-    async def _flows(self, stream: Stream, events: list[AnyEvent], found: Found) -> dict[str, Flow] | None:
+    async def _flows(
+        self, stream: Stream, events: list[AnyEvent], found: RunAudit
+    ) -> dict[str, CompiledWorkflow] | None:
         """The workflow that the run was started with, and those it was patched to, by digest."""
         if not isinstance(events[0], RunCreated):
             found.problem("log_headless", "the log does not begin with RunCreated", 1)
             return None
-        flows: dict[str, Flow] = {}
+        flows: dict[str, CompiledWorkflow] = {}
         for seq, event in enumerate(events, 1):
             if isinstance(event, (RunCreated, RunPatched)) and event.digest not in flows:
                 try:
@@ -287,7 +289,7 @@ class Auditor:
                     _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
         return None if found.findings else flows
 
-    async def _laws(self, events: list[AnyEvent], flows: dict[str, Flow], found: Found) -> None:
+    async def _laws(self, events: list[AnyEvent], flows: dict[str, CompiledWorkflow], found: RunAudit) -> None:
         # A law book of its own, which nobody reads who only asks or works.
         from tidemill.kernel.invariants.checker import LogChecker
 
@@ -298,7 +300,7 @@ class Auditor:
         for broken in checker.finish():
             found.problem(broken.law, broken.message, broken.seq)
 
-    async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: Found) -> None:
+    async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: RunAudit) -> None:
         (short,) = await self._store.load({stream: 0})
         if short.snapshot is None or short.after > len(events):
             return
@@ -315,8 +317,8 @@ class Auditor:
         if not same:
             found.problem("snapshot_differs", "folding the snapshot differs from folding the log", short.after)
 
-    async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: Found) -> None:
-        evidence = Evidence(self._blobs, stream.tenant)
+    async def _blobs_there(self, stream: Stream, events: list[AnyEvent], found: RunAudit) -> None:
+        evidence = BlobAuditor(self._blobs, stream.tenant)
         async for seq, event in _paced(events):
             for fault in await evidence.faults(event):
                 found.problem(fault.code, f"{type(event).__name__} {fault.message}", seq)
@@ -326,7 +328,7 @@ class Auditor:
         stream: Stream,
         rows: dict[Named, Row],
         state: State | None,
-        doubts: Found,
+        doubts: RunAudit,
         listed: Callable[[Row], bool] | None = None,
     ) -> None:
         """Compare the rows that a log calls for with those in the lists; damage to the lists is none to the log."""
@@ -345,7 +347,7 @@ class Auditor:
         except Rejected as refusal:
             doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
 
-    async def _confirmed(self, stream: Stream, version: int, doubts: Found, found: Found) -> bool:
+    async def _confirmed(self, stream: Stream, version: int, doubts: RunAudit, found: RunAudit) -> bool:
         """Take over doubts about jobs and rows, unless the log has moved on since; whether it has not."""
         if doubts.findings:
             (again,) = await self._store.load({stream: version}, snapshots=False)
@@ -363,9 +365,9 @@ async def _paced(items: Sequence[T]) -> AsyncIterator[tuple[int, T]]:
         yield number, item
 
 
-def of_lists(flaws: Flaws) -> Found:
+def index_findings(flaws: IndexProblems) -> RunAudit:
     """What is wrong with the places of rows, as a finding about no log."""
-    found = Found(LISTS)
+    found = RunAudit(LISTS)
     if flaws.unreadable:
         found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
     if flaws.missing:
@@ -375,7 +377,7 @@ def of_lists(flaws: Flaws) -> Found:
     return found
 
 
-def _workflow_unreadable(found: Found, error: Exception, message: str, seq: int = 0) -> None:
+def _workflow_unreadable(found: RunAudit, error: Exception, message: str, seq: int = 0) -> None:
     """Write down why a workflow cannot be read; one whose bytes fit their digest may be of a newer version."""
     found.problem("workflow_damaged" if is_damage(error) else "workflow_unreadable", message, seq)
 
@@ -395,7 +397,7 @@ END = 2**53
 """Behind the last record of any stream: only its version is asked for."""
 
 
-async def unfounded(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Row]]:
+async def orphan_rows(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Row]]:
     """Every row of a tenant whose log is not there, with the stream that it should be in."""
     for kind in KINDS:
         gone = set[Stream]()
@@ -411,10 +413,10 @@ async def unfounded(store: Store, tenant: str) -> AsyncIterator[tuple[Stream, Ro
                 yield owner, row
 
 
-async def lost_logs(store: Store, tenant: str) -> AsyncIterator[Found]:
+async def missing_logs(store: Store, tenant: str) -> AsyncIterator[RunAudit]:
     """What the audit has to say of them."""
-    async for owner, row in unfounded(store, tenant):
-        found = Found(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
+    async for owner, row in orphan_rows(store, tenant):
+        found = RunAudit(f"workflow {owner.key}" if owner.kind == WORKFLOW else owner.key)
         if row.kind == owner.kind:
             found.problem(LOG_MISSING, "the lists show it, and there is no record of it")
         else:
@@ -422,7 +424,7 @@ async def lost_logs(store: Store, tenant: str) -> AsyncIterator[Found]:
         yield found
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
+class JobComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What one look at a run found."""
 
     missing: tuple[str, ...] = ()
@@ -431,7 +433,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """The run changed while it was looked at, so nothing can be said."""
 
 
-def compare(entry: Entry, jobs: list[JobView]) -> Audit:
+def compare(entry: CachedRun, jobs: list[JobView]) -> JobComparison:
     """The jobs a state calls for beside those that are there; what a newer version has put there is left alone."""
     expected = {put.key for put in expected_jobs(entry.flow.workflow, entry.state)}
     present = {view.job.key for view in jobs}
@@ -443,4 +445,4 @@ def compare(entry: Entry, jobs: list[JobView]) -> Audit:
         leased = {view.job.key for view in jobs if view.lease_expires_at_ms is not None}
         surplus -= leased
         missing = {key for key in missing if not key.startswith("run/")}
-    return Audit(missing=tuple(sorted(missing)), surplus=tuple(sorted(surplus)))
+    return JobComparison(missing=tuple(sorted(missing)), surplus=tuple(sorted(surplus)))

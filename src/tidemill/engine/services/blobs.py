@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
 from tidemill.engine.attempts.results import UNREADABLE, described
-from tidemill.engine.maintenance.blob_gc import YOUNG_MS, Collected, Lodging, collect
+from tidemill.engine.maintenance.blob_gc import YOUNG_MS, BlobPlaceOwnership, GcReport, collect
 from tidemill.engine.services.context import LIMIT_HINT, Desk
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
@@ -21,7 +21,7 @@ PAGES_MAX = 1_000
 class Vault(Desk):
     """The verbs. A digest is `sha256:` and 64 digits."""
 
-    _lodging: Lodging | None = None
+    _lodging: BlobPlaceOwnership | None = None
 
     async def put_blob(
         self,
@@ -79,7 +79,7 @@ class Vault(Desk):
             after = page[-1].digest
         return found, after
 
-    async def collect_blobs(self, *, dry_run: bool = False, grace_s: float = 86_400) -> Collected:
+    async def collect_blobs(self, *, dry_run: bool = False, grace_s: float = 86_400) -> GcReport:
         """Take away blobs that nothing refers to: first aside, and after `grace_s` for good."""
         if not grace_s <= GRACE_S_MAX:
             hint = "to keep a blob for good, put it with `keep`"

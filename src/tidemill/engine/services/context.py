@@ -9,11 +9,11 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.compiled import Flow
-from tidemill.engine.corruption import whole
+from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.run_cache import Entry, Runs
-from tidemill.engine.turn import Turns
+from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_words, packed
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import decode_event
@@ -30,7 +30,15 @@ class Desk:
     """Where requests are taken in; the groups of verbs build on it."""
 
     def __init__(
-        self, *, store: Store, blobs: Blobs, ambient: Ambient, catalog: Catalog, runs: Runs, turns: Turns, tenant: str
+        self,
+        *,
+        store: Store,
+        blobs: Blobs,
+        ambient: Ambient,
+        catalog: Catalog,
+        runs: RunCache,
+        turns: TurnLoop,
+        tenant: str,
     ) -> None:
         self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
         self.catalog, self.runs, self.turns = catalog, runs, turns
@@ -38,7 +46,7 @@ class Desk:
     def _stream(self, run_id: str) -> Stream:
         return Stream(self._tenant, RUN, run_id)
 
-    async def _entry(self, run_id: str) -> Entry:
+    async def _entry(self, run_id: str) -> CachedRun:
         """The run as the store knows it now."""
         stream = self._stream(run_id)
         entry = (await self.runs.refresh([stream])).get(stream)
@@ -54,11 +62,13 @@ class Desk:
 
     async def _tail(self, run_id: str, after: int, limit: int | None) -> Tail:
         (tail,) = await self._store.load({self._stream(run_id): after}, snapshots=False, limit=limit)
-        if whole(tail).version == 0:
+        if require_intact(tail).version == 0:
             raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
         return tail
 
-    async def _command(self, run_id: str, command: AnyCommand, *, flow: Flow | None = None, reason: str = "") -> None:
+    async def _command(
+        self, run_id: str, command: AnyCommand, *, flow: CompiledWorkflow | None = None, reason: str = ""
+    ) -> None:
         """Ask something of a run; a refusal is raised, and nothing has changed then."""
         check_words(actor=command.actor or "", reason=reason)
         if command.id is not None:
@@ -88,7 +98,7 @@ class Desk:
         if seq is None:
             return
         (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False, limit=1)
-        first = decode_event(whole(tail).records[0])
+        first = decode_event(require_intact(tail).records[0])
         node, wanted = getattr(first, "node", None), getattr(command, "node", None)
         labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
         if (node and wanted and node != wanted) or not set_.items() <= labels.items():

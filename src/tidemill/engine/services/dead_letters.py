@@ -17,12 +17,12 @@ from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.errors import ExpressionError
-from tidemill.kernel.commands import CloseLetter, Retry
+from tidemill.kernel.commands import CloseDeadLetter, Retry
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
-from tidemill.security.secrets import Hidden
+from tidemill.security.secrets import RedactedSecrets
 
 OPEN = "status:open"
 PAGE = 200
@@ -110,7 +110,7 @@ class Letters(Operators, Changes):
             item = shared_value(items.items, fetched)[index]
             scope = dataclasses.replace(scope, has_item=True, item=item, index=index)
         try:
-            return flow.program(known).config.render(dataclasses.replace(scope, secrets=Hidden()))
+            return flow.program(known).config.render(dataclasses.replace(scope, secrets=RedactedSecrets()))
         except ExpressionError:
             return None
 
@@ -128,7 +128,7 @@ class Letters(Operators, Changes):
         """Take a dead letter off the list; by default that of the node's latest visit."""
         check_place(visit, index)
         latest = (await self._entry(run_id)).state.peek(node).visit
-        close = CloseLetter(
+        close = CloseDeadLetter(
             id=command_id,
             actor=actor or None,
             node=node,
@@ -225,7 +225,7 @@ class Letters(Operators, Changes):
     async def _could_retry(self, run_id: str, sure: tuple[str, ...]) -> None:
         """Raise what a retry would be refused with."""
         entry = await self._entry(run_id)
-        answer = decide(entry.flow.workflow, entry.state, Retry(sure=sure), self._store.now_ms())
+        answer = decide(entry.flow.workflow, entry.state, Retry(confirmed_not_done=sure), self._store.now_ms())
         if isinstance(answer, Problem):
             raise Rejected(answer)
 

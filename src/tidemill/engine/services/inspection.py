@@ -25,29 +25,29 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.log_store import KEPT_BYTES, Line, Place, Spoken, read_journals
+from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_journals
 from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
 from tidemill.engine.attempts.results import child_id, read_ask
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.corruption import UNREADABLE
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
-from tidemill.engine.run_cache import Entry, Runs
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.workers import Roster
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import Rejected, TidemillError, Unavailable, Unfit, offered, rejected
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, offered, rejected
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.ended import Account, account_for
+from tidemill.kernel.explain.ended import NodeHistory, account_for
 from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import Step, path, tokens
+from tidemill.kernel.queries import PathStep, path, tokens
 from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import JobView, Row, Stream
 
@@ -124,9 +124,9 @@ class Lines:
     """Puts together what was said in pieces."""
 
     def __init__(self) -> None:
-        self._begun: dict[tuple[Place, str], Line] = {}
+        self._begun: dict[tuple[AttemptId, str], StoredLine] = {}
 
-    def of(self, spoken: Iterable[Spoken]) -> Iterator[LogLine]:
+    def of(self, spoken: Iterable[LogRecord]) -> Iterator[LogLine]:
         """The lines that end with what was said now."""
         for each in spoken:
             where = (each.place, each.line.source)
@@ -134,9 +134,9 @@ class Lines:
             at_ms = each.line.at_ms if begun is None else begun.at_ms
             *whole, last = ((begun.text if begun is not None else "") + each.line.text).split("\n")
             for number, text in enumerate(whole):
-                yield _shown(each.place, Line(each.line.at_ms if number else at_ms, each.line.source, text))
+                yield _shown(each.place, StoredLine(each.line.at_ms if number else at_ms, each.line.source, text))
             if last:
-                self._begun[where] = Line(each.line.at_ms if whole else at_ms, each.line.source, last)
+                self._begun[where] = StoredLine(each.line.at_ms if whole else at_ms, each.line.source, last)
 
     def rest(self) -> Iterator[LogLine]:
         """The lines that nobody has ended."""
@@ -145,7 +145,7 @@ class Lines:
             yield _shown(place, line)
 
 
-def _shown(place: Place, line: Line) -> LogLine:
+def _shown(place: AttemptId, line: StoredLine) -> LogLine:
     return LogLine(
         node=place.node,
         visit=place.visit,
@@ -157,10 +157,10 @@ def _shown(place: Place, line: Line) -> LogLine:
     )
 
 
-def _latest(spoken: list[Spoken]) -> list[Spoken]:
+def _latest(spoken: list[LogRecord]) -> list[LogRecord]:
     """About the last megabyte of each attempt: more may still be there."""
-    left: dict[Place, int] = {}
-    kept: list[Spoken] = []
+    left: dict[AttemptId, int] = {}
+    kept: list[LogRecord] = []
     for each in reversed(spoken):
         room = left.get(each.place, KEPT_BYTES)
         if room > 0:
@@ -174,7 +174,7 @@ def _in_time(lines: list[LogLine]) -> list[LogLine]:
     return sorted(lines, key=lambda line: line.at_ms)
 
 
-def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[Place], bool]:
+def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[AttemptId], bool]:
     asked = {"node": node, "visit": visit, "index": index, "attempt": attempt}
     named = {name: value for name, value in asked.items() if value is not None}
     return lambda place: all(getattr(place, name) == value for name, value in named.items())
@@ -213,7 +213,7 @@ DUE_MS_MAX = 1_000
 class Unread:
     """What one run needs, and what became of it."""
 
-    def __init__(self, blobs: Blobs, tenant: str, entry: Entry) -> None:
+    def __init__(self, blobs: Blobs, tenant: str, entry: CachedRun) -> None:
         self._blobs, self._tenant, self._entry = blobs, tenant, entry
         self._seen: dict[str, Failure | None] = {}
 
@@ -240,7 +240,7 @@ class Unread:
     async def _look(self, digest: str) -> Failure | None:
         try:
             await self._blobs.get(self._tenant, digest)
-        except Unfit as error:
+        except StoreUnusable as error:
             return Failure(code=error.problem.code, message=error.problem.message, hint=error.problem.hint)
         except Unavailable as error:
             return Failure(code="blob_unreadable", message=f"blob {digest} cannot be read: {error}")
@@ -255,7 +255,7 @@ def _rests(job: JobFact, now_ms: int) -> bool:
 class Unstarted:
     """What keeps the children of one run from being started."""
 
-    def __init__(self, catalog: Catalog, runs: Runs, blobs: Blobs, stream: Stream, state: State) -> None:
+    def __init__(self, catalog: Catalog, runs: RunCache, blobs: Blobs, stream: Stream, state: State) -> None:
         self._catalog, self._runs, self._blobs, self._stream, self._state = catalog, runs, blobs, stream, state
 
     async def noted(self, jobs: Sequence[JobFact]) -> list[JobFact]:
@@ -323,7 +323,7 @@ class History(Roster):
         view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
         return view
 
-    async def _stuck_reason(self, run_id: str, entry: Entry) -> str:
+    async def _stuck_reason(self, run_id: str, entry: CachedRun) -> str:
         """Why a worker gave up on a run for the time being; nothing once the run has gone on."""
         state = entry.state
         if not state.busy:
@@ -333,11 +333,11 @@ class History(Roster):
         shown = None if row is None else read_run_row(row)
         return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
 
-    async def _at(self, run_id: str, at: int | None) -> Entry:
+    async def _at(self, run_id: str, at: int | None) -> CachedRun:
         if at is None:
             return await self._entry(run_id)
         state = replay(await self._events_until(run_id, at))
-        return Entry(state, await self.catalog.flow(self._tenant, state.digest))
+        return CachedRun(state, await self.catalog.flow(self._tenant, state.digest))
 
     async def _events_until(self, run_id: str, at: int) -> list[AnyEvent]:
         tail = await self._tail(run_id, 0, max(at, 0))
@@ -382,7 +382,7 @@ class History(Roster):
             found = msgspec.structs.replace(found, stuck=stuck, headline=headline)
         return await self._of_a_child(run_id, found)
 
-    async def why_node(self, run_id: str, node: str) -> Account:
+    async def why_node(self, run_id: str, node: str) -> NodeHistory:
         """How the visits of a node ended and what decided that, or what it waits for."""
         entry = await self._entry(run_id)
         known = entry.flow.workflow.by_id.get(node)
@@ -432,7 +432,7 @@ def _fact(view: JobView) -> JobFact:
     )
 
 
-def _step_view(step: Step) -> dict[str, Any]:
+def _step_view(step: PathStep) -> dict[str, Any]:
     return {**msgspec.structs.asdict(step), "went": list(step.went)}
 
 

@@ -9,16 +9,16 @@ from zlib import crc32
 from tidemill.blobs.archive import Archive, at_once
 from tidemill.blobs.contract import BlobDamaged, verified
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.maintenance.archive import ArchivePage, Attic, Listed, blob_name
+from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage, ArchiveReader, blob_name
 from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
-from tidemill.engine.maintenance.retention import RESTORED, Retirer, Swept
-from tidemill.engine.maintenance.verify import Auditor, Finding, Found, Verdict, lost_logs, of_lists
+from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
+from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
 from tidemill.engine.services.context import LIMIT_HINT, Desk
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
 from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
-from tidemill.stores.optional import Flaws, flaws_of
+from tidemill.stores.optional import IndexProblems, flaws_of
 
 FINDINGS_MAX = 10_000
 """Findings kept of an audit; a store with more of them is not understood by reading on."""
@@ -43,7 +43,7 @@ class Upkeep(Desk):
         sample: float = 100.0,
         on_finding: Callable[[Finding], None] | None = None,
         on_progress: Progress | None = None,
-    ) -> Verdict:
+    ) -> AuditReport:
         """Read logs again and tell everything that is not as it must be: of these runs, or of the whole store.
 
         `sample` is a percentage of the runs of the store. It works beside running workers, and changes nothing.
@@ -64,9 +64,9 @@ class Upkeep(Desk):
                     on_finding(finding)
             if on_progress is not None:
                 on_progress(tally["runs"], tally["events"])
-        return Verdict(**tally, findings=tuple(findings))
+        return AuditReport(**tally, findings=tuple(findings))
 
-    async def _audited(self, run_ids: Sequence[str], sample: float) -> AsyncIterator[tuple[str, Found]]:
+    async def _audited(self, run_ids: Sequence[str], sample: float) -> AsyncIterator[tuple[str, RunAudit]]:
         auditor = Auditor(self._store, self._blobs, self.catalog)
         for run_id in run_ids:
             stream = self._stream(run_id)
@@ -74,9 +74,9 @@ class Upkeep(Desk):
             yield "runs", await auditor.run(stream)
         if run_ids:
             return
-        flaws = await flaws_of(self._store) if sample == 100 else Flaws()
+        flaws = await flaws_of(self._store) if sample == 100 else IndexProblems()
         if not flaws.sound:
-            yield "lists", of_lists(flaws)
+            yield "lists", index_findings(flaws)
         readable = not flaws.unreadable
         auditor = Auditor(self._store, self._blobs, self.catalog, lists=readable)
         async for stream in all_streams(self._store, WORKFLOW):
@@ -87,7 +87,7 @@ class Upkeep(Desk):
                 listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
                 yield "runs", await auditor.run(stream, listed=listed)
         if sample == 100 and readable:
-            async for found in lost_logs(self._store, self._tenant):
+            async for found in missing_logs(self._store, self._tenant):
                 yield "lists", found
 
     async def _known_run(self, stream: Stream) -> Tail:
@@ -109,9 +109,9 @@ class Upkeep(Desk):
 
     # Retention
 
-    def retirer(self, *, dry_run: bool = False) -> Retirer:
+    def retirer(self, *, dry_run: bool = False) -> RetentionSweep:
         """What sweeps old runs of this tenant into the archive."""
-        return Retirer(
+        return RetentionSweep(
             tenant=self._tenant,
             store=self._store,
             blobs=self._blobs,
@@ -122,7 +122,7 @@ class Upkeep(Desk):
             dry_run=dry_run,
         )
 
-    async def archive_sweep(self, *, dry_run: bool = False) -> Swept:
+    async def archive_sweep(self, *, dry_run: bool = False) -> SweepResult:
         """Retire every run that is due now; with `dry_run` only say which."""
         retirer = self.retirer(dry_run=dry_run)
         retired, left, failed = list[str](), list[tuple[str, str]](), list[str]()
@@ -133,27 +133,27 @@ class Upkeep(Desk):
             failed += swept.failed
             if not swept.more:
                 break
-        return Swept(retired=tuple(retired), left=tuple(left), failed=tuple(failed), dry_run=dry_run)
+        return SweepResult(retired=tuple(retired), left=tuple(left), failed=tuple(failed), dry_run=dry_run)
 
     async def archive_list(self, *, workflow: str | None = None, limit: int = 50) -> ArchivePage:
         """Archived runs, the latest months first, and the names of entries that cannot be read."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
-        return await Attic(self._open_archive(), self._tenant).page(workflow, limit)
+        return await ArchiveReader(self._open_archive(), self._tenant).page(workflow, limit)
 
-    async def archive_show(self, run_id: str) -> tuple[Listed, list[dict[str, Any]]]:
+    async def archive_show(self, run_id: str) -> tuple[ArchiveEntry, list[dict[str, Any]]]:
         """An archived run as it was when it was retired, with its events: the newest of this id, or of this entry."""
-        listed, found = await Attic(self._open_archive(), self._tenant).read(run_id)
+        listed, found = await ArchiveReader(self._open_archive(), self._tenant).read(run_id)
         return listed, found.events()
 
-    async def archive_restore(self, run_id: str) -> Listed:
+    async def archive_restore(self, run_id: str) -> ArchiveEntry:
         """Put an archived run back as it was, byte for byte. It is kept from now on as long as after its end.
 
         The newest of this id, or the one of this entry. The archive keeps its copy. Refused when a run of this id is
         there; nothing has changed then.
         """
         archive = self._open_archive()
-        listed, found = await Attic(archive, self._tenant).read(run_id)
+        listed, found = await ArchiveReader(archive, self._tenant).read(run_id)
         stream = self._stream(listed.run_id)
         await self._refuse_present(stream)
         for digest, inline in found.blobs.items():

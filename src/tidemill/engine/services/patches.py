@@ -13,8 +13,8 @@ import msgspec
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.catalog import Published
-from tidemill.engine.compiled import Flow
-from tidemill.engine.run_cache import Entry
+from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.services.context import Desk, command_name
 from tidemill.engine.validation import check_command_id, check_labels, check_run_id, check_words, checked_inputs
 from tidemill.errors import Problem, Rejected, rejected
@@ -67,7 +67,7 @@ class Changes(Desk):
         """The run's document in its normal form: what patches are made against."""
         return await self._document(run_id, await self._entry(run_id))
 
-    async def _document(self, run_id: str, entry: Entry) -> RunDocument:
+    async def _document(self, run_id: str, entry: CachedRun) -> RunDocument:
         state = entry.state
         version = await self.catalog.resolve(self._tenant, f"{state.workflow}@{state.version}")
         document = await self._pinned(await self.catalog.document(self._tenant, version), version.digest)
@@ -137,7 +137,7 @@ class Changes(Desk):
         seen = verdict(flow, compiled.workflow, state)
         if not dry_run:
             await self.catalog.store_flow(self._tenant, compiled)
-            await self._command(run_id, command, flow=Flow(compiled.workflow))
+            await self._command(run_id, command, flow=CompiledWorkflow(compiled.workflow))
         published: Published | None = None
         if publish and not dry_run:
             published = await self._publish_patched(state.version, compiled, actor, message)
@@ -165,7 +165,7 @@ class Changes(Desk):
                 published: Published | None = None
                 if publish:
                     flow = await self.catalog.flow(self._tenant, event.digest)
-                    entry = Entry(replay(events, until=seq), flow)
+                    entry = CachedRun(replay(events, until=seq), flow)
                     shown = await self._document(run_id, entry)
                     compiled = await self.catalog.compile(self._tenant, shown.document)
                     published = await self._publish_patched(entry.state.version, compiled, actor, message)
@@ -183,7 +183,7 @@ class Changes(Desk):
         raise AssertionError("what was carried out is in the log")
 
     async def _patch_command(
-        self, run_id: str, entry: Entry, operations: Any, base_digest: str | None, expected_seq: int | None
+        self, run_id: str, entry: CachedRun, operations: Any, base_digest: str | None, expected_seq: int | None
     ) -> tuple[Patch, Compiled]:
         shown = await self._document(run_id, entry)
         if base_digest is not None and base_digest != shown.digest:
@@ -242,15 +242,15 @@ class Changes(Desk):
             submitted_by=actor,
             reason=reason,
         )
-        after: Flow | None = None
+        after: CompiledWorkflow | None = None
         if patch is not None:
-            entry = Entry(replay(prefix), flow)
+            entry = CachedRun(replay(prefix), flow)
             patched, compiled = await self._patch_command(run_id, entry, patch, None, None)
             await self.catalog.store_flow(self._tenant, compiled)
             command = msgspec.structs.replace(
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
             )
-            after = Flow(compiled.workflow)
+            after = CompiledWorkflow(compiled.workflow)
         answer = await self.turns.command(self._stream(fork_id), command, start=flow, flow=after)
         if answer.problem is not None and answer.problem.code != "run_exists":
             raise Rejected(answer.problem)

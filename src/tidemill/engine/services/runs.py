@@ -58,7 +58,7 @@ class Operators(Desk):
         `did_not_happen` names nodes whose outcome is unknown and of which you know that it did not happen.
         """
         await self._check_parent(run_id)
-        retry = Retry(id=command_id, reason=reason, actor=actor or None, sure=tuple(did_not_happen))
+        retry = Retry(id=command_id, reason=reason, actor=actor or None, confirmed_not_done=tuple(did_not_happen))
         await self._command(run_id, retry, reason=reason)
 
     async def rewind(
@@ -73,7 +73,7 @@ class Operators(Desk):
     ) -> None:
         """Let a node of an unfinished run, and everything behind it, happen anew."""
         sure = tuple(did_not_happen)
-        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, sure=sure)
+        rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
         await self._command(run_id, rewind, reason=reason)
 
     async def override(

@@ -10,10 +10,10 @@ import msgspec
 
 from tidemill.engine.services.context import Desk
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
-from tidemill.handlers.contract import Lacking
+from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.survey import Able, Workers
-from tidemill.stores.optional import Attended
+from tidemill.kernel.explain.survey import WorkerCapability, Workers
+from tidemill.stores.optional import ProcessLiveness
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Roster(Desk):
     async def _states(self) -> list[tuple[WorkerRow, State]]:
         """Every worker and how it is. This process's own is there, whatever the store knows of it yet."""
         rows = await self._registered()
-        there = await self._store.attendance() if isinstance(self._store, Attended) else None
+        there = await self._store.live_processes() if isinstance(self._store, ProcessLiveness) else None
         now, mine = self._store.now_ms(), None if self.registry is None else self.registry.row().name
         return [(row, row.state(now) if row.name == mine else _state(row, now, there)) for row in rows]
 
@@ -64,7 +64,7 @@ class Roster(Desk):
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def _others(self, lacking: Lacking) -> bool:
+    async def _others(self, lacking: CapabilityMissing) -> bool:
         """Whether another worker may have what this process's lacks: one that is there, or one that may come.
 
         Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
@@ -95,8 +95,8 @@ def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
     return "silent" if state == "dead" else state
 
 
-def _able(row: WorkerRow, digest: str) -> Able:
-    return Able(
+def _able(row: WorkerRow, digest: str) -> WorkerCapability:
+    return WorkerCapability(
         name=row.name,
         queues=frozenset(row.queues) if row.queues else None,
         types=frozenset(row.types),

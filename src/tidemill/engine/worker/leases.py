@@ -36,8 +36,8 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.errors import Rejected, TidemillError, Unavailable
-from tidemill.kernel.jobs import Put
-from tidemill.stores.contract import Claim, Lease, Store, Stream, in_family
+from tidemill.kernel.jobs import JobSpec
+from tidemill.stores.contract import Claim, Lease, Store, Stream, in_run_tree
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ OnBeat = Callable[[Sequence[Lease]], None]
 """Called in the holder's loop after each beat with the leases that were found lost."""
 
 
-class Heart:
+class LeaseRenewer:
     """Renews what `held` answers, three times per lease or more."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Heart:
         self.pause_ms = min(lease_ms / BEATS_PER_LEASE, beat_ms)
         self._failing = False
 
-    async def beat(self) -> Sequence[Lease]:
+    async def renew_once(self) -> Sequence[Lease]:
         """One beat; an unreachable store loses nothing yet, the next beat tries again."""
         leases = self._held()
         if not leases:
@@ -83,13 +83,13 @@ class Heart:
         """Beat for ever in the caller's own loop: for simulations, and for stores that live in one loop."""
         while True:
             await self._ambient.sleep(self.pause_ms)
-            self._on_beat(await self.beat())
+            self._on_beat(await self.renew_once())
 
 
-class HeartThread:
+class LeaseRenewalThread:
     """A heart with a thread and a loop of its own."""
 
-    def __init__(self, heart: Heart) -> None:
+    def __init__(self, heart: LeaseRenewer) -> None:
         self._heart = heart
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -108,7 +108,7 @@ class HeartThread:
 
     def _run(self, loop: asyncio.AbstractEventLoop, on_beat: OnBeat) -> None:
         while not self._stop.wait(self._heart.pause_ms / 1000):
-            lost = asyncio.run(self._heart.beat())
+            lost = asyncio.run(self._heart.renew_once())
             try:
                 loop.call_soon_threadsafe(on_beat, lost)
             except RuntimeError:
@@ -121,7 +121,7 @@ HAND_OVER_MS = 100
 where priority and fairness are known. While it has a free place, nothing that it could take waits in the queue."""
 
 
-class Keeping:
+class HandoverPolicy:
     """What one worker keeps."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Keeping:
     ) -> None:
         self._concurrency, self._queues, self._only = concurrency, queues, only
         self._held, self._wake, self._clock_ms = held, wake, clock_ms
-        self.alone = False
+        self.is_only_worker = False
         """No other worker is known to be alive."""
         self.stopped = False
         self.promised = 0
@@ -150,7 +150,7 @@ class Keeping:
         """Places for further jobs."""
         return self._concurrency - self._held() - self.promised
 
-    def promise(self, places: int) -> None:
+    def reserve(self, places: int) -> None:
         """Set places aside for a commit, or free them; whoever claims may have found that there is no room."""
         freed, self.promised = places < self.promised, places
         if freed:
@@ -160,21 +160,21 @@ class Keeping:
         """The queue is asked."""
         self._handed_over, self._asked_ms = 0, self._clock_ms()
 
-    def took(self, jobs: int) -> None:
+    def record_taken(self, jobs: int) -> None:
         """Jobs were kept."""
         self._handed_over += jobs
 
-    def chosen(self, stream: Stream, puts: Iterable[Put], settled: int) -> tuple[str, ...]:
+    def select(self, stream: Stream, puts: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
         """The keys of those jobs of a commit which are kept; `settled`: how many it takes off this worker's hands."""
         room = self.room(stream)
         if self.stopped or not (settled + room and (self.free > 0 or self._asked_lately())):
             return ()
         kept = [put.key for put in puts if self._may_keep(put)][: settled + room]
         if len(kept) > settled:
-            self.promise(self.promised + len(kept) - settled)
+            self.reserve(self.promised + len(kept) - settled)
         return tuple(kept)
 
-    def _may_keep(self, put: Put) -> bool:
+    def _may_keep(self, put: JobSpec) -> bool:
         """Only one that may run now, and that this worker would claim."""
         return (
             put.task.kind == "run"
@@ -188,7 +188,7 @@ class Keeping:
 
     def room(self, stream: Stream) -> int:
         """How many jobs of a run may be kept beyond those that the same commit settles."""
-        return max(0, self.free) if self.alone and in_family(self._only, stream.key) else 0
+        return max(0, self.free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
 
 STEP_MS = 800
@@ -206,7 +206,7 @@ REST_MS_MAX = 60_000
 KNOWN_MAX = REST_MS_MAX // EACH_MS
 
 
-class Aside:
+class UnrunnableBackoff:
     """The jobs that this worker has met lately and cannot run."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -219,7 +219,7 @@ class Aside:
         """In which step some were offered to others at once, and how many."""
         self._offered_ms = self._stood_back_ms = 0
 
-    def rest_ms(self, place: Hashable, claimed_ms: int) -> int:
+    def delay_ms(self, place: Hashable, claimed_ms: int) -> int:
         """Put aside a job that was claimed at that moment, and say for how long."""
         now = self._clock()
         first = self._met.pop(place, None) is None
@@ -243,7 +243,7 @@ class Aside:
         _drop_before(self._resting, now - 2 * STEP_MS)
         _drop_before(self._met, now - MEMORY_MS)
 
-    def pause_ms(self) -> int:
+    def claim_pause_ms(self) -> int:
         """How long to claim nothing, because others should have what has just come due; granted once each time."""
         if not self._met:
             return 0
@@ -271,7 +271,7 @@ def _drop_before(moments: dict[Hashable, int], ms: int) -> None:
         del moments[place]
 
 
-class Returns:
+class ReleaseQueue:
     """Jobs on their way back: those that gather are given back in one call."""
 
     def __init__(self, store: Store) -> None:
@@ -316,20 +316,20 @@ Wanted = Callable[[], Claim | None]
 """What to ask for next; None while there is no room for more."""
 
 
-class Claiming:
+class ClaimLoop:
     """The claims of one worker."""
 
     def __init__(
         self,
         store: Store,
         ambient: Ambient,
-        aside: Aside,
+        aside: UnrunnableBackoff,
         wanted: Wanted,
         accept: Callable[[Sequence[Lease]], Awaitable[None]],
     ) -> None:
         self._store, self._ambient, self._aside = store, ambient, aside
         self._wanted, self._accept = wanted, accept
-        self.refusals = Refusals()
+        self.refusals = ClaimErrors()
         self._room = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
@@ -355,7 +355,7 @@ class Claiming:
 
     async def _forever(self) -> None:
         while True:
-            while pause_ms := self._aside.pause_ms():
+            while pause_ms := self._aside.claim_pause_ms():
                 await self._ambient.sleep(pause_ms)
             request = self._wanted()
             if request is None:
@@ -366,7 +366,7 @@ class Claiming:
                 leases = await self._claim(request)
                 if leases:
                     await self._accept(leases)
-                self.refusals.over()
+                self.refusals.clear()
                 # What instant handlers just handed in should be committed before more is claimed; and a store that
                 # has nothing and does not wait, because it was closed, is not asked in a hurry.
                 busy = leases or request.most <= 0
@@ -375,7 +375,7 @@ class Claiming:
                 await self._ambient.sleep(200 + 300 * self._ambient.chance())
             except Rejected as refusal:
                 # A store that is damaged, or not for this version any more. Some of that heals; all of it is said once.
-                self.refusals.hear(refusal)
+                self.refusals.report(refusal)
                 await self._ambient.sleep(1_000)
             except Exception:
                 # A bug must be heard of, but it must not leave a process that looks alive and claims nothing.
@@ -389,7 +389,7 @@ class Claiming:
         return await self._store.claim(request)
 
 
-class Refusals:
+class ClaimErrors:
     """Why the store refuses to give out work: said once for every reason."""
 
     def __init__(self) -> None:
@@ -400,11 +400,11 @@ class Refusals:
         self.give_up: Callable[[Rejected], None] | None = None
         """Who does not wait until that heals: told alone, from the second refusal in a row on."""
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """Take note that the store gives out work."""
         self._in_a_row = 0
 
-    def hear(self, refusal: Rejected) -> None:
+    def report(self, refusal: Rejected) -> None:
         """Take note of a refusal."""
         self._in_a_row += 1
         if self.give_up is not None:

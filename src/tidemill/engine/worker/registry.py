@@ -17,8 +17,8 @@ from typing import Literal
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.attempts.runtime import Lack, Lacks
-from tidemill.engine.worker.worker import Hand, Worker, WorkerOptions
+from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
+from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
@@ -76,7 +76,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The first of them."""
     finished: int = 0
     """How many it has let go of since it started."""
-    lacks: tuple[Lack, ...] = ()
+    lacks: tuple[MissingCapability, ...] = ()
     """What it had to leave to others lately, because it does not have what that needs."""
 
     def state(self, now_ms: int) -> State:
@@ -102,7 +102,7 @@ class Registry:
         worker: Worker,
         options: WorkerOptions,
         types: Iterable[str],
-        lacks: Lacks,
+        lacks: MissingCapabilities,
     ) -> None:
         self._store, self._ambient, self._worker, self._options = store, ambient, worker, options
         self._stream = Stream(tenant, WORKER, options.name)
@@ -160,7 +160,7 @@ class Registry:
 
     def row(self) -> WorkerRow:
         """The worker as it is now."""
-        options, hands = self._options, self._worker.hands
+        options, hands = self._options, self._worker.held_jobs
         return WorkerRow(
             name=options.name,
             host=options.host,
@@ -190,7 +190,7 @@ class Registry:
             self._rest = asyncio.create_task(self._until_news(held, lacks), name="tidemill-beat")
             await asyncio.wait({self._rest})
 
-    async def _until_news(self, told: frozenset[int], lacks: tuple[Lack, ...]) -> None:
+    async def _until_news(self, told: frozenset[int], lacks: tuple[MissingCapability, ...]) -> None:
         """Rest until the next beat is due, or the row is out of date: that is not said of what ends within a moment."""
         due, before = self._ambient.monotonic_ms() + self._options.beat_ms, told
         while (left_ms := due - self._ambient.monotonic_ms()) > 0:
@@ -202,7 +202,7 @@ class Registry:
             before = held
 
     def _in_hand(self) -> frozenset[int]:
-        return frozenset(hand.lease.token for hand in self._worker.hands)
+        return frozenset(hand.lease.token for hand in self._worker.held_jobs)
 
     async def _beat(self) -> None:
         """Write the row. A store that takes longer than a worker may be silent is as good as one that is gone."""
@@ -248,7 +248,7 @@ class Registry:
         rows = await self._registered()
         now = self._store.now_ms()
         others = [row for row in rows or () if row.name != self._options.name and row.state(now) == "alive"]
-        self._worker.keeping.alone = rows is not None and not others
+        self._worker.keeping.is_only_worker = rows is not None and not others
 
     async def _registered(self) -> list[WorkerRow] | None:
         try:
@@ -281,7 +281,7 @@ def _read(row: Row) -> WorkerRow | None:
     return found if found.v <= WORKER_FORMAT else None
 
 
-def _held(hand: Hand, lease_ms: int) -> Held:
+def _held(hand: HeldJob, lease_ms: int) -> Held:
     lease, task = hand.lease, hand.task
     # The lease began one lease time before its first end, by the store's clock.
     return Held(lease.stream.key, task.kind, task.node, task.visit, task.index, lease.expires_at_ms - lease_ms)

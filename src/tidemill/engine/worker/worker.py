@@ -26,37 +26,44 @@ from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson
 from tidemill.engine.attempts.attempt import Attempt, outputs_of
-from tidemill.engine.attempts.compensation import Undoing
+from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
 from tidemill.engine.attempts.rendering import Values, encoded
 from tidemill.engine.attempts.results import TransactionalStatement, check_files, stored_value
-from tidemill.engine.attempts.runtime import Elsewhere, Stale, Surroundings, Tools
-from tidemill.engine.children import Errands
-from tidemill.engine.run_cache import Entry, Runs
-from tidemill.engine.turn import DURABLE, OVERTAKEN, Answer, Ask, Turns
-from tidemill.engine.worker.leases import Aside, Claiming, Heart, HeartThread, Keeping, Returns
+from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
+from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
+from tidemill.engine.worker.leases import (
+    ClaimLoop,
+    HandoverPolicy,
+    LeaseRenewalThread,
+    LeaseRenewer,
+    ReleaseQueue,
+    UnrunnableBackoff,
+)
 from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Checkpoint,
+    CompensationResult,
+    CompensationWorkerLost,
     Done,
     Failed,
-    Lost,
-    Rendered,
+    OutputsRendered,
     Result,
-    UndoLost,
-    Undone,
+    WorkerLost,
 )
-from tidemill.kernel.decide.fencing import standing
+from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
 from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
 from tidemill.kernel.jobs import (
     JOB_FORMAT,
     MESSAGES,
     SYSTEM_QUEUE,
-    Task,
+    JobBody,
     begun_elsewhere,
     cap_of,
     may_run,
@@ -70,7 +77,7 @@ from tidemill.stores.contract import Claim, Lease, Store, Stream
 class AttemptLog:
     """Writes for the attempts of one worker; `note` hears whether an attempt is known to have begun."""
 
-    def __init__(self, turns: Turns, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
+    def __init__(self, turns: TurnLoop, blobs: Blobs, worker: str, note: Callable[[Attempt, bool], None]) -> None:
         self._turns, self._blobs, self._worker, self._note = turns, blobs, worker, note
 
     async def record_start(self, attempt: Attempt) -> bool:
@@ -104,10 +111,10 @@ class AttemptLog:
         answer = await surely(lambda: self._turns.command(lease.stream, command, hold=lease))
         self._note(attempt, answer.problem is None)
 
-    def begin_of(self, attempt: Attempt) -> Begin:
+    def begin_of(self, attempt: Attempt) -> AttemptStarted:
         """The command that says that an attempt has begun."""
         task = attempt.task
-        return Begin(
+        return AttemptStarted(
             node=task.node,
             visit=task.visit,
             index=task.index,
@@ -118,35 +125,35 @@ class AttemptLog:
         )
 
 
-def unheard(ask: Ask, answer: Answer) -> None:
+def unheard(ask: PendingCommand, answer: CommandOutcome) -> None:
     """Nobody waits for this answer: if the attempt no longer counts, its result will be discarded."""
 
 
-Place = tuple[Stream, str]
+JobKey = tuple[Stream, str]
 """Which job it is: its run, and its key there."""
 
 
-class Hand(msgspec.Struct):
+class HeldJob(msgspec.Struct):
     """A job in hand."""
 
     lease: Lease
-    task: Task
+    task: JobBody
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
-    undoing: Undoing | None = None
+    undoing: CompensationAttempt | None = None
     begun: bool = False
     handed_in: int = 0
     """How often its result was handed in to a store that did not answer."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> JobKey:
         """Which job it is."""
         return self.lease.stream, self.lease.key
 
     def statement_with(self, command: AnyCommand) -> TransactionalStatement | None:
         """What the store is to do in the commit of this command, which the work on the job came to."""
         work = self.attempt or self.undoing
-        if work is None or work.statement is None or not isinstance(command, (Result, Undone)):
+        if work is None or work.statement is None or not isinstance(command, (Result, CompensationResult)):
             return None
         return work.statement if isinstance(command.outcome, Done) else None
 
@@ -204,36 +211,36 @@ class Worker:
         self,
         *,
         store: Store,
-        runs: Runs,
-        turns: Turns,
+        runs: RunCache,
+        turns: TurnLoop,
         blobs: Blobs,
         ambient: Ambient,
         handlers: Mapping[str, Handler],
-        errands: Errands,
+        errands: ChildRunMessenger,
         options: WorkerOptions,
-        around: Surroundings,
+        around: ProcessRuntime,
     ) -> None:
         self._store, self._runs, self._turns, self._errands = store, runs, turns, errands
         self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
         self._log = AttemptLog(turns, blobs, options.name, self._note_begun)
-        self._tools = Tools(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
+        self._tools = AttemptRuntime(ambient, blobs, self._values, self._log, options.name, store.now_ms, around)
         self._handlers, self._options = handlers, options
         limits = {cap_of(key): handler.type.capabilities.concurrency for key, handler in handlers.items()}
         self._caps = {name: limit for name, limit in limits.items() if limit is not None}
         self._queues = frozenset({*options.queues, SYSTEM_QUEUE} if options.queues else ())
-        self._hands: dict[Place, Hand] = {}
-        self._internal: dict[Place, int] = {}
+        self._held_jobs: dict[JobKey, HeldJob] = {}
+        self._internal: dict[JobKey, int] = {}
         """How often each job has ended in an internal error."""
-        self._aside, self._returns = Aside(store.now_ms), Returns(store)
-        self._claiming = Claiming(store, ambient, self._aside, self._wanted, self._accept)
+        self._aside, self._returns = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
+        self._claiming = ClaimLoop(store, ambient, self._aside, self._wanted, self._accept)
         self.refusals = self._claiming.refusals
         self.draining = False
         self._hurried = False
-        room = (options.concurrency, self._hands.__len__, self._claiming.wake, ambient.monotonic_ms)
-        self.keeping = Keeping(*room, queues=self._queues, only=options.only)
+        room = (options.concurrency, self._held_jobs.__len__, self._claiming.wake, ambient.monotonic_ms)
+        self.keeping = HandoverPolicy(*room, queues=self._queues, only=options.only)
         self._tasks: list[asyncio.Task[None]] = []
-        self._heart = Heart(store, ambient, self._leases, self._on_beat, options.lease_ms, options.beat_ms)
-        self._thread: HeartThread | None = None
+        self._heart = LeaseRenewer(store, ambient, self._leases, self._on_beat, options.lease_ms, options.beat_ms)
+        self._thread: LeaseRenewalThread | None = None
         self.finished = 0
         self.returned = 0
         """Jobs that the last drain gave back: those it cut short, and those whose results could not be kept."""
@@ -248,7 +255,7 @@ class Worker:
         self.returned = 0
         self._claiming.open()
         if self._options.heart_thread:
-            self._thread = HeartThread(self._heart)
+            self._thread = LeaseRenewalThread(self._heart)
             self._thread.start(self._on_beat)
         else:
             self._tasks.append(asyncio.create_task(self._heart.beat_in_loop(), name="tidemill-heart"))
@@ -258,7 +265,7 @@ class Worker:
         self.draining = self.keeping.stopped = True
         self._claiming.stop()
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Let a drain wait no longer for what still runs."""
         self._hurried = True
 
@@ -266,13 +273,13 @@ class Worker:
         """Drain: claim nothing more, let attempts finish for the grace period, give back the rest."""
         self.drain()
         await self._claiming.close()
-        await self._wait_until(lambda: self._hurried or not self._hands, self._options.grace_ms)
-        for hand in list(self._hands.values()):
+        await self._wait_until(lambda: self._hurried or not self._held_jobs, self._options.grace_ms)
+        for hand in list(self._held_jobs.values()):
             if hand.running is not None:
                 hand.running.cancel()
-        await self._wait_until(lambda: not any(hand.settling for hand in self._hands.values()), SETTLE_MS)
-        left = [hand.lease for hand in self._hands.values()]
-        self._hands.clear()
+        await self._wait_until(lambda: not any(hand.settling for hand in self._held_jobs.values()), SETTLE_MS)
+        left = [hand.lease for hand in self._held_jobs.values()]
+        self._held_jobs.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -288,12 +295,12 @@ class Worker:
             await self._ambient.sleep(5)
 
     @property
-    def hands(self) -> Collection[Hand]:
+    def held_jobs(self) -> Collection[HeldJob]:
         """What it holds, oldest first."""
-        return self._hands.values()
+        return self._held_jobs.values()
 
     def _leases(self) -> Sequence[Lease]:
-        return [hand.lease for hand in list(self._hands.values())]
+        return [hand.lease for hand in list(self._held_jobs.values())]
 
     def _wanted(self) -> Claim | None:
         """What to ask the queue for; None while the hands are full."""
@@ -307,7 +314,7 @@ class Worker:
             lease_ms=self._options.lease_ms,
             wait_ms=self._options.claim_wait_ms,
             owner=self._options.name,
-            family=self._options.only,
+            run_tree=self._options.only,
             caps=self._caps,
         )
 
@@ -318,12 +325,12 @@ class Worker:
         if surplus:
             # A commit kept jobs for itself while these were on their way.
             self._returns.give(surplus)
-        hands = [self._hold(lease) for lease in leases]
+        hands = [self._acquire(lease) for lease in leases]
         self._runs.forget_unseen()
         known = {lease.stream: self._runs.get(lease.stream) for lease in leases}
         unseen = (hand.lease for hand in hands if not seen_by(known[hand.lease.stream], hand.task, hand.lease))
         stale = dict.fromkeys(lease.stream for lease in unseen)
-        loaded: Mapping[Stream, Entry] = {}
+        loaded: Mapping[Stream, CachedRun] = {}
         if stale:
             try:
                 loaded = await self._runs.refresh(stale)
@@ -331,49 +338,49 @@ class Worker:
                 # Held without being worked on, a lease would be renewed for ever; left to expire, it would count
                 # as a lost worker's.
                 for hand in hands:
-                    self._give_back(hand, 0 if self.draining else GIVE_BACK_MS)
+                    self._release(hand, 0 if self.draining else GIVE_BACK_MS)
                 raise
         for hand in hands:
             stream = hand.lease.stream
-            if hand.place in self._hands:
+            if hand.place in self._held_jobs:
                 self._begin(hand, (loaded if stream in stale else known).get(stream), known=stream not in stale)
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Begin with jobs that a commit left in this worker's hands; their runs are known."""
-        self.keeping.took(len(leases))
+        self.keeping.record_taken(len(leases))
         if self.draining:
             # They were kept by a commit that was under way when the drain began.
             self._returns.give(leases)
             return
         for lease in leases:
-            self._begin(self._hold(lease), self._runs.get(lease.stream), known=True)
+            self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
 
-    def _hold(self, lease: Lease) -> Hand:
+    def _acquire(self, lease: Lease) -> HeldJob:
         place = (lease.stream, lease.key)
-        earlier = self._hands.get(place)
+        earlier = self._held_jobs.get(place)
         if earlier is not None and earlier.running is not None:
             # The job was taken from this worker and given to it again: what runs under the old lease is void.
             earlier.running.cancel(LEASE_LOST)
-        hand = self._hands[place] = Hand(lease, task_of(lease.body))
+        hand = self._held_jobs[place] = HeldJob(lease, task_of(lease.body))
         return hand
 
-    def _let_go(self, hand: Hand) -> None:
-        if self._hands.get(hand.place) is hand:
-            del self._hands[hand.place]
+    def _drop(self, hand: HeldJob) -> None:
+        if self._held_jobs.get(hand.place) is hand:
+            del self._held_jobs[hand.place]
             self.finished += 1
             self._claiming.wake()
 
-    def _begin(self, hand: Hand, entry: Entry | None, known: bool) -> None:
+    def _begin(self, hand: HeldJob, entry: CachedRun | None, known: bool) -> None:
         """Do what a job asks for. `known`: the cached state was found to call for it just now."""
         try:
             self._dispatch(hand, entry, known)
         except Exception as error:
             self._rest(hand, self._turns.report(error))
 
-    def _dispatch(self, hand: Hand, entry: Entry | None, known: bool) -> None:
+    def _dispatch(self, hand: HeldJob, entry: CachedRun | None, known: bool) -> None:
         task = hand.task
         if task.v > JOB_FORMAT:
-            self._put_aside(hand)
+            self._release_to_others(hand)
         elif task.kind == "run" and entry is not None and entry.state.live:
             self._begin_attempt(hand, entry, known)
         elif entry is None or not may_run(task, entry.state):
@@ -387,21 +394,23 @@ class Worker:
         else:
             self._settle(hand, timer_of(task))
 
-    def _begin_attempt(self, hand: Hand, entry: Entry, known: bool) -> None:
+    def _begin_attempt(self, hand: HeldJob, entry: CachedRun, known: bool) -> None:
         task, lease, state = hand.task, hand.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)
-        current = known or standing(state, task.node, task.visit, task.index, lease.token) == "current"
+        current = known or attempt_status(state, task.node, task.visit, task.index, lease.token) == "current"
         if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
             # Also while the run is paused: what a lost worker may have done must not be forgotten with its job.
             times = max(1, lease.expired)
-            self._settle(hand, Lost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times))
+            self._settle(
+                hand, WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
+            )
             return
         if not current or node is None or state.status == "PAUSED":
             self._settle(hand, shelved(task))
             return
         handler = self._handlers.get(node.type)
         if handler is None:
-            self._put_aside(hand)
+            self._release_to_others(hand)
             return
         attempt = hand.attempt = Attempt(self._tools, entry, node, handler, task, lease)
         work = self._run(hand, attempt)
@@ -412,17 +421,17 @@ class Worker:
         assert waits_for is None, "an attempt waits only in a task"
         self._in_task(hand, work)
 
-    def _in_task(self, hand: Hand, work: Coroutine[Any, Any, None]) -> None:
+    def _in_task(self, hand: HeldJob, work: Coroutine[Any, Any, None]) -> None:
         """Work on a job in a task of its own. However that is cut short, even before its first step, lets go of it."""
 
         def over(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception() is not None:
-                self._let_go(hand)
+                self._drop(hand)
 
         hand.running = asyncio.create_task(work)
         hand.running.add_done_callback(over)
 
-    async def _run(self, hand: Hand, attempt: Attempt) -> None:
+    async def _run(self, hand: HeldJob, attempt: Attempt) -> None:
         """Wait for an attempt. A cancelled one leaves nothing behind: its lease was lost or given back."""
         ON_STALL.set(lambda reason: self._turns.mark_stuck(hand.lease.stream, reason))
         try:
@@ -432,77 +441,79 @@ class Worker:
             return
         except Unavailable as error:
             if not attempt.called:
-                self._give_back(hand)
+                self._release(hand)
                 return
             result = attempt.fails(error)
-        except Stale:
+        except AttemptSuperseded:
             self._settle(hand, shelved(hand.task))
             return
-        except Elsewhere:
-            self._put_aside(hand)
+        except LeaveToOtherWorker:
+            self._release_to_others(hand)
             return
         except Exception as error:
             result = failed_result(hand.task, hand.lease, error, self._options.name)
         self._settle(hand, result)
 
-    async def _rendered(self, hand: Hand, entry: Entry) -> AnyCommand:
-        return Rendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
+    async def _rendered(self, hand: HeldJob, entry: CachedRun) -> AnyCommand:
+        return OutputsRendered(outcome=await outputs_of(entry, hand.lease, self._values, self._blobs))
 
-    def _begin_undo(self, hand: Hand, entry: Entry) -> None:
+    def _begin_undo(self, hand: HeldJob, entry: CachedRun) -> None:
         """Undo a completed visit or item, or find that nobody needs that from this worker."""
         task, lease = hand.task, hand.lease
         if current_undo(entry.state, task.node, task.visit, task.index, lease.token) is None:
             self._settle(hand, shelved(task))
             return
         if lease.expired:
-            lost = UndoLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired)
+            lost = CompensationWorkerLost(
+                node=task.node, visit=task.visit, index=task.index, token=lease.token, times=lease.expired
+            )
             self._settle(hand, lost)
             return
         node = entry.flow.workflow.by_id.get(task.node)
         compensator = None if node is None else node.compensator
         handler = None if compensator is None else self._handlers.get(compensator.type)
         if handler is None:
-            self._put_aside(hand)
+            self._release_to_others(hand)
             return
-        undoing = hand.undoing = Undoing(self._tools, self._store, entry, handler, task, lease)
+        undoing = hand.undoing = CompensationAttempt(self._tools, self._store, entry, handler, task, lease)
         self._in_task(hand, self._work_on(hand, undoing.run))
 
-    async def _work_on(self, hand: Hand, work: Callable[[], Awaitable[AnyCommand]]) -> None:
+    async def _work_on(self, hand: HeldJob, work: Callable[[], Awaitable[AnyCommand]]) -> None:
         """Settle a job with what its work comes to; like an attempt, it leaves nothing behind when it is cancelled."""
         try:
             command = await work()
         except Unavailable:
-            self._give_back(hand)
+            self._release(hand)
             return
-        except Elsewhere:
-            self._put_aside(hand)
+        except LeaveToOtherWorker:
+            self._release_to_others(hand)
             return
         except Exception as error:
             self._rest(hand, self._turns.report(error))
             return
         self._settle(hand, command)
 
-    def _settle(self, hand: Hand, command: AnyCommand) -> None:
+    def _settle(self, hand: HeldJob, command: AnyCommand) -> None:
         """Hand in what a job came to; its lease is settled by the same commit."""
         statement = hand.statement_with(command)
-        ask = Ask(command, self._settled, about=hand, ack=hand.lease, statement=statement)
+        ask = PendingCommand(command, self._settled, about=hand, ack=hand.lease, statement=statement)
         self._turns.ask(hand.lease.stream, ask)
 
-    def _settled(self, ask: Ask, answer: Answer) -> None:
-        hand: Hand = ask.about
-        if self._internal and answer is DURABLE:
+    def _settled(self, ask: PendingCommand, answer: CommandOutcome) -> None:
+        hand: HeldJob = ask.about
+        if self._internal and answer is COMMITTED:
             self._internal.pop(hand.place, None)
-        if answer is OVERTAKEN:
+        if answer is STATEMENT_CONFLICT:
             self._begin(hand, self._runs.get(hand.lease.stream), known=False)
         elif isinstance(answer.error, Unavailable) and isinstance(ask.command, Result) and not self.draining:
             self._in_task(hand, self._hand_in_again(hand, ask.command, answer.error))
         elif isinstance(answer.error, InternalError) and not self.draining:
             self._on_internal_error(hand, ask.command, answer.error)
         else:
-            let_go = self._let_go if answer is DURABLE else self._give_back
+            let_go = self._drop if answer is COMMITTED else self._release
             let_go(hand)
 
-    async def _hand_in_again(self, hand: Hand, result: Result, error: Unavailable) -> None:
+    async def _hand_in_again(self, hand: HeldJob, result: Result, error: Unavailable) -> None:
         """Keep what a handler came to until the store answers, however long: else it would be called again.
 
         After a while the run is marked, as far as the store lets that happen.
@@ -513,7 +524,7 @@ class Worker:
             await self._turns.mark_stuck(hand.lease.stream, reason)
         await self._hand_in_later(hand, result, GIVE_BACK_MS)
 
-    def _on_internal_error(self, hand: Hand, command: AnyCommand, error: InternalError) -> None:
+    def _on_internal_error(self, hand: HeldJob, command: AnyCommand, error: InternalError) -> None:
         """A result is handed in again a few times, then the visit fails; a job that cannot even fail rests."""
         tries = self._internal.get(hand.place, 0)
         if not isinstance(command, Result) or _is_internal(command):
@@ -526,54 +537,56 @@ class Worker:
             failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(command.outcome, Failed))
             self._settle(hand, msgspec.structs.replace(command, outcome=failed, route=None))
 
-    async def _hand_in_later(self, hand: Hand, result: Result, delay_ms: int) -> None:
+    async def _hand_in_later(self, hand: HeldJob, result: Result, delay_ms: int) -> None:
         await self._ambient.sleep(delay_ms)
         self._settle(hand, result)
 
-    def _count_internal(self, hand: Hand) -> int:
+    def _count_internal(self, hand: HeldJob) -> int:
         tries = self._internal[hand.place] = self._internal.pop(hand.place, 0) + 1
         if len(self._internal) > TRIED_MAX:
             del self._internal[next(iter(self._internal))]
         return tries
 
-    def _rest(self, hand: Hand, error: InternalError) -> None:
+    def _rest(self, hand: HeldJob, error: InternalError) -> None:
         """Give back a job that ended in an internal error, each time for longer; in the end its run is marked."""
         tries = self._count_internal(hand)
         delay_ms = min(GIVE_BACK_MS * 2 ** min(tries - 1, 20), INTERNAL_REST_MS_MAX)
         if tries < INTERNAL_TRIES_MAX or self.draining:
-            self._give_back(hand, delay_ms)
+            self._release(hand, delay_ms)
         else:
             self._in_task(hand, self._give_up(hand, error, delay_ms))
 
-    async def _give_up(self, hand: Hand, error: InternalError, delay_ms: int) -> None:
+    async def _give_up(self, hand: HeldJob, error: InternalError, delay_ms: int) -> None:
         await self._turns.mark_stuck(hand.lease.stream, str(error))
-        self._give_back(hand, delay_ms)
+        self._release(hand, delay_ms)
 
-    def _give_back(self, hand: Hand, delay_ms: int = GIVE_BACK_MS) -> None:
+    def _release(self, hand: HeldJob, delay_ms: int = GIVE_BACK_MS) -> None:
         self.returned += self.draining
-        self._let_go(hand)
+        self._drop(hand)
         self._returns.give([hand.lease], delay_ms)
 
-    def _put_aside(self, hand: Hand) -> None:
+    def _release_to_others(self, hand: HeldJob) -> None:
         """Leave a job that this worker cannot run to one that can."""
-        self._give_back(hand, self._aside.rest_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
+        self._release(hand, self._aside.delay_ms(hand.place, hand.lease.expires_at_ms - self._options.lease_ms))
 
     def _note_begun(self, attempt: Attempt, begun: bool) -> None:
-        hand = self._hands.get((attempt.lease.stream, attempt.lease.key))
+        hand = self._held_jobs.get((attempt.lease.stream, attempt.lease.key))
         if hand is not None and hand.attempt is attempt:
             hand.begun = begun
 
     def _on_beat(self, lost: Sequence[Lease]) -> None:
         """After each renewal: stop what was lost, and let the log know of attempts that take long."""
         for lease in lost:
-            hand = self._hands.get((lease.stream, lease.key))
+            hand = self._held_jobs.get((lease.stream, lease.key))
             if hand is not None and hand.lease.token == lease.token and hand.running is not None:
                 hand.running.cancel(LEASE_LOST)
-        for hand in list(self._hands.values()):
+        for hand in list(self._held_jobs.values()):
             attempt = hand.attempt
             if not hand.begun and not hand.settling and attempt is not None and attempt.called:
                 hand.begun = True
-                self._turns.ask(hand.lease.stream, Ask(self._log.begin_of(attempt), unheard, hold=hand.lease))
+                self._turns.ask(
+                    hand.lease.stream, PendingCommand(self._log.begin_of(attempt), unheard, hold=hand.lease)
+                )
 
 
 def _is_internal(result: Result) -> bool:
@@ -581,10 +594,10 @@ def _is_internal(result: Result) -> bool:
     return isinstance(result.outcome, Failed) and result.outcome.error.code == INTERNAL
 
 
-def seen_by(entry: Entry | None, task: Task, lease: Lease) -> bool:
+def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
     """Whether a cached state is recent enough to do a job: it has seen what called for it."""
     if entry is None or not task.seq or entry.state.seq < task.seq:
         return False
     if task.kind != "run":
         return task.kind != "outputs"
-    return standing(entry.state, task.node, task.visit, task.index, lease.token) == "current"
+    return attempt_status(entry.state, task.node, task.visit, task.index, lease.token) == "current"

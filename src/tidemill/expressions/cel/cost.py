@@ -109,7 +109,7 @@ _SMALL = frozenset(
 """One pass over their operands, with a small result."""
 
 
-def is_light(tree: Tree, roots: frozenset[str]) -> bool:
+def is_cheap(tree: Tree, roots: frozenset[str]) -> bool:
     """Tell whether an expression is within the budget, whatever its values are."""
     cost = _Cost(roots)
     cost.add(tree, frozenset())

@@ -30,7 +30,7 @@ from tidemill.expressions.cel.ast import (
     write_tree,
 )
 from tidemill.expressions.cel.ast import Tree as Syntax
-from tidemill.expressions.cel.cost import is_light, pattern_problem
+from tidemill.expressions.cel.cost import is_cheap, pattern_problem
 from tidemill.expressions.cel.doubles import Unsuited, in_doubles
 from tidemill.expressions.cel.messages import (
     COMPARE,
@@ -214,7 +214,7 @@ def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
     found = tuple(chains(syntax, ROOTS))
     faults = (*reading_faults(found, answer), *_pattern_faults(syntax, env))
     return faults or Cel(
-        expression, native, syntax, found, _tree(found), _references(found), light=is_light(syntax, ROOTS)
+        expression, native, syntax, found, _tree(found), _references(found), light=is_cheap(syntax, ROOTS)
     )
 
 

@@ -36,7 +36,7 @@ from tidemill.expressions.errors import (
     shorten,
 )
 from tidemill.expressions.jsonpath import query as tree
-from tidemill.expressions.jsonpath.query import NOTHING, Nothing, is_light, queries
+from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
 from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
 from tidemill.expressions.templates.lookup import READERS, is_nothing
 
@@ -79,7 +79,7 @@ SHALLOW = ASKING | {operator for operator, (aggregate, _) in _AGGREGATING.items(
 _SEVERAL_HINT = "say what to compare: count_gt, sum_gt, min_gt, max_gt, contains, or == with a list"
 
 
-def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> Json | Nothing:
+def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> Json | NoValue:
     """Make what is compared of what was found; `single` if the query cannot find more than one value."""
     if operator == "exists":
         return bool(found)
@@ -94,7 +94,7 @@ def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> 
     return found[0] if found else NOTHING
 
 
-def related(operator: str, left: Json | Nothing, value: Json) -> bool:
+def related(operator: str, left: Json | NoValue, value: Json) -> bool:
     """Answer an operator for the value that it compares; raise `ExpressionError` if the two do not go together."""
     if operator in ASKING:
         return left is value
@@ -146,7 +146,7 @@ def _sum(values: Sequence[Json]) -> Json:
         raise condition_failed("the sum is too large for a number") from None
 
 
-def _average(values: Sequence[Json]) -> Json | Nothing:
+def _average(values: Sequence[Json]) -> Json | NoValue:
     _require("avg", values, _is_number)
     try:
         return _sum(values) / len(values) if values else NOTHING
@@ -154,17 +154,17 @@ def _average(values: Sequence[Json]) -> Json | Nothing:
         raise condition_failed("the average is too large for a number") from None
 
 
-def _smallest(values: Sequence[Json]) -> Json | Nothing:
+def _smallest(values: Sequence[Json]) -> Json | NoValue:
     _require_order("min", values)
     return min(values) if values else NOTHING
 
 
-def _largest(values: Sequence[Json]) -> Json | Nothing:
+def _largest(values: Sequence[Json]) -> Json | NoValue:
     _require_order("max", values)
     return max(values) if values else NOTHING
 
 
-_AGGREGATED: Mapping[str, Callable[[Sequence[Json]], Json | Nothing]] = {
+_AGGREGATED: Mapping[str, Callable[[Sequence[Json]], Json | NoValue]] = {
     "count": len,
     "sum": _sum,
     "avg": _average,
@@ -253,7 +253,7 @@ class JsonPath:
     def _found(self, data: list[Json]) -> Sequence[Json]:
         return self.tail.find(data[0], data[0]) if data else ()
 
-    def _subject(self, found: Sequence[Json]) -> Json | tree.Nothing:
+    def _subject(self, found: Sequence[Json]) -> Json | tree.NoValue:
         try:
             if not self.measured:
                 return subject(self.operator, found, self.single, self.value)
@@ -301,7 +301,7 @@ def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | N
         shallow=single and (measured or operator in SHALLOW),
         title=_title(source, text, operator, value),
         references=_references(source, absolute),
-        light=is_light(query, text),
+        light=is_cheap(query, text),
     )
 
 

@@ -99,11 +99,11 @@ def _translated(pattern: str) -> str:
     return "".join(parts)
 
 
-class Nothing:
+class NoValue:
     """What a query gives that finds no value; JSON null is a value."""
 
 
-NOTHING: Final = Nothing()
+NOTHING: Final = NoValue()
 
 Key = str | int
 
@@ -203,7 +203,7 @@ class Query:
             values = segment.step(values, root)
         return values
 
-    def value(self, current: Json, root: Json) -> Json | Nothing:
+    def value(self, current: Json, root: Json) -> Json | NoValue:
         """Give the value that it leads to, if it leads to one at most."""
         value = root if self.absolute else current
         for key in self.keys or ():
@@ -222,7 +222,7 @@ class Constant:
 
     content: Json
 
-    def value(self, current: Json, root: Json) -> Json | Nothing:
+    def value(self, current: Json, root: Json) -> Json | NoValue:
         """Give the value."""
         return self.content
 
@@ -233,7 +233,7 @@ class Length:
 
     of: Operand
 
-    def value(self, current: Json, root: Json) -> Json | Nothing:
+    def value(self, current: Json, root: Json) -> Json | NoValue:
         """Give the length; of anything else it is nothing."""
         value = self.of.value(current, root)
         return len(value) if isinstance(value, str | list | dict) else NOTHING
@@ -245,7 +245,7 @@ class Count:
 
     of: Query
 
-    def value(self, current: Json, root: Json) -> Json | Nothing:
+    def value(self, current: Json, root: Json) -> Json | NoValue:
         """Give the number."""
         return len(self.of.find(current, root))
 
@@ -256,7 +256,7 @@ class Only:
 
     of: Query
 
-    def value(self, current: Json, root: Json) -> Json | Nothing:
+    def value(self, current: Json, root: Json) -> Json | NoValue:
         """Give the value."""
         found = self.of.find(current, root)
         return found[0] if len(found) == 1 else NOTHING
@@ -380,14 +380,14 @@ def containers(value: Json) -> Iterable[Json]:
         yield each
 
 
-def _less(left: Json | Nothing, right: Json | Nothing) -> bool:
+def _less(left: Json | NoValue, right: Json | NoValue) -> bool:
     """Compare two numbers or two strings; anything else is not less than anything."""
     if isinstance(left, str) and isinstance(right, str):
         return left < right
     return _is_number(left) and _is_number(right) and left < right
 
 
-def _is_number(value: Json | Nothing) -> TypeGuard[int | float]:
+def _is_number(value: Json | NoValue) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -407,7 +407,7 @@ def queries(query: Query) -> Iterator[Query]:
                 yield from _in_test(selector.test)
 
 
-def is_light(query: Query, text: str) -> bool:
+def is_cheap(query: Query, text: str) -> bool:
     """Tell whether a query asks each of few values only a few times, and nothing that takes long."""
     if query.keys is not None:
         return True

@@ -22,7 +22,7 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tidemill.expressions.conditions import Errand, Leaf
+from tidemill.expressions.conditions import EvaluationRequest, Leaf
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.python_condition import ANSWER, CONTEXT, MEMORY_MB_MAX, OUTPUT, TIMEOUT_MS_MAX, Sandbox
 from tidemill.expressions.sandbox.protocol import answer_of, packed_answer, unpacked
@@ -189,12 +189,12 @@ def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
         return condition_failed(f"{what} could not be decided ({type(error).__name__})")
 
 
-def _done(work: Errand | SandboxTask, interpreter: Interpreter) -> bytes:
+def _done(work: EvaluationRequest | SandboxTask, interpreter: Interpreter) -> bytes:
     def judge(leaf: Leaf, scope: Scope) -> bool:
         data = leaf.bind(scope)
         return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
 
-    if isinstance(work, Errand):
+    if isinstance(work, EvaluationRequest):
         return b"true" if judge(work.leaf, work.scope) else b"false"
     return done(work, judge)
 

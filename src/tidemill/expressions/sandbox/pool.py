@@ -17,7 +17,7 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Errand, Steps
+from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.child import MEMORY_MAX_MB
 from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 class Isolation(Protocol):
     """Decides conditions in processes that can be killed."""
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
         ...
 
@@ -54,14 +54,14 @@ class NoSandbox:
     async def execute(self, chore: SandboxTask) -> Json:
         raise condition_failed(f"{chore.what} needs another process, and there is none")
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         raise condition_failed(f"{errand.leaf.told()} cannot be decided without another process")
 
     async def close(self) -> None:
         """Do nothing."""
 
 
-def settled(steps: Steps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
+def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
     """Run a computation to its end: at once if it has no errands, otherwise as something to wait for."""
     try:
         errand = next(steps)
@@ -71,7 +71,7 @@ def settled(steps: Steps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
     return _carried_out(steps, errand, isolation)
 
 
-async def _carried_out(steps: Steps[_T], errand: Errand, isolation: Isolation) -> _T:
+async def _carried_out(steps: EvaluationSteps[_T], errand: EvaluationRequest, isolation: Isolation) -> _T:
     try:
         while True:
             try:
@@ -98,7 +98,7 @@ class SandboxPool:
     def __init__(self, size: int = SIZE) -> None:
         self._pool = Pool(size)
 
-    async def holds(self, errand: Errand) -> bool:
+    async def holds(self, errand: EvaluationRequest) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
         return (await self._answered(errand, ANSWER_MAX)).value() is True
 
@@ -110,7 +110,7 @@ class SandboxPool:
         """End all children; calls under way or waiting get a `RuntimeError`. Later calls start new children."""
         await self._pool.close()
 
-    async def _answered(self, work: Errand | SandboxTask, answer_max: int) -> Answer:
+    async def _answered(self, work: EvaluationRequest | SandboxTask, answer_max: int) -> Answer:
         body = packed(work)
         answer, status = await self._asked(body, work, answer_max)
         if answer is None and status == -signal.SIGKILL:
@@ -120,7 +120,9 @@ class SandboxPool:
             raise _died(status, work)
         return answer
 
-    async def _asked(self, body: bytes, work: Errand | SandboxTask, answer_max: int) -> tuple[Answer | None, int]:
+    async def _asked(
+        self, body: bytes, work: EvaluationRequest | SandboxTask, answer_max: int
+    ) -> tuple[Answer | None, int]:
         """Ask a child; without an answer, give the status with which it ended."""
         try:
             async with self._pool.child(_spec()) as child:
@@ -143,17 +145,17 @@ def _spec() -> ChildSpec:
     return ChildSpec(module="tidemill.expressions.sandbox.child", flags=("-I", "-B"), env=kept, cwd="/")
 
 
-def _late(work: Errand | SandboxTask) -> ExpressionError:
+def _late(work: EvaluationRequest | SandboxTask) -> ExpressionError:
     hint = "read less of the data, or ask for less"
     return condition_failed(f"{work.what} took longer than {work.deadline_ms} ms", hint)
 
 
-def _died(status: int, work: Errand | SandboxTask) -> ExpressionError:
+def _died(status: int, work: EvaluationRequest | SandboxTask) -> ExpressionError:
     if status == -signal.SIGALRM:
         return _late(work)
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     hint = f"{work.what} needs more than {MEMORY_MAX_MB} MB of memory, or its values are nested too deeply"
     if status == -signal.SIGKILL:
         hint = "it was killed from outside, twice: the machine may have too little memory"
-    verb = "decided" if isinstance(work, Errand) else "worked on"
+    verb = "decided" if isinstance(work, EvaluationRequest) else "worked on"
     return condition_failed(f"the process that {verb} {work.what} died ({how})", hint)

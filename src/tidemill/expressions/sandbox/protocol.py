@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from tidemill.expressions.conditions import Composite, Errand, compiled
+from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RunQuery, SandboxTask
 from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
@@ -71,7 +71,7 @@ _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
 
 
-def packed(work: Errand | SandboxTask) -> bytes:
+def packed(work: EvaluationRequest | SandboxTask) -> bytes:
     """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
     try:
         body = _ENCODER.encode(_outgoing(work))
@@ -85,19 +85,21 @@ def packed(work: Errand | SandboxTask) -> bytes:
     return body
 
 
-def _outgoing(work: Errand | SandboxTask) -> _Sent:
+def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
     match work:
-        case Errand():
+        case EvaluationRequest():
             return _sent_errand(work)
         case FilterRows():
-            return _SentFilterRows(errand=_sent_errand(Errand(work.leaf, work.scope, work.deadline_ms)), rows=work.rows)
+            return _SentFilterRows(
+                errand=_sent_errand(EvaluationRequest(work.leaf, work.scope, work.deadline_ms)), rows=work.rows
+            )
         case Jq() | RunQuery():
             return work
         case _:
             assert_never(work)
 
 
-def _sent_errand(errand: Errand) -> _SentErrand:
+def _sent_errand(errand: EvaluationRequest) -> _SentErrand:
     references, scope = errand.leaf.references, errand.scope
     roots = references.roots
     shows_output = scope.has_output and not roots.isdisjoint(("output", "current"))
@@ -126,7 +128,7 @@ def _sent(seen: Seen | Absent) -> _SentNode:
     return _SentNode(output=seen.output, meta=dict(seen.meta))
 
 
-def unpacked(body: bytes) -> Errand | SandboxTask:
+def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
     """Decode an errand or a chore, and compile its condition."""
     sent = _SENT.decode(body)
     match sent:
@@ -141,7 +143,7 @@ def unpacked(body: bytes) -> Errand | SandboxTask:
             assert_never(sent)
 
 
-def _received_errand(sent: _SentErrand) -> Errand:
+def _received_errand(sent: _SentErrand) -> EvaluationRequest:
     condition = compiled(sent.leaf)
     assert not isinstance(condition, Composite)
     scope = Scope(
@@ -152,7 +154,7 @@ def _received_errand(sent: _SentErrand) -> Errand:
         has_output=sent.has_output,
         output=sent.output,
     )
-    return Errand(condition, scope, sent.deadline_ms)
+    return EvaluationRequest(condition, scope, sent.deadline_ms)
 
 
 def _received(sent: _SentNode) -> Seen | Absent:

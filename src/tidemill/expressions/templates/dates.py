@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten, template_failed
 from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.undefined import Gap
+from tidemill.expressions.templates.undefined import Undefined
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -134,7 +134,7 @@ def _add(
 
 def _check_amounts(*amounts: object) -> None:
     for amount in amounts:
-        if isinstance(amount, Gap):
+        if isinstance(amount, Undefined):
             amount.refuse()
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
             raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")

@@ -32,7 +32,7 @@ from tidemill.expressions.templates.limits import (
     text,
 )
 from tidemill.expressions.templates.lookup import ScopeContext, is_nothing, node_path, step
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
 COMPARED, KEY, PART = "an operand", "a key", "a part"
@@ -112,7 +112,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         # Without the optimizer nothing is evaluated while compiling.
         super().__init__(
-            undefined=Missing, finalize=_finalize, optimized=False, keep_trailing_newline=True, cache_size=0
+            undefined=NotAvailable, finalize=_finalize, optimized=False, keep_trailing_newline=True, cache_size=0
         )
         self.filters = {**filters(), **_INTERNAL}
         self.tests = tests()
@@ -129,7 +129,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Look a key up that was written with a dot."""
         if attribute.startswith("_"):
-            return Missing(why=partial(_private, attribute))
+            return NotAvailable(why=partial(_private, attribute))
         return self.getitem(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -141,7 +141,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             return obj
         if isinstance(argument, str) and _is_listed(obj, argument):
             return getattr(obj, argument)
-        return Missing(why=partial(_nothing_there, obj, argument))
+        return NotAvailable(why=partial(_nothing_there, obj, argument))
 
     def call_filter(
         self,
@@ -159,7 +159,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, a method that was listed, a macro, or a recursive loop."""
-        if isinstance(obj, Missing):
+        if isinstance(obj, NotAvailable):
             obj.refuse()
         if not callable(obj):
             raise template_failed(f"{kind_of(obj)} cannot be called", "keys are read without ()")
@@ -225,10 +225,10 @@ def _path(context: ScopeContext, number: int) -> Any:
 
 @pass_context
 def _node(context: ScopeContext, name: Any, *keys: Any) -> Any:
-    if isinstance(name, Missing):
+    if isinstance(name, NotAvailable):
         return name
     if not isinstance(name, str) or not all(isinstance(key, str | int) for key in keys):
-        return Missing(why=partial(Explanation, "a node is chosen by its id, which is a string"))
+        return NotAvailable(why=partial(Explanation, "a node is chosen by its id, which is a string"))
     return node_path(place("nodes", name), "nodes", name, keys).follow(context.scope)
 
 
@@ -255,7 +255,7 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
 
 @pass_context
 def _loop(context: ScopeContext, value: Any, text_size: int) -> Any:
-    if isinstance(value, Missing):
+    if isinstance(value, NotAvailable):
         value.refuse()
     if not isinstance(value, list | tuple | dict | str | range):
         value = drawn(context, value)
@@ -277,7 +277,7 @@ def _part(context: ScopeContext, value: Any) -> Any:
 
 @pass_context
 def _key(_context: ScopeContext, value: Any) -> str:
-    if isinstance(value, Missing):
+    if isinstance(value, NotAvailable):
         value.refuse()
     if not isinstance(value, str):
         raise template_failed(f"a key of an object is a string, not {kind_of(value)}", "turn it into one: `x | string`")

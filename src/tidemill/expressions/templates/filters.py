@@ -23,11 +23,11 @@ from tidemill.expressions.errors import template_failed
 from tidemill.expressions.templates.dates import MOMENT_FILTERS
 from tidemill.expressions.templates.limits import (
     SIZED,
+    budgeted,
     cost,
     drawn,
     formatted,
     joined,
-    paced,
     padded,
     printable,
     replaced,
@@ -37,7 +37,7 @@ from tidemill.expressions.templates.limits import (
 )
 from tidemill.expressions.templates.lookup import ScopeContext
 from tidemill.expressions.templates.regex import PATTERN_FILTERS, PATTERN_TESTS
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 Function = Callable[..., Any]
 Preparation = Callable[[ScopeContext, Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -121,7 +121,7 @@ def _metered(name: str, function: Function, *, is_test: bool = False) -> Functio
     prepare = _preparation(name)
 
     def run(context: ScopeContext, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if not accepts_missing and isinstance(value, Missing):
+        if not accepts_missing and isinstance(value, NotAvailable):
             value.refuse()
         if isinstance(value, str) and not of_any_length:
             short(value)
@@ -173,7 +173,7 @@ def _weighed_for_sorting(context: ScopeContext, value: Any, args: tuple[Any, ...
 
 def _paced(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
     """Let the function read one item after the other; what is empty stays what it is."""
-    return paced(context, value, _keys_read(args, named)) if value else value
+    return budgeted(context, value, _keys_read(args, named)) if value else value
 
 
 def _keys_read(args: tuple[Any, ...], named: Mapping[str, Any]) -> int:

@@ -46,7 +46,7 @@ from tidemill.expressions.limits import (
     WRITABLE_BITS_MAX,
 )
 from tidemill.expressions.scope import Json
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 _EMPTY: dict[str, Any] = {}
 VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
@@ -159,7 +159,7 @@ class Passes:
             yield item
 
 
-def paced(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
+def budgeted(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
     """Hand items on, each for some steps."""
     for item in items:
         payer.spend(steps)
@@ -168,7 +168,7 @@ def paced(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
 
 def drawn(payer: Payer, lazy: Iterable[Any]) -> list[Any]:
     """Read a lazy sequence, one step per item, so that it ends."""
-    return list(paced(payer, lazy))
+    return list(budgeted(payer, lazy))
 
 
 def cost(value: object) -> int:
@@ -194,7 +194,7 @@ def short(value: str) -> str:
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 
-def plain(value: object, tick: Callable[[], None] | None = None) -> Json:
+def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
     """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
 
     `tick` is called for every container, by whom a walk takes too long that is allowed by its size.
@@ -294,7 +294,7 @@ def _key(key: object) -> str:
 def _other(value: object) -> Json:
     if isinstance(value, str):
         return _sound(str.__str__(value))
-    if isinstance(value, Missing):
+    if isinstance(value, NotAvailable):
         value.refuse()
     if isinstance(value, Undefined):
         raise template_failed("the expression has no value", "give the inline `if` an `else`")

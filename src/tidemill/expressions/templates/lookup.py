@@ -27,7 +27,7 @@ from jinja2.utils import Namespace
 from tidemill.expressions.errors import Explanation, lacking, listing, meant, place
 from tidemill.expressions.scope import NODE_MAPS, RESERVED, Absent, Json, References, Scope
 from tidemill.expressions.templates.limits import Meter, bounded_range
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 _SYNTAX = re.compile(r"\{[{%#]")
 
@@ -65,7 +65,7 @@ class Path:
     read: Callable[[Scope], object] | None = None
     """How to read a root that is not a node; None together with `node` None is a root without a value."""
 
-    def follow(self, scope: Scope) -> Json | Missing:
+    def follow(self, scope: Scope) -> Json | NotAvailable:
         """Walk to the value, shared with the scope and not copied; whatever is not there is `Missing`."""
         if self.node is not None:
             seen = scope.nodes.get(self.node)
@@ -82,8 +82,8 @@ class Path:
                 return self._missing(scope)
         return value if value is not _NOTHING else self._missing(scope)
 
-    def _missing(self, scope: Scope) -> Missing:
-        return Missing(why=partial(explain, self, scope))
+    def _missing(self, scope: Scope) -> NotAvailable:
+        return NotAvailable(why=partial(explain, self, scope))
 
 
 def node_path(base: str, root: str, node: str, keys: Sequence[Key]) -> Path:
@@ -257,7 +257,7 @@ class ScopeContext(Context):
             return self.vars[key]
         if key in FUNCTIONS:
             return FUNCTIONS[key]
-        return build(key, ()).follow(self.scope) if key in READERS else Missing(name=key)
+        return build(key, ()).follow(self.scope) if key in READERS else NotAvailable(name=key)
 
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
         """Stay what we are: no function of ours looks at the variables of a loop."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, shorten, template_failed
 from tidemill.expressions.limits import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
 from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.undefined import Gap
+from tidemill.expressions.templates.undefined import Undefined
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -78,7 +78,7 @@ class Pattern(Protocol):
 
 def compile_pattern(pattern: object) -> Pattern:
     """Compile a regular expression; raise `ExpressionError` if it is none."""
-    if isinstance(pattern, Gap):
+    if isinstance(pattern, Undefined):
         pattern.refuse()
     if not isinstance(pattern, str):
         raise template_failed(f"a pattern is a string, not {kind_of(pattern)}")

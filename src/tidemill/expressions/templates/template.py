@@ -29,10 +29,10 @@ from tidemill.expressions.errors import Explanation, ExpressionError, pointer, s
 from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
 from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
 from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
-from tidemill.expressions.templates.limits import Meter, cost, plain, room, text
+from tidemill.expressions.templates.limits import Meter, cost, room, text, to_json_value
 from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build, has_syntax
 from tidemill.expressions.templates.rewrite import Rewriting
-from tidemill.expressions.templates.undefined import Missing
+from tidemill.expressions.templates.undefined import NotAvailable
 
 CACHED_MAX = 1 << 14
 """Longer sources are not cached here: a few of them would fill it. Whoever compiled them keeps them."""
@@ -64,7 +64,7 @@ _NOT_A_PATH = (
 )
 
 
-class Program(Protocol):
+class CompiledTemplate(Protocol):
     """What a string of a template compiles to."""
 
     @property
@@ -99,7 +99,7 @@ class Value:
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
         """Follow the path."""
         value = self.path.follow(scope)
-        if isinstance(value, Missing):
+        if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
         return value
 
@@ -129,7 +129,7 @@ def _shown(path: Path, scope: Scope, meter: Meter) -> str:
     value = path.follow(scope)
     if type(value) is str:
         return value
-    if isinstance(value, Missing):
+    if isinstance(value, NotAvailable):
         raise _failure(value.explanation, scope)
     if isinstance(value, dict | list):
         meter.spend(cost(value))
@@ -166,7 +166,7 @@ class Compiled:
     def _value(self, context: ScopeContext) -> Json:
         for _ in self.render(context):
             pass
-        return plain(context.vars["result"], context.tick)
+        return to_json_value(context.vars["result"], context.tick)
 
     def _text(self, context: ScopeContext) -> Json:
         shown: list[str] = []
@@ -175,7 +175,7 @@ class Compiled:
             size += len(piece)
             room(size)
             shown.append(piece)
-        return plain("".join(shown))
+        return to_json_value("".join(shown))
 
     def _translated(self, error: Exception, scope: Scope) -> ExpressionError:
         reason = error.args[0] if error.args else None
@@ -199,7 +199,7 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
 class Outcome:
     """What became of a source: a program, or the faults that keep it from being one."""
 
-    program: Program | None
+    program: CompiledTemplate | None
     references: References = NOTHING
     faults: tuple[Fault, ...] = ()
 
@@ -230,7 +230,7 @@ def _compile(source: str) -> Outcome:
         return Outcome(None, faults=(Fault(shorten(str(error)), 1),))
 
 
-def _simple(source: str) -> Program | None:
+def _simple(source: str) -> CompiledTemplate | None:
     """Compile text with dotted names in between, without Jinja; None if there is anything else in it."""
     pieces = _SIMPLE.split(source)
     parts: list[str | Path] = []
@@ -247,7 +247,7 @@ def _simple(source: str) -> Program | None:
     return _assembled(parts)
 
 
-def _assembled(parts: list[str | Path]) -> Program:
+def _assembled(parts: list[str | Path]) -> CompiledTemplate:
     paths = [part for part in parts if isinstance(part, Path)]
     rest = "".join(part for part in parts if isinstance(part, str))
     if not paths:
@@ -279,7 +279,7 @@ def _printed(tree: nodes.Template) -> list[nodes.Expr] | None:
     return [each for statement in tree.body for each in statement.nodes]  # type: ignore[attr-defined]
 
 
-def _all_paths(printed: list[nodes.Expr], paths: list[Path]) -> Program | None:
+def _all_paths(printed: list[nodes.Expr], paths: list[Path]) -> CompiledTemplate | None:
     parts: list[str | Path] = []
     for each in printed:
         if isinstance(each, nodes.TemplateData):
@@ -361,7 +361,7 @@ class _Constant:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    program: Program
+    program: CompiledTemplate
     path: str
 
     def render(self, scope: Scope, meter: Meter) -> Json:

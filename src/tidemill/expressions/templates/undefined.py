@@ -21,7 +21,7 @@ from jinja2.utils import missing as unset
 from tidemill.expressions.errors import Explanation
 
 
-class Gap:
+class Undefined:
     """A value that is not there, inside a template."""
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class Gap:
         raise NotImplementedError
 
 
-class Missing(StrictUndefined, Gap):
+class NotAvailable(StrictUndefined, Undefined):
     """Strict when used, silent while it is only passed on.
 
     The first four parameters are those with which Jinja itself creates such a value.
@@ -57,7 +57,7 @@ class Missing(StrictUndefined, Gap):
             return self._why()
         return super()._undefined_message
 
-    def __getitem__(self, key: object) -> Missing:  # type: ignore[override]
+    def __getitem__(self, key: object) -> NotAvailable:  # type: ignore[override]
         return self
 
     @property

@@ -24,13 +24,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import Condition, Errand, Leaf, Steps, Verdict, compiled, decide
+from tidemill.expressions.conditions import (
+    Condition,
+    EvaluationRequest,
+    EvaluationSteps,
+    Leaf,
+    Verdict,
+    compiled,
+    decide,
+)
 from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq
 from tidemill.expressions.scope import Scope, Seen
-from tidemill.handlers.contract import Ended, Fail, Handler, Lacking, NodeContext, Return
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.steps import (
     COUNTED,
     JQ_SECONDS,
@@ -38,7 +46,7 @@ from tidemill.handlers.data.steps import (
     STEPS_MAX,
     Step,
     call_config,
-    flaws,
+    config_problems,
     one_or_more,
     program_flaws,
 )
@@ -49,7 +57,7 @@ from tidemill.handlers.data.tables import (
     Extract,
     Join,
     Rows,
-    Wrong,
+    TableError,
     aggregation,
     drop_fields,
     extract,
@@ -69,7 +77,7 @@ PORTION = 200
 """Rows that are decided in one go: some milliseconds of work."""
 
 
-async def kept_rows(rows: Rows, condition: Condition, scope: Scope, carrier: SandboxExecutor) -> Rows:
+async def filter_rows(rows: Rows, condition: Condition, scope: Scope, carrier: SandboxExecutor) -> Rows:
     """Give the rows for which the condition holds; raise `Wrong` for the first that has no answer."""
     kept: Rows = []
     for start in range(0, len(rows), PORTION):
@@ -104,7 +112,7 @@ class _Portion:
 
     def _moved(
         self, numbers: Iterator[int] | range | list[int], answers: list[bool] | None
-    ) -> Iterator[tuple[int, Errand]]:
+    ) -> Iterator[tuple[int, EvaluationRequest]]:
         """Take computations on to their next errand, or to their end."""
         for position, number in enumerate(numbers):
             steps = self._steps[number]
@@ -126,12 +134,12 @@ class _Portion:
             raise self._wrong(failure, numbers[int(place)] if place else None) from None
         return answers
 
-    def _wrong(self, failure: ExpressionError, number: int | None) -> Wrong:
+    def _wrong(self, failure: ExpressionError, number: int | None) -> TableError:
         row = None if number is None else self._start + number
-        return Wrong(failure.message, field="condition", row=row, hint=failure.hint)
+        return TableError(failure.message, field="condition", row=row, hint=failure.hint)
 
 
-def _next(steps: Steps[Verdict]) -> Errand:
+def _next(steps: EvaluationSteps[Verdict]) -> EvaluationRequest:
     return next(steps)
 
 
@@ -172,7 +180,7 @@ class Limits(NamedTuple):
     bytes_max: int = BYTES_MAX
 
 
-class Means(NamedTuple):
+class PipelineServices(NamedTuple):
     """What steps need beyond the table itself."""
 
     context: NodeContext
@@ -190,20 +198,20 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         description="Leads a table through steps: fetch, sort, filter, select, group, join and more.",
         config_schema=_CONFIG,
         secret_fields=tuple(f"pipeline.*.{field}" for field in ("auth", "headers", "params", "query", "body", "url")),
-        check=lambda config: chain(flaws(config, http.type), program_flaws(config)),
+        check=lambda config: chain(config_problems(config, http.type), program_flaws(config)),
     )
 
     async def call(context: NodeContext) -> Ended:
-        for flaw in flaws(context.config, http.type):
+        for flaw in config_problems(context.config, http.type):
             raise Fail("config_invalid", f"{flaw.path}: {flaw.message}", hint=flaw.hint)
         config: dict[str, Any] = context.config
         limits = Limits(config.get("max_rows", ROWS_MAX), config.get("max_bytes", BYTES_MAX))
-        return Return(await _run(config, Means(context, http, carrier, limits)))
+        return Return(await _run(config, PipelineServices(context, http, carrier, limits)))
 
     return Handler(described, call)
 
 
-async def _run(config: dict[str, Any], means: Means) -> Any:
+async def _run(config: dict[str, Any], means: PipelineServices) -> Any:
     rows = source_rows(config, means.context)
     await _bounded(rows, means.limits, "the table")
     report: list[dict[str, Any]] = []
@@ -216,7 +224,7 @@ async def _run(config: dict[str, Any], means: Means) -> Any:
     return {"rows": rows, "count": len(rows), "steps": report} if config.get("report") else rows
 
 
-async def _stepped(rows: Rows, step: Step, number: int, who: str, means: Means) -> Rows:
+async def _stepped(rows: Rows, step: Step, number: int, who: str, means: PipelineServices) -> Rows:
     """Carry out one step, and name it if it fails."""
     name = step["step"]
     try:
@@ -227,7 +235,7 @@ async def _stepped(rows: Rows, step: Step, number: int, who: str, means: Means) 
     except Fail as failed:
         # What failed behind a step keeps its code, and whether it is worth another try.
         raise _named(failed, who) from failed
-    except Wrong as wrong:
+    except TableError as wrong:
         raise Fail("step_failed", f"{who}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
     except ExpressionError as failure:
         raise Fail("step_failed", f"{who}: {failure.message}", hint=failure.hint) from None
@@ -246,7 +254,7 @@ def _named(failed: Fail, who: str) -> Fail:
     )
 
 
-def _where(wrong: Wrong) -> str:
+def _where(wrong: TableError) -> str:
     field = f", field {wrong.field}" if wrong.field else ""
     return field if wrong.row is None else f"{field}, row {wrong.row}"
 
@@ -277,7 +285,7 @@ def _table(value: Any, items: str | None) -> Rows:
             raise Fail("rows_invalid", f"there is nothing under {items}")
     try:
         return table(value)
-    except Wrong as wrong:
+    except TableError as wrong:
         raise Fail("rows_invalid", f"the rows{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
 
 
@@ -301,7 +309,7 @@ def _is_larger(rows: Rows, bytes_max: int) -> bool:
     return False
 
 
-async def _fetched(_rows: Rows, step: Step, number: int, means: Means) -> Rows:
+async def _fetched(_rows: Rows, step: Step, number: int, means: PipelineServices) -> Rows:
     """Call a URL. Each step has an effect key of its own, because its call is not that of another step."""
     context = msgspec.structs.replace(means.context, config=call_config(step), node=f"{means.context.node}.{number}")
     ended = means.http.call(context)
@@ -314,30 +322,30 @@ async def _fetched(_rows: Rows, step: Step, number: int, means: Means) -> Rows:
         return _table(body, step.get("items"))
     except Fail as failure:
         hint = "name the list in the answer: items: data.results"
-        raise Wrong(
+        raise TableError(
             f"the answer, {kind_of(answer.value.get('body'))}, is no table: {failure.message}", hint=hint
         ) from None
 
 
-async def _filtered(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
+async def _filtered(rows: Rows, step: Step, _number: int, means: PipelineServices) -> Rows:
     condition = compiled(step["condition"])
     context = means.context
     upstream = {node: Seen(context.upstream[node]) for node in condition.references.nodes if node in context.upstream}
     inputs = context.inputs if "inputs" in condition.references.roots else None
     scope = Scope(nodes=upstream, inputs=inputs, run={"id": context.run_id})
     try:
-        return await kept_rows(rows, condition, scope, means.carrier)
-    except Wrong as wrong:
+        return await filter_rows(rows, condition, scope, means.carrier)
+    except TableError as wrong:
         if set(condition.references.nodes) <= upstream.keys():
             raise
         reach = f"nodes directly before this one: {listing(context.upstream) or 'none'}"
-        raise Wrong(wrong.message, field=wrong.field, row=wrong.row, hint=f"{wrong.hint}; {reach}") from None
+        raise TableError(wrong.message, field=wrong.field, row=wrong.row, hint=f"{wrong.hint}; {reach}") from None
 
 
-async def _queried(rows: Rows, step: Step, _number: int, means: Means) -> Rows:
+async def _queried(rows: Rows, step: Step, _number: int, means: PipelineServices) -> Rows:
     """Run a program in jq: one list is the new table, and otherwise each result is a row."""
     if not tasks.is_installed():
-        raise Lacking("jq_missing", tasks.MISSING, hint=tasks.INSTALL)
+        raise CapabilityMissing("jq_missing", tasks.MISSING, hint=tasks.INSTALL)
     each = step.get("each", False)
     results = await means.carrier.execute(
         Jq(
@@ -404,7 +412,7 @@ _PURE: Mapping[str, Callable[[Rows, Step, Limits], Rows]] = {
     "regex_extract": _extracted,
     "parse_date": _dated,
 }
-_AWAITED: Mapping[str, Callable[[Rows, Step, int, Means], Awaitable[Rows]]] = {
+_AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[Rows]]] = {
     "http_request": _fetched,
     "table_filter": _filtered,
     "jq_transform": _queried,

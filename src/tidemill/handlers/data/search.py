@@ -23,7 +23,7 @@ from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
 from tidemill.handlers.data.tables import Row, Rows, read
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000
@@ -36,13 +36,13 @@ THREAD_TEXT = 20_000
 _FIELD = {"type": "string", "minLength": 1}
 
 
-def _empty_query(config: Any) -> Iterator[Flaw]:
+def _empty_query(config: Any) -> Iterator[ConfigProblem]:
 
     query = config.get("query")
     if isinstance(query, str) and not is_template(query) and not words(query):
-        yield Flaw("/query", "there is no word in the query", "letters and digits are words")
+        yield ConfigProblem("/query", "there is no word in the query", "letters and digits are words")
     if "rows" in config and "documents" in config:
-        yield Flaw("/documents", "rows and documents exclude each other", "leave one of them out")
+        yield ConfigProblem("/documents", "rows and documents exclude each other", "leave one of them out")
 
 
 SEARCH = NodeType(

@@ -18,7 +18,7 @@ from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 STEPS_MAX = 100
 FIELDS_MAX = 1_000
@@ -133,7 +133,7 @@ def call_config(step: Step) -> dict[str, Any]:
     return config
 
 
-def flaws(config: Any, http: NodeType) -> Iterator[Flaw]:
+def config_problems(config: Any, http: NodeType) -> Iterator[ConfigProblem]:
     """Report everything that is wrong with the steps of a pipeline."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
@@ -143,47 +143,47 @@ def flaws(config: Any, http: NodeType) -> Iterator[Flaw]:
             # It is a template, and comes back once it is rendered.
             continue
         problems = compile_schema(schema).problems(step, path, wildcard=is_template)
-        yield from (Flaw(each.path, each.message, each.hint) for each in problems)
+        yield from (ConfigProblem(each.path, each.message, each.hint) for each in problems)
         if not problems:
             yield from _http_flaws(step, path, http) if step["step"] == "http_request" else _own_flaws(step, path)
 
 
-def program_flaws(config: Any) -> Iterator[Flaw]:
+def program_flaws(config: Any) -> Iterator[ConfigProblem]:
     """Report programs that cannot be compiled; for whoever publishes, since a run finds out where it is safe."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         program = step.get("program") if isinstance(step, dict) and step["step"] == "jq_transform" else None
         if isinstance(program, str) and not is_template(program):
             for flaw in _tried(partial(check_jq, program), f"/pipeline/{number}/program"):
-                yield Flaw(flaw.path, f"step {number + 1} (jq_transform): {flaw.message}", flaw.hint)
+                yield ConfigProblem(flaw.path, f"step {number + 1} (jq_transform): {flaw.message}", flaw.hint)
 
 
-def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[Flaw]:
+def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[ConfigProblem]:
     if "params" in step and "query" in step:
-        yield Flaw(f"{path}/params", "params and query are the same", "leave one of them out")
+        yield ConfigProblem(f"{path}/params", "params and query are the same", "leave one of them out")
         return
     config = call_config(step)
     problems = compile_schema(http.config_schema).problems(config, "", wildcard=is_template)
-    found = [Flaw(each.path, each.message, each.hint) for each in problems]
+    found = [ConfigProblem(each.path, each.message, each.hint) for each in problems]
     if not found and http.check is not None:
         found = list(http.check(config))
     for flaw in found:
         place = flaw.path.replace("/query", "/params", 1) if "params" in step else flaw.path
-        yield Flaw(path + place, flaw.message, flaw.hint)
+        yield ConfigProblem(path + place, flaw.message, flaw.hint)
 
 
-def _own_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _own_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     check = _CHECKS.get(step["step"])
     if check is not None:
         yield from check(step, path)
 
 
-def _condition_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _condition_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     if holds_template(step["condition"]):
         return
     _, problems = parse_condition(step["condition"], f"{path}/condition")
     for each in problems:
-        yield Flaw(each.path, each.message, ROW_HINT if each.code == "condition_unknown_name" else each.hint)
+        yield ConfigProblem(each.path, each.message, ROW_HINT if each.code == "condition_unknown_name" else each.hint)
 
 
 def holds_template(value: Any) -> bool:
@@ -193,45 +193,47 @@ def holds_template(value: Any) -> bool:
     return any(map(holds_template, value)) if isinstance(value, list) else is_template(value)
 
 
-def _group_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _group_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     by, asked = step["by"], step.get("aggregations", {})
     if is_template(asked):
         return
     for name, given in asked.items():
         where = pointer(f"{path}/aggregations", name)
         if not is_template(by) and name in one_or_more(by):
-            yield Flaw(where, f"{name} is already the name of what the rows are grouped by", "choose another name")
+            yield ConfigProblem(
+                where, f"{name} is already the name of what the rows are grouped by", "choose another name"
+            )
         if is_template(given):
             continue
         function, field = aggregation(given)
         if function not in FUNCTIONS:
             hint = meant(function, FUNCTIONS) or f"one of: {', '.join(FUNCTIONS)}"
-            yield Flaw(where, f"there is no function {shorten(function, 60)}", hint)
+            yield ConfigProblem(where, f"there is no function {shorten(function, 60)}", hint)
         elif field is None and function != "count":
-            yield Flaw(where, f"{function} needs a field", f"such as {{{function}: amount}}")
+            yield ConfigProblem(where, f"{function} needs a field", f"such as {{{function}: amount}}")
 
 
-def _join_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _join_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     left, right = step.get("left_on", ()), step.get("right_on", ())
     if not holds_template([left, right]) and len(one_or_more(left)) != len(one_or_more(right)):
-        yield Flaw(f"{path}/right_on", "left_on and right_on name different numbers of fields", "pair them up")
+        yield ConfigProblem(f"{path}/right_on", "left_on and right_on name different numbers of fields", "pair them up")
     if isinstance(step["with"], str) and not is_template(step["with"]):
-        yield Flaw(f"{path}/with", "the other table is a list of rows", "such as {{ node.output }}")
+        yield ConfigProblem(f"{path}/with", "the other table is a list of rows", "such as {{ node.output }}")
 
 
-def _pattern_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _pattern_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     if not is_template(step["pattern"]):
         yield from _tried(partial(compile_pattern, step["pattern"]), f"{path}/pattern")
 
 
-def _date_flaws(step: Step, path: str) -> Iterator[Flaw]:
+def _date_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
     forms = [each for each in one_or_more(step.get("format", [])) if not is_template(each)]
     yield from _tried(partial(check_forms, forms, readable=True), f"{path}/format")
     output = step.get("output", "iso")
     if output not in OUTPUT_WORDS and not is_template(output):
         if "%" not in output:
             hint = f"a format such as %d.%m.%Y, or one of: {', '.join(OUTPUT_WORDS)}"
-            yield Flaw(f"{path}/output", f"{output} is neither a format nor a known word", hint)
+            yield ConfigProblem(f"{path}/output", f"{output} is neither a format nor a known word", hint)
         yield from _tried(partial(check_forms, [output], readable=False), f"{path}/output")
     for key in ("zone", "output_zone"):
         zone = step.get(key, "UTC")
@@ -239,14 +241,14 @@ def _date_flaws(step: Step, path: str) -> Iterator[Flaw]:
             yield from _tried(partial(check_zone, zone), f"{path}/{key}")
 
 
-def _tried(check: Callable[[], object], path: str) -> Iterator[Flaw]:
+def _tried(check: Callable[[], object], path: str) -> Iterator[ConfigProblem]:
     try:
         check()
     except ExpressionError as failure:
-        yield Flaw(path, failure.message, failure.hint)
+        yield ConfigProblem(path, failure.message, failure.hint)
 
 
-_CHECKS: Mapping[str, Callable[[Step, str], Iterator[Flaw]]] = {
+_CHECKS: Mapping[str, Callable[[Step, str], Iterator[ConfigProblem]]] = {
     "groupby": _group_flaws,
     "join": _join_flaws,
     "parse_date": _date_flaws,

@@ -31,7 +31,7 @@ Order = Literal["asc", "desc"]
 Nulls = Literal["first", "last"]
 
 
-class Wrong(Exception):
+class TableError(Exception):
     """A step cannot be carried out: what is wrong, in which field and row, and what to do."""
 
     def __init__(self, message: str, *, field: str = "", row: int | None = None, hint: str = "") -> None:
@@ -53,10 +53,10 @@ def table(value: Any) -> Rows:
     """Take a value as a table; raise `Wrong` where it is none."""
     if not isinstance(value, list):
         hint = "name the list in it: {{ node.output.items }}"
-        raise Wrong(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
+        raise TableError(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
     for number, row in enumerate(value):
         if not isinstance(row, dict):
-            raise Wrong(f"a row is an object, and this is {kind_of(row)}", row=number)
+            raise TableError(f"a row is an object, and this is {kind_of(row)}", row=number)
     return value
 
 
@@ -78,7 +78,7 @@ def column(rows: Rows, field: str) -> list[Any]:
     if rows and all(value is ABSENT for value in values):
         known = columns(rows)
         hint = meant(field, known) or f"fields: {listing(known)}"
-        raise Wrong("no row has such a field", field=field, hint=hint)
+        raise TableError("no row has such a field", field=field, hint=hint)
     return [None if value is ABSENT else value for value in values]
 
 
@@ -153,12 +153,12 @@ def _comparable(values: list[Any], field: str) -> None:
         kind = kind_for_order(value)
         if kind is None:
             hint = "choose a field inside of it"
-            raise Wrong(f"{kind_of(value)} cannot be put in order", field=field, row=number, hint=hint)
+            raise TableError(f"{kind_of(value)} cannot be put in order", field=field, row=number, hint=hint)
         if expected is None:
             expected = kind, number
         elif kind != expected[0]:
             message = f"{kind} cannot be compared with {expected[0]}, as row {expected[1]} has it"
-            raise Wrong(message, field=field, row=number, hint="filter or convert the values first")
+            raise TableError(message, field=field, row=number, hint="filter or convert the values first")
 
 
 WORK_MAX = 1 << 31
@@ -203,12 +203,14 @@ def extract(rows: Rows, wanted: Extract) -> Rows:
         elif isinstance(text, str):
             budget -= _work(pattern, text, wanted.field, number)
             if budget < 0:
-                raise Wrong("the pattern is too complex for so much text", field=wanted.field, row=number)
+                raise TableError("the pattern is too complex for so much text", field=wanted.field, row=number)
             found = list(pattern.finditer(text)) if wanted.every else _first(pattern, text)
         else:
-            raise Wrong(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
+            raise TableError(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
         if not found and wanted.otherwise == "fail":
-            raise Wrong("the pattern does not match", field=wanted.field, row=number, hint="otherwise: null, or drop")
+            raise TableError(
+                "the pattern does not match", field=wanted.field, row=number, hint="otherwise: null, or drop"
+            )
         if found or wanted.otherwise == "null":
             made.append(row | shape(found))
     return made
@@ -218,7 +220,7 @@ def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
     try:
         return work_of(pattern, text)
     except ExpressionError as failure:
-        raise Wrong(failure.message, field=field, row=row, hint=failure.hint) from None
+        raise TableError(failure.message, field=field, row=row, hint=failure.hint) from None
 
 
 def _first(pattern: Pattern, text: str) -> list[Match]:
@@ -252,7 +254,7 @@ def parse_dates(rows: Rows, wanted: Dates) -> Rows:
             made.append(row | {into: written(read_moment(value, wanted.formats, wanted.zone), wanted)})
         except ExpressionError as failure:
             if wanted.otherwise == "fail":
-                raise Wrong(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
+                raise TableError(failure.message, field=wanted.field, row=number, hint=_date_hint(value)) from None
             if wanted.otherwise == "null":
                 made.append(row | {into: None})
     return made
@@ -309,7 +311,7 @@ def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
         return "null", None
     kind = kind_for_order(value)
     if kind is None:
-        raise Wrong(f"{kind_of(value)} cannot be a key", field=field, row=row, hint="choose a field inside of it")
+        raise TableError(f"{kind_of(value)} cannot be a key", field=field, row=row, hint="choose a field inside of it")
     return kind, value
 
 
@@ -355,7 +357,7 @@ def _numbers(found: _Found, field: str) -> list[Any]:
     for number, value in present:
         if isinstance(value, bool) or not isinstance(value, int | float):
             hint = "count, first, last and list take anything"
-            raise Wrong(f"{kind_of(value)} is no number", field=field, row=number, hint=hint)
+            raise TableError(f"{kind_of(value)} is no number", field=field, row=number, hint=hint)
     return [value for _, value in present]
 
 
@@ -372,7 +374,7 @@ def _finite(compute: Callable[[], float], field: str) -> float:
     except OverflowError:
         value = math.inf
     if not math.isfinite(value):
-        raise Wrong("the result is too large for a number with a fraction", field=field)
+        raise TableError("the result is too large for a number with a fraction", field=field)
     return value
 
 
@@ -390,10 +392,10 @@ def _extreme(choose: Callable[[Iterable[Any]], Any]) -> Callable[[_Found, str], 
         present = _present(found)
         kinds = {kind_for_order(value): number for number, value in present}
         if None in kinds:
-            raise Wrong("lists and objects have no order", field=field, row=kinds[None])
+            raise TableError("lists and objects have no order", field=field, row=kinds[None])
         if len(kinds) > 1:
             message = f"{' and '.join(sorted(map(str, kinds)))} cannot be compared"
-            raise Wrong(message, field=field, row=max(kinds.values()))
+            raise TableError(message, field=field, row=max(kinds.values()))
         return choose(value for _, value in present) if present else None
 
     return chosen
@@ -434,7 +436,7 @@ def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
     for row in _joined(left, right, join):
         if len(joined) == rows_max:
             hint = "the fields of a join should tell the rows of one of the tables apart"
-            raise Wrong(f"the result has more than {rows_max} rows", field=", ".join(join.left_on), hint=hint)
+            raise TableError(f"the result has more than {rows_max} rows", field=", ".join(join.left_on), hint=hint)
         joined.append(row)
     return joined
 
@@ -477,7 +479,7 @@ def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
         name = field + join.suffix if field in taken else field
         if name in taken or name in names.values():
             hint = "choose another suffix, or select and rename fields before"
-            raise Wrong(f"two fields of the result would be called {name}", field=field, hint=hint)
+            raise TableError(f"two fields of the result would be called {name}", field=field, hint=hint)
         names[field] = name
     return names
 

@@ -18,7 +18,7 @@ from tidemill.expressions.sandbox.tasks import RunQuery
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.control import query_flaw, value_before
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 QUERY_MAX = 8192
 EXTRACTS_MAX = 200
@@ -35,7 +35,7 @@ class Extract(NamedTuple):
     default: Any = None
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     if is_template(config.get("extract")):
         return
     for name, given in config.get("extract", {}).items():
@@ -46,7 +46,7 @@ def _flaws(config: Any) -> Iterator[Flaw]:
             yield from query_flaw(given, where)
         value = config.get("value")
         if isinstance(value, dict) and name in value:
-            yield Flaw(where, f"value has a {name} as well", "leave one of them out")
+            yield ConfigProblem(where, f"value has a {name} as well", "leave one of them out")
 
 
 TRANSFORM = NodeType(
@@ -116,10 +116,10 @@ def _extract(given: Any, source: Any) -> Extract:
 async def _found(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
     """Give the one value at a place, or the list of all values where a query can find several."""
     from tidemill.expressions.jsonpath.parser import read_query
-    from tidemill.expressions.jsonpath.query import is_light
+    from tidemill.expressions.jsonpath.query import is_cheap
 
     query = read_query(extract.path)
-    if query.keys is not None or (is_light(query, extract.path) and is_small(extract.source)):
+    if query.keys is not None or (is_cheap(query, extract.path) and is_small(extract.source)):
         values = list(query.find(extract.source, extract.source))
     else:
         values = await _carried(name, extract, carrier)

@@ -26,9 +26,9 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Fail, NodeContext, clipped
-from tidemill.kernel.model import Flaw
-from tidemill.net.egress import SCHEMES, CallFailed, misspelled, shown
+from tidemill.handlers.contract import Fail, NodeContext, truncate
+from tidemill.kernel.model import ConfigProblem
+from tidemill.net.egress import SCHEMES, CallFailed, invalid_host, shown
 from tidemill.net.http_client import OWN, Answer, Call
 
 _SUCCESS = ("2xx",)
@@ -63,7 +63,7 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
     """Fail unless the status is an expected one."""
     if any(_covers(each, answer.status) for each in expect or _SUCCESS):
         return
-    said = clipped(" ".join(_beginning(answer.body).split()), _QUOTED_MAX)
+    said = truncate(" ".join(_beginning(answer.body).split()), _QUOTED_MAX)
     message = f"{method} {shown(answer.url)} was answered with {answer.status} {answer.reason}".rstrip()
     raise Fail(
         "http_status",
@@ -131,36 +131,40 @@ def time_ms(config: Mapping[str, Any]) -> int | None:
     return None if seconds is None else max(1, round(seconds * 1_000))
 
 
-def url_flaws(url: Any, path: str = "/url") -> Iterator[Flaw]:
+def url_flaws(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
     """What can be said against a URL that is no template."""
     if not isinstance(url, str) or is_template(url):
         return
     try:
         parts = urlsplit(url)
-        fault = misspelled((parts.hostname or "").encode("idna").decode())
+        fault = invalid_host((parts.hostname or "").encode("idna").decode())
         has_port = parts.port != 0
     except ValueError:
-        yield Flaw(path, "the URL cannot be read", "for example https://example.com/path")
+        yield ConfigProblem(path, "the URL cannot be read", "for example https://example.com/path")
         return
     if parts.scheme not in SCHEMES:
-        yield Flaw(path, f"{parts.scheme or 'nothing'!r} is no scheme to call", "begin with http:// or https://")
+        yield ConfigProblem(
+            path, f"{parts.scheme or 'nothing'!r} is no scheme to call", "begin with http:// or https://"
+        )
     elif fault or not has_port:
-        yield Flaw(path, fault or "there is no port 0", "for example https://example.com/path")
+        yield ConfigProblem(path, fault or "there is no port 0", "for example https://example.com/path")
     elif parts.username is not None:
-        yield Flaw(path, "a URL must not hold credentials", "write them under `auth`, as secrets")
+        yield ConfigProblem(path, "a URL must not hold credentials", "write them under `auth`, as secrets")
 
 
-def header_flaws(headers: Any) -> Iterator[Flaw]:
+def header_flaws(headers: Any) -> Iterator[ConfigProblem]:
     """Headers that belong to the connection."""
     for name in headers if isinstance(headers, dict) else ():
         if name.lower() in OWN:
-            yield Flaw(f"/headers/{name}", f"{name} belongs to the connection and cannot be set", "leave it out")
+            yield ConfigProblem(
+                f"/headers/{name}", f"{name} belongs to the connection and cannot be set", "leave it out"
+            )
 
 
-def written_flaws(secret: Any, path: str, what: str) -> Iterator[Flaw]:
+def written_flaws(secret: Any, path: str, what: str) -> Iterator[ConfigProblem]:
     """A key or a password that the document itself holds."""
     if isinstance(secret, str) and secret and not is_template(secret):
-        yield Flaw(path, f"a {what} must not stand in a document", "write {{ secrets.NAME }}")
+        yield ConfigProblem(path, f"a {what} must not stand in a document", "write {{ secrets.NAME }}")
 
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -36,7 +36,7 @@ from tidemill.handlers.http.exchange import (
     object_schema,
     url_flaws,
 )
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
 
@@ -129,7 +129,7 @@ _TEXT = {"type": "string"}
 _CHARSET = re.compile(r'charset="?([\w.:-]+)')
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     yield from url_flaws(config.get("url"))
     yield from header_flaws(config.get("headers"))
     pagination = config.get("pagination")
@@ -139,13 +139,13 @@ def _flaws(config: Any) -> Iterator[Flaw]:
             yield from _path_flaws(key, path)
 
 
-def _path_flaws(key: str, path: str) -> Iterator[Flaw]:
+def _path_flaws(key: str, path: str) -> Iterator[ConfigProblem]:
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
         read_query(path)
     except QueryFault as fault:
-        yield Flaw(f"/pagination/{key}", fault.message, fault.hint)
+        yield ConfigProblem(f"/pagination/{key}", fault.message, fault.hint)
 
 
 def http_type(limits: Limits) -> NodeType:

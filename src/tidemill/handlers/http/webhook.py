@@ -28,7 +28,7 @@ from tidemill.handlers.http.exchange import (
     url_flaws,
     written_flaws,
 )
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
 from tidemill.net.http_client import Call, Fetcher
 from tidemill.security.signing import KEYS_MAX, signed_headers
@@ -36,7 +36,7 @@ from tidemill.security.signing import KEYS_MAX, signed_headers
 _KEY = {"type": "string", "minLength": 1}
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     yield from url_flaws(config.get("url"))
     yield from header_flaws(config.get("headers"))
     for key in _keys(config):

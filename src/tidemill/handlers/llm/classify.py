@@ -19,7 +19,7 @@ from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.llm.node import SECRET_FIELDS, model_flaws, model_schema
 from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
-from tidemill.kernel.model import Flaw, NodeType
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 LABELS_MAX = 500
 CONFIDENCE_DIGITS = 4
@@ -28,15 +28,17 @@ _LABEL = {"type": "string", "minLength": 1, "maxLength": 200}
 _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     yield from model_flaws(config)
     labels, otherwise = config.get("labels"), config.get("otherwise")
     if isinstance(labels, list | dict) and not any(map(is_template, labels)):
         fixed = isinstance(otherwise, str) and not is_template(otherwise)
         if fixed and otherwise not in labels:
-            yield Flaw("/otherwise", f"{otherwise!r} is none of the labels", f"the labels are {', '.join(labels)}")
+            yield ConfigProblem(
+                "/otherwise", f"{otherwise!r} is none of the labels", f"the labels are {', '.join(labels)}"
+            )
     if "threshold" in config and not config.get("multi") and "otherwise" not in config:
-        yield Flaw("/threshold", "nothing says which label it is below the threshold", "add `otherwise`")
+        yield ConfigProblem("/threshold", "nothing says which label it is below the threshold", "add `otherwise`")
 
 
 def classify_type(providers: Providers) -> NodeType:

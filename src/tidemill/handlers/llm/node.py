@@ -16,7 +16,7 @@ from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
 from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, header_flaws, url_flaws, written_flaws
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
-from tidemill.kernel.model import Capabilities, Flaw, NodeType
+from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
 _PRICE = {"type": "number", "minimum": 0}
@@ -66,7 +66,7 @@ def _common(providers: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def model_flaws(config: Any) -> Iterator[Flaw]:
+def model_flaws(config: Any) -> Iterator[ConfigProblem]:
     """What the schema cannot say of the common fields."""
     yield from written_flaws(config.get("api_key"), "/api_key", "key")
     yield from url_flaws(config.get("base_url"), "/base_url")
@@ -87,12 +87,12 @@ _MESSAGE = {
 _STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 16}]}
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     yield from model_flaws(config)
     if "prompt" not in config and "messages" not in config:
-        yield Flaw("", "there is nothing to ask", "write `prompt` or `messages`")
+        yield ConfigProblem("", "there is nothing to ask", "write `prompt` or `messages`")
     if "first_token_seconds" in config and config.get("stream") in (None, False):
-        yield Flaw("/first_token_seconds", "only a stream has a first token", "add stream: true")
+        yield ConfigProblem("/first_token_seconds", "only a stream has a first token", "add stream: true")
 
 
 def llm_type(providers: Providers) -> NodeType:

@@ -29,7 +29,7 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import shorten
-from tidemill.handlers.contract import Fail, clipped
+from tidemill.handlers.contract import Fail, truncate
 from tidemill.handlers.http.exchange import failure, retry_after_ms
 from tidemill.handlers.llm.provider import OPENAI_URL, Ask, Hear, Question, Reply, Settings, Usage
 from tidemill.net.egress import CallFailed, shown
@@ -58,7 +58,7 @@ class ProviderRefused(Exception):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
-        super().__init__(f"{status}: {clipped(self.text, _SAID_MAX)}")
+        super().__init__(f"{status}: {truncate(self.text, _SAID_MAX)}")
 
     @property
     def body(self) -> Any:
@@ -102,7 +102,7 @@ def _said(body: Any, otherwise: str) -> tuple[str, str]:
 
 
 def _short(text: str) -> str:
-    return shorten(" ".join(clipped(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
+    return shorten(" ".join(truncate(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
 
 
 def _fault(status: int, words: str) -> Fault:

@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.handlers.contract import Cancelled, Ended, Fail, NodeContext, Pause, Return, Skip, clipped, ended
+from tidemill.handlers.contract import Cancelled, Ended, Fail, NodeContext, Pause, Return, Skip, ended, truncate
 from tidemill.handlers.python.functions import Given, callee, drained, imported, settled
 from tidemill.handlers.python.protocol import (
     OUT_OF_MEMORY_STATUS,
@@ -232,12 +232,12 @@ class RemoteVoice:
     def progress(self, fraction: float | None, message: str) -> None:
         self._call.send(Progress(None if fraction is None else float(fraction), str(message)))
 
-    def beat(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise if the function is to stop."""
         if self._call.over():
             raise Cancelled(OVER)
 
-    def folded(self) -> Any:
+    def collected(self) -> Any:
         """All parts; the worker puts them together."""
         return FOLDED
 
@@ -298,12 +298,12 @@ def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
         upstream=RemoteUpstream(worker),
         deadline_ms=call.deadline_ms,
         last_checkpoint=decode_value(call.last_checkpoint),
-        resumed=decode_value(call.resumed),
-        undoing=call.undoing,
+        resume_value=decode_value(call.resumed),
+        compensating=call.undoing,
         at_most_once=call.at_most_once,
         checkpoint=worker.keep,
         read=lambda description: Given(worker.ask("read", description) or b""),
-        given=lambda: decode_value(worker.ask("inputs") or b"null"),
+        load_inputs=lambda: decode_value(worker.ask("inputs") or b"null"),
         voice=RemoteVoice(worker),
         secrets=RemoteSecrets(worker),
     )
@@ -354,7 +354,7 @@ class ForwardedLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._worker.send(Logged(record.name, record.levelno, clipped(self.format(record), TEXT_MAX)))
+            self._worker.send(Logged(record.name, record.levelno, truncate(self.format(record), TEXT_MAX)))
         except Exception:
             self.handleError(record)
 

@@ -31,7 +31,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import msgspec
 
 from tidemill.errors import offered
-from tidemill.handlers.contract import Cancelled, Ended, Fail, Lacking, NodeContext, ended
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, NodeContext, ended
 
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
@@ -60,7 +60,7 @@ def _marked(function: Any, name: str | None) -> Any:
     return function
 
 
-def by_name(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
+def function_registry(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
     """Functions by name; in a list, each has the name that it was marked with, or else its own. Raises TypeError."""
     if functions is None:
         return {}
@@ -79,7 +79,7 @@ def by_name(functions: Mapping[str, Function] | Iterable[Function] | None) -> di
     return dict(pairs)
 
 
-def marked_in(module: object) -> dict[str, Function]:
+def decorated_functions(module: object) -> dict[str, Function]:
     """The functions of a module that were marked with a name."""
     members = [each for each in vars(module).values() if callable(each)]
     return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
@@ -89,7 +89,7 @@ def imported(name: str) -> Function:
     """The function behind an import path."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise Lacking(
+        raise CapabilityMissing(
             "function_unknown", f"no function {name} is registered", hint="register it, or write module:function"
         )
     try:
@@ -99,9 +99,9 @@ def imported(name: str) -> Function:
     except AttributeError as error:
         there = getattr(error.obj, "__dict__", {})
         hint = offered(str(error.name), [each for each, found in there.items() if callable(found)])
-        raise Lacking("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
+        raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     except (ImportError, ValueError) as error:
-        raise Lacking("function_unknown", f"{name} cannot be imported: {error}") from error
+        raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}") from error
     if not callable(target):
         raise Fail("function_unknown", f"{name} is not a function")
     found: Function = target
@@ -120,7 +120,7 @@ def path_of(name: str, function: Function) -> str:
     return f"{module}:{words}"
 
 
-class Callee(NamedTuple):
+class FunctionSignature(NamedTuple):
     """A function, and what it can be called with."""
 
     function: Function
@@ -145,12 +145,12 @@ class Callee(NamedTuple):
         return args
 
 
-def callee(function: Function) -> Callee:
+def callee(function: Function) -> FunctionSignature:
     """Look at a function, once for all its calls."""
     try:
-        return Callee(function, inspect.signature(function))
+        return FunctionSignature(function, inspect.signature(function))
     except (TypeError, ValueError):
-        return Callee(function, None)
+        return FunctionSignature(function, None)
 
 
 CHUNKS_PER_BREATH = 64
@@ -180,7 +180,7 @@ def drained(chunks: Generator[Any, Any, Any], context: NodeContext) -> Any:
             try:
                 chunk = next(chunks)
             except StopIteration as end:
-                return context.voice.folded() if end.value is None else end.value
+                return context.voice.collected() if end.value is None else end.value
             context.stream(chunk)
             context.heartbeat()
 
@@ -193,7 +193,7 @@ async def _drained_later(chunks: AsyncGenerator[Any, Any], context: NodeContext)
             shown += 1
             if shown % CHUNKS_PER_BREATH == 0:
                 await asyncio.sleep(0)
-    return context.voice.folded()
+    return context.voice.collected()
 
 
 T = TypeVar("T")

@@ -15,18 +15,27 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
-from tidemill.handlers.python.functions import Callee, Function, callee, imported, in_thread, is_final, path_of, settled
+from tidemill.handlers.python.functions import (
+    Function,
+    FunctionSignature,
+    callee,
+    imported,
+    in_thread,
+    is_final,
+    path_of,
+    settled,
+)
 from tidemill.handlers.python.pool import Limits, PythonProcesses
-from tidemill.kernel.model import Capabilities, Flaw, NodeType
+from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 MEMORY_MB_MIN = 128
 """An interpreter needs some for itself."""
 
 
-def _flaws(config: Any) -> Iterator[Flaw]:
+def _flaws(config: Any) -> Iterator[ConfigProblem]:
     if config.get("limits") and config.get("isolation") in (None, "inline", "thread"):
         message = "limits are those of a process, and the function does not run in one"
-        yield Flaw("/limits", message, "write isolation: process, or use timeout_seconds")
+        yield ConfigProblem("/limits", message, "write isolation: process, or use timeout_seconds")
 
 
 PYTHON = NodeType(
@@ -59,10 +68,10 @@ PYTHON = NodeType(
 
 def python_handler(functions: Mapping[str, Function], processes: PythonProcesses | None = None) -> Handler:
     """The node type over a set of registered functions; other names are import paths `module:function`."""
-    found: dict[str, Callee] = {}
+    found: dict[str, FunctionSignature] = {}
     pool = processes or PythonProcesses()
 
-    def resolve(name: str) -> Callee:
+    def resolve(name: str) -> FunctionSignature:
         known = found.get(name)
         if known is None:
             known = found[name] = callee(functions.get(name) or imported(name))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import decode_value, encode_value
-from tidemill.handlers.contract import Ended, Fail, Lacking, NodeContext, Return, Skip
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, NodeContext, Return, Skip
 from tidemill.handlers.python.protocol import (
     FRAME_MAX,
     OUT_OF_MEMORY_STATUS,
@@ -81,7 +81,7 @@ class PythonProcesses:
                 child.reusable = not (call.interrupted or retire or child.has_other_processes())
         except StartFailed as error:
             why = f"no process could be started for a function: {error}"
-            raise Lacking("process_unavailable", why, retryable=True) from error
+            raise CapabilityMissing("process_unavailable", why, retryable=True) from error
         return _outcome(answer, context)
 
     async def close(self) -> None:
@@ -202,8 +202,8 @@ class FunctionCall:
             config=encode_value(context.config),
             deadline_ms=context.deadline_ms,
             last_checkpoint=encode_value(context.last_checkpoint),
-            resumed=encode_value(context.resumed),
-            undoing=context.undoing,
+            resumed=encode_value(context.resume_value),
+            undoing=context.compensating,
             at_most_once=context.at_most_once,
             memory_mb=self._limits.memory_mb,
             log_level=logging.getLogger().level,
@@ -225,7 +225,7 @@ async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
 def _outcome(answer: Ending, context: NodeContext) -> Ended:
     match answer:
         case Done(text, next_nodes, blobs):
-            value = context.voice.folded() if text is None else decode_value(text)
+            value = context.voice.collected() if text is None else decode_value(text)
             return Return(put_back(value, blobs) if blobs else value, next_nodes)
         case Paused(pause):
             return pause

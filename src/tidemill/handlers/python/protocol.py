@@ -17,7 +17,16 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson
-from tidemill.handlers.contract import Blob, Fail, Lacking, Pause, Raised, causes_of, clipped, described
+from tidemill.handlers.contract import (
+    Blob,
+    CapabilityMissing,
+    ExceptionInfo,
+    Fail,
+    Pause,
+    causes_of,
+    describe_exception,
+    truncate,
+)
 
 MARK = "$sent-blob"
 """The key of what stands in the place of a file on its way."""
@@ -192,7 +201,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     def error(self) -> Fail:
         """The exception."""
-        make = Lacking if self.lacking else Fail
+        make = CapabilityMissing if self.lacking else Fail
         after_ms = None if self.retry_after_ms is None else int(self.retry_after_ms)
         fail = make(self.code, self.message, retryable=self.retryable, retry_after_ms=after_ms, hint=self.hint)
         fail.__cause__ = None if self.cause is None else self.cause.error()
@@ -208,9 +217,11 @@ class Threw(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     causes: tuple[str, ...]
     traceback: str
 
-    def error(self) -> Raised:
+    def error(self) -> ExceptionInfo:
         """What is known of the exception."""
-        return Raised(self.kind, self.message, retryable=self.retryable, causes=self.causes, traceback=self.traceback)
+        return ExceptionInfo(
+            self.kind, self.message, retryable=self.retryable, causes=self.causes, traceback=self.traceback
+        )
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
@@ -245,19 +256,19 @@ def failed_of(fail: Fail) -> Failed:
     after_ms: object = fail.retry_after_ms
     cause = fail.__cause__ or fail.__context__
     return Failed(
-        code=clipped(fail.code, CODE_MAX) or "failed",
-        message=clipped(fail.message),
+        code=truncate(fail.code, CODE_MAX) or "failed",
+        message=truncate(fail.message),
         retryable=bool(fail.retryable),
         retry_after_ms=float(after_ms) if isinstance(after_ms, (int, float)) and after_ms == after_ms else None,
-        hint=clipped(fail.hint or ""),
-        lacking=isinstance(fail, Lacking),
+        hint=truncate(fail.hint or ""),
+        lacking=isinstance(fail, CapabilityMissing),
         cause=None if cause is None else threw(cause),
     )
 
 
 def threw(error: BaseException) -> Threw:
     """Write down any other exception."""
-    raised = described(error)
+    raised = describe_exception(error)
     return Threw(
         kind=raised.kind,
         message=raised.message,

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.kernel.compile.graph import Graph, Loops
 from tidemill.kernel.compile.references import Reading
 from tidemill.kernel.document.fields import UNLIMITED
-from tidemill.kernel.document.normalize import Draft
+from tidemill.kernel.document.normalize import NormalizedDraft
 from tidemill.kernel.model import (
     Branch,
     Compensator,
@@ -53,7 +53,7 @@ def _defaults(type_: type[msgspec.Struct]) -> dict[str, Json]:
     }
 
 
-def lean(type_: type[Built], **given: Json) -> Built:
+def without_defaults(type_: type[Built], **given: Json) -> Built:
     """Build a part of the IR without the fields that only repeat a default.
 
     The encoder leaves a field out when it holds the very object of the default, not an equal one. Without this the
@@ -71,7 +71,7 @@ def limits_of(document: Mapping[str, Json]) -> Limits:
     """The document's limits over the built-in ones; how many visits are many depends on the size of the graph."""
     given = document.get("limits", {})
     visits = max(VISITS_MIN, VISITS_PER_NODE * len(document["nodes"]))
-    return lean(
+    return without_defaults(
         Limits,
         deadline_ms=milliseconds(given.get("deadline_seconds")),
         max_visits=given.get("max_visits", visits),
@@ -85,7 +85,7 @@ def limits_of(document: Mapping[str, Json]) -> Limits:
 def retry_of(given: Mapping[str, Json]) -> Retry:
     """A retry policy from the document's keys; what is absent keeps the built-in value."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
-    return lean(
+    return without_defaults(
         Retry,
         max_attempts=given.get("max_attempts", BUILT_IN.max_attempts),
         backoff_ms=BUILT_IN.backoff_ms if backoff is None else round(backoff * 1000),
@@ -98,7 +98,7 @@ def retry_of(given: Mapping[str, Json]) -> Retry:
 def retention_of(given: Mapping[str, Json]) -> Retention:
     """How long finished runs are kept; nothing where the document leaves it to the engine."""
     days = given.get("days")
-    return lean(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
+    return without_defaults(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
 
 
 ONCE = Retry(max_attempts=1)
@@ -107,7 +107,7 @@ ONCE = Retry(max_attempts=1)
 class Assembly:
     """Builds the nodes of one workflow from everything the checks have found out."""
 
-    def __init__(self, draft: Draft, graph: Graph, loops: Loops, reading: Reading) -> None:
+    def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops, reading: Reading) -> None:
         self.draft = draft
         self.graph = graph
         self.loops = loops
@@ -127,7 +127,7 @@ class Assembly:
     ) -> Workflow:
         """The whole workflow; `undoing` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
-        return lean(
+        return without_defaults(
             Workflow,
             name=document["name"],
             nodes=tuple(
@@ -180,7 +180,7 @@ class Assembly:
             fields["reads_all"] = True
         if number in self.reading.current or number in self.reading.past:
             fields["reads"], fields["reads_past"] = self._reads(number)
-        return lean(Node, **fields)
+        return without_defaults(Node, **fields)
 
     def _control(self, number: int, node: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
         """The fields of a node that has joins, branches, loops, maps or a way to go on after errors."""
@@ -212,7 +212,7 @@ class Assembly:
 
     def _loop(self, number: int, loop: Mapping[str, Json]) -> Loop:
         ids, passes = self.graph.ids, loop["max_iterations"]
-        return lean(
+        return without_defaults(
             Loop,
             condition=loop["condition"],
             max_iterations=None if passes == UNLIMITED else passes,
@@ -224,7 +224,7 @@ class Assembly:
         )
 
     def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> Compensator:
-        return lean(
+        return without_defaults(
             Compensator,
             type=type_.key,
             config=given.get("config"),
@@ -234,7 +234,7 @@ class Assembly:
 
 
 def branch_of(given: Mapping[str, Json]) -> Branch:
-    return lean(
+    return without_defaults(
         Branch,
         kind=given["type"],
         rules=tuple(
@@ -246,4 +246,6 @@ def branch_of(given: Mapping[str, Json]) -> Branch:
 
 
 def map_of(given: Mapping[str, Json]) -> Map:
-    return lean(Map, over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0))
+    return without_defaults(
+        Map, over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0)
+    )

@@ -42,10 +42,10 @@ from tidemill.kernel.compile.references import (
     unknown_reference,
 )
 from tidemill.kernel.document.fields import node_ids
-from tidemill.kernel.document.normalize import Draft, Use, draft_of, settle_conditions
-from tidemill.kernel.document.problems import Place, shown
+from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
+from tidemill.kernel.document.problems import DocumentPath, shown
 from tidemill.kernel.document.reader import paused_collector
-from tidemill.kernel.model import Flaw, Json, Limits, NodeType, Workflow
+from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflow
 
 Types = Mapping[str, Sequence[NodeType]]
 
@@ -72,7 +72,7 @@ class TypeTable:
         versions = [each for each in self.types.get(base, ()) if not major or each.major == int(major)]
         return max(versions, key=lambda each: each.major, default=None)
 
-    def missing(self, place: Place, name: str) -> None:
+    def missing(self, place: DocumentPath, name: str) -> None:
         """Record that there is no such type, or not in that version."""
         base, _, major = name.partition("@")
         versions = self.types.get(base)
@@ -86,7 +86,9 @@ class TypeTable:
                 hint += f"; or it is one of those: {told}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
-    def check_config(self, draft: Draft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str) -> None:
+    def check_config(
+        self, draft: NormalizedDraft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str
+    ) -> None:
         """Check a configuration against its type's schema; what a template will become cannot be known yet."""
         if "config_ref" in owner:
             return
@@ -97,7 +99,7 @@ class TypeTable:
         if isinstance(config, dict) and (type_.schemas or type_.check is not None):
             self._check_closely(draft.place(number), type_, config, key)
 
-    def _suits(self, draft: Draft, number: int, type_: NodeType, config: Json, key: str) -> bool:
+    def _suits(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
         """Whether a configuration follows its type's schema, with every problem reported."""
         if type_.config_schema is True:
             return True
@@ -112,13 +114,15 @@ class TypeTable:
             place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
         return not found
 
-    def _check_closely(self, place: Place, type_: NodeType, config: dict[str, Json], key: str) -> None:
+    def _check_closely(self, place: DocumentPath, type_: NodeType, config: dict[str, Json], key: str) -> None:
         """Report what a type says of a config beyond its schema: schemas in it that are none, and its own flaws."""
         flaws = list(type_.check(config)) if type_.check is not None else []
         for field in type_.schemas:
             inner = config.get(field)
             if inner is not None and not _holds_template(inner):
-                flaws += [Flaw(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")]
+                flaws += [
+                    ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
+                ]
         for flaw in flaws:
             path = f"{place.path}/{key}{flaw.path}"
             place.found.problem("config_invalid", path, f"{place.who}: {flaw.message}", flaw.hint)
@@ -136,7 +140,7 @@ def _holds_template(value: Json) -> bool:
     return False
 
 
-def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:
+def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None]:
     """The type of every node in document order, None where it is unknown."""
     types: list[NodeType | None] = []
     for number, node in enumerate(draft.nodes):
@@ -147,7 +151,7 @@ def find_types(draft: Draft, table: TypeTable) -> list[NodeType | None]:
     return types
 
 
-def find_compensator_types(draft: Draft, table: TypeTable) -> dict[int, NodeType]:
+def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int, NodeType]:
     """The types of compensators, by the number of the node that they undo."""
     types: dict[int, NodeType] = {}
     for number, node in enumerate(draft.nodes):
@@ -156,13 +160,13 @@ def find_compensator_types(draft: Draft, table: TypeTable) -> dict[int, NodeType
             continue
         type_ = table.find(name)
         if type_ is None:
-            table.missing(draft.place(number).inside("compensator"), name)
+            table.missing(draft.place(number).child("compensator"), name)
         else:
             types[number] = type_
     return types
 
 
-def find_exits(draft: Draft, types: Sequence[NodeType | None]) -> dict[int, dict[str, list[str]]]:
+def find_exits(draft: NormalizedDraft, types: Sequence[NodeType | None]) -> dict[int, dict[str, list[str]]]:
     """The ways out that waiting nodes name in their configuration, such as `rejection_path`."""
     exits: dict[int, dict[str, list[str]]] = {}
     for number, type_ in enumerate(types):
@@ -172,12 +176,12 @@ def find_exits(draft: Draft, types: Sequence[NodeType | None]) -> dict[int, dict
         if isinstance(config, dict):
             for field in type_.exits if type_ is not None else _likely_exits(draft, config):
                 if config.get(field) is not None:
-                    targets = node_ids(draft.place(number).inside("config"), field, config[field])
+                    targets = node_ids(draft.place(number).child("config"), field, config[field])
                     exits.setdefault(number, {})[field] = targets or []
     return exits
 
 
-def _likely_exits(draft: Draft, config: Mapping[str, Json]) -> list[str]:
+def _likely_exits(draft: NormalizedDraft, config: Mapping[str, Json]) -> list[str]:
     """Guess the exits of an unknown type, so that its one problem does not become one of every node behind it."""
     return [
         field
@@ -191,7 +195,7 @@ _INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")
 _OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
 
 
-def check_joins(draft: Draft, graph: Graph) -> None:
+def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
     """A join needs edges to wait for, and a quorum must be within their number."""
     for number, node in enumerate(draft.nodes):
         join = node.get("join")
@@ -208,7 +212,7 @@ def check_joins(draft: Draft, graph: Graph) -> None:
             draft.place(number).problem("quorum_too_large", "join/quorum", message, f"at most {edges}")
 
 
-def check_widths(draft: Draft, graph: Graph) -> None:
+def check_widths(draft: NormalizedDraft, graph: Graph) -> None:
     """No node may fan out, and no literal list may be mapped, wider than the limit."""
     width_max = draft.document.get("limits", {}).get("max_fanout", Limits().max_fanout)
     for number, targets in enumerate(graph.out):
@@ -219,7 +223,7 @@ def check_widths(draft: Draft, graph: Graph) -> None:
             draft.place(number).problem("fanout_too_wide", "", message, "raise `limits.max_fanout`")
 
 
-def check_rules(draft: Draft) -> None:
+def check_rules(draft: NormalizedDraft) -> None:
     """The first matching rule wins, so a repeated condition can never match."""
     for number, node in enumerate(draft.nodes):
         rules = node.get("branch", {}).get("rules", ())
@@ -244,7 +248,7 @@ def _meaning(condition: Json) -> Hashable:
         return _ENCODER.encode(condition)
 
 
-def check_inputs(draft: Draft) -> None:
+def check_inputs(draft: NormalizedDraft) -> None:
     schema = draft.document.get("inputs")
     if schema is not None:
         draft.found.extend(check_schema(schema, "/inputs"))
@@ -260,7 +264,7 @@ def closed_names(schema: Json) -> set[str] | None:
     return set(properties)
 
 
-def warn_of_inputs(place: Place, uses: Iterable[Use], names: set[str]) -> None:
+def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) -> None:
     """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
     for use in uses:
         if "inputs" in use.reach.roots:
@@ -296,7 +300,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     draft = draft_of(raw)
     if not draft.nodes:
         draft.found.refuse()
-    clauses = settle_conditions(draft)
+    clauses = parse_conditions(draft)
     node_types = find_types(draft, table)
     undoing = find_compensator_types(draft, table)
     exits = find_exits(draft, node_types)
@@ -317,7 +321,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
             reading.add(number, uses)
             if names is not None:
                 warn_of_inputs(draft.place(number), uses, names)
-    reading.settle()
+    reading.check_references()
     output_uses = _output_uses(draft, names)
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
@@ -326,7 +330,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     return Compiled(workflow, draft.document, tuple(draft.found.warnings))
 
 
-def _check_conditions(draft: Draft, clauses: Mapping[int, list[Use]]) -> None:
+def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) -> None:
     for number, uses in clauses.items():
         place = draft.place(number)
         for use in uses:
@@ -334,7 +338,7 @@ def _check_conditions(draft: Draft, clauses: Mapping[int, list[Use]]) -> None:
 
 
 def _checked_templates(
-    draft: Draft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
+    draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
 ) -> list[Use]:
     """Check a node's configurations, and give what their templates refer to."""
     node = draft.nodes[number]
@@ -345,11 +349,11 @@ def _checked_templates(
     return node_uses(draft, number, type_, undoing)
 
 
-def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
+def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
     """Check what the run returns; by then every node has ended, so any of them may be named."""
     if "outputs" not in draft.document:
         return []
-    place = Place(draft.found, "", "outputs")
+    place = DocumentPath(draft.found, "", "outputs")
     uses = template_uses(place, "outputs", find_templates(draft.document["outputs"]), EVERYWHERE)
     if names is not None:
         warn_of_inputs(place, uses, names)
@@ -360,7 +364,7 @@ def _output_uses(draft: Draft, names: set[str] | None) -> list[Use]:
     return uses
 
 
-def _output_reads(draft: Draft, graph: Graph, uses: list[Use]) -> tuple[str, ...]:
+def _output_reads(draft: NormalizedDraft, graph: Graph, uses: list[Use]) -> tuple[str, ...]:
     if any(use.reach.dynamic for use in uses):
         return tuple(graph.ids)
     return graph.names(sorted({draft.index[name] for use in uses for name in use.reach.nodes}))

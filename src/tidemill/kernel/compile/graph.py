@@ -28,7 +28,7 @@ from itertools import pairwise
 from operator import and_
 
 from tidemill.kernel.document.fields import UNLIMITED
-from tidemill.kernel.document.normalize import Draft
+from tidemill.kernel.document.normalize import NormalizedDraft
 from tidemill.kernel.document.problems import shown
 from tidemill.kernel.model import Json
 
@@ -79,7 +79,7 @@ class Graph:
         return tuple([ids[number] for number in numbers]) if numbers else ()
 
 
-def build_graph(draft: Draft, exits: dict[int, dict[str, list[str]]]) -> Graph:
+def build_graph(draft: NormalizedDraft, exits: dict[int, dict[str, list[str]]]) -> Graph:
     """Unite dependencies and the paths that rules name into one edge set, and order it.
 
     `exits` are the paths in the configurations of waiting nodes, by the field's name.
@@ -109,7 +109,7 @@ def _fill(graph: Graph, edges: Collection[Edge]) -> None:
     graph.out, graph.into = list(map(tuple, out)), list(map(tuple, into))
 
 
-def _plain_edges(draft: Draft) -> set[Edge]:
+def _plain_edges(draft: NormalizedDraft) -> set[Edge]:
     index, found = draft.index, draft.found
     edges: set[Edge] = set()
     for (source, target), path in draft.edges.items():
@@ -148,7 +148,7 @@ def _ruled_targets(node: dict[str, Json], exits: dict[str, list[str]]) -> Iterat
         yield Rule.EXIT, f"config/{key}", targets
 
 
-def _checked_target(draft: Draft, number: int, key: str, target: str) -> Edge | None:
+def _checked_target(draft: NormalizedDraft, number: int, key: str, target: str) -> Edge | None:
     other = draft.index.get(target)
     path = f"{draft.paths[number]}/{key}"
     who = f"node `{shown(draft.nodes[number]['id'])}`"
@@ -177,7 +177,7 @@ def _sort(graph: Graph) -> None:
         graph.rank[number] = rank
 
 
-def check_graph(graph: Graph, draft: Draft) -> None:
+def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
     """Record cycles, a missing entry or exit, and nodes that no run can reach; without a cycle all are well."""
     if graph.acyclic:
         return
@@ -271,10 +271,10 @@ def ancestor_pairs(graph: Graph, pairs: Collection[Edge]) -> set[Edge]:
         bits = at_least(inherited, 1)
         return bits, bits
 
-    return set(_swept(graph, pairs, lambda _bits: gather))
+    return set(_ancestor_bits(graph, pairs, lambda _bits: gather))
 
 
-def certain_pairs(
+def dominates_pairs(
     graph: Graph,
     pairs: Collection[Edge],
     needed: Mapping[int, int],
@@ -310,7 +310,7 @@ def certain_pairs(
 
         return gather
 
-    return set(_swept(graph, pairs, sweep))
+    return set(_ancestor_bits(graph, pairs, sweep))
 
 
 def at_least(sets: list[int], count: int) -> int:
@@ -333,7 +333,7 @@ def at_least(sets: list[int], count: int) -> int:
     return reached[count]
 
 
-def _swept(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits], Gather]) -> Iterator[Edge]:
+def _ancestor_bits(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits], Gather]) -> Iterator[Edge]:
     """Carry the targets down the order, one block of bits after the other, and yield the pairs that are met."""
     targets = sorted({other for _, other in pairs}, key=lambda number: graph.rank[number])
     askers: dict[int, list[int]] = {}
@@ -376,7 +376,7 @@ class Loops:
         return not set(self.around.get(one, ())).isdisjoint(self.around.get(other, ()))
 
 
-def find_loops(draft: Draft, graph: Graph) -> Loops:
+def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
     """Compute every body and record what is wrong with it.
 
     Ill-formed bodies are in the answer too, so that what is said of a loop is not said again of its references.
@@ -410,7 +410,7 @@ def find_loops(draft: Draft, graph: Graph) -> Loops:
     return loops
 
 
-def _check_bounds(draft: Draft, looping: list[int]) -> None:
+def _check_bounds(draft: NormalizedDraft, looping: list[int]) -> None:
     limits = draft.document.get("limits", {})
     if "deadline_seconds" in limits or "max_visits" in limits:
         return
@@ -421,7 +421,7 @@ def _check_bounds(draft: Draft, looping: list[int]) -> None:
             draft.place(number).problem("unbounded_loop", "loop/max_iterations", message, hint)
 
 
-def _entry(draft: Draft, number: int) -> int | None:
+def _entry(draft: NormalizedDraft, number: int) -> int | None:
     name = draft.nodes[number]["loop"].get("loop_back_to")
     entry = draft.index.get(name)
     if entry is None and name is not None:
@@ -449,18 +449,18 @@ def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
     return set(walk(inside, [entry])), len(before)
 
 
-def _too_deep(draft: Draft, number: int) -> None:
+def _too_deep(draft: NormalizedDraft, number: int) -> None:
     message = f"loops are nested more than {NESTING_MAX} levels deep"
     draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
 
 
-def _not_an_ancestor(draft: Draft, number: int, entry: int) -> None:
+def _not_an_ancestor(draft: NormalizedDraft, number: int, entry: int) -> None:
     name = shown(draft.nodes[entry]["id"])
     message = f"the loop goes back to `{name}`, from which no path leads here"
     draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, "name this node or an ancestor")
 
 
-def _well_formed(draft: Draft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:
+def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:
     """Whether the body is entered at its entry and left at its exit only; keeps the edges that may escape."""
     before = len(draft.found.problems) + draft.found.dropped
     escapes: list[Edge] = []
@@ -481,14 +481,14 @@ def _well_formed(draft: Draft, graph: Graph, entry: int, exit_: int, body: set[i
     return len(draft.found.problems) + draft.found.dropped == before
 
 
-def _enters(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
+def _enters(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
     source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
     message = f"edge {source} → {target} enters the loop {first} … {last} elsewhere than at `{first}`"
     hint = f"let `{first}` depend on `{source}`, or go back to a node before `{source}`"
     draft.place(exit_).problem("loop_entered_inside", "loop", message, hint)
 
 
-def _leaves(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
+def _leaves(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int) -> None:
     source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
     message = f"edge {source} → {target} leaves the loop {first} … {last} elsewhere than at `{last}`"
     hint = (
@@ -497,7 +497,7 @@ def _leaves(draft: Draft, graph: Graph, edge: Edge, entry: int, exit_: int) -> N
     draft.place(exit_).problem("loop_left_inside", "loop", message, hint)
 
 
-def _nest(draft: Draft, loops: Loops, sound: set[int]) -> None:
+def _nest(draft: NormalizedDraft, loops: Loops, sound: set[int]) -> None:
     """Order the loops around every node from the inside out, and record pairs that overlap."""
     for looping in sorted(loops.bodies, key=lambda number: (len(loops.bodies[number]), number)):
         for number in loops.bodies[looping]:
@@ -513,7 +513,7 @@ def _nest(draft: Draft, loops: Loops, sound: set[int]) -> None:
                 _check_nested(draft, loops, *pair)
 
 
-def _check_nested(draft: Draft, loops: Loops, inner: int, outer: int) -> None:
+def _check_nested(draft: NormalizedDraft, loops: Loops, inner: int, outer: int) -> None:
     if loops.bodies[inner] <= loops.bodies[outer]:
         return
     names = [shown(draft.nodes[number]["id"]) for number in (inner, outer)]

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.type_check import Kinds, Lacking, expected
-from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, certain_pairs, walk
-from tidemill.kernel.document.normalize import CONDITIONED_KEYS, Draft, Use
-from tidemill.kernel.document.problems import Place, pointer, shown
+from tidemill.expressions.type_check import Kinds, MissingKey, expected
+from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
+from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
+from tidemill.kernel.document.problems import DocumentPath, pointer, shown
 from tidemill.kernel.document.values import LEAVES
 from tidemill.kernel.model import Json, NodeType
 
@@ -48,7 +48,7 @@ class Reading:
     Almost all references are to a parent and are settled at once, so that a large document costs little memory.
     """
 
-    def __init__(self, draft: Draft, graph: Graph, loops: Loops) -> None:
+    def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
         self.draft = draft
         self.graph = graph
         self.loops = loops
@@ -84,7 +84,7 @@ class Reading:
                 else:
                     self._distant.setdefault((number, other), use.key)
 
-    def settle(self) -> None:
+    def check_references(self) -> None:
         """Sort the distant references, record the impossible ones, and warn of what may be read too early."""
         if not self.graph.acyclic:
             return
@@ -125,7 +125,7 @@ class Reading:
         pairs = [pair for pair in self._doubted if pair[1] in asked]
         if not pairs:
             return
-        certain = certain_pairs(self.graph, pairs, self._needed, self._escapes, self.loops.bodies)
+        certain = dominates_pairs(self.graph, pairs, self._needed, self._escapes, self.loops.bodies)
         for number, other in pairs:
             if (number, other) not in certain:
                 name = shown(self.graph.ids[other])
@@ -134,7 +134,7 @@ class Reading:
                 self.draft.place(number).warning("early_reference", self._doubted[number, other], message, hint)
 
 
-def unknown_reference(draft: Draft, place: Place, use: Use, name: str) -> None:
+def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, name: str) -> None:
     """Record a name that is neither a node nor anything else an expression can see."""
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
     in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS
@@ -168,7 +168,7 @@ _META = {
 class _Known:
     """What is promised of the values that the conditions of a document can read."""
 
-    def __init__(self, draft: Draft, types: Sequence[NodeType | None]) -> None:
+    def __init__(self, draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
         self._inputs = draft.document.get("inputs")
         self._outputs = {
             node["id"]: type_.output_schema
@@ -176,7 +176,7 @@ class _Known:
             if type_ is not None and type_.output_schema is not True and _is_plain(node)
         }
 
-    def look(self, node: str, chain: Chain) -> Kinds | Lacking | None:
+    def look(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
         """Tell what is promised of a chain of keys in a condition of a node."""
         root, keys = chain.root, chain.keys
         if root == "ctx":
@@ -184,12 +184,12 @@ class _Known:
         schema = {"inputs": self._inputs, "run": _RUN, "iteration": _WHOLE}.get(root)
         return expected(self._outputs.get(node) if root in ("output", "current") else schema, keys)
 
-    def _of_node(self, keys: Sequence[str]) -> Kinds | Lacking | None:
+    def _of_node(self, keys: Sequence[str]) -> Kinds | MissingKey | None:
         if len(keys) < 2:
             return None
         schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
         found = expected(schema, keys[2:])
-        return Lacking(found.at + 2, found.kinds, found.known) if isinstance(found, Lacking) else found
+        return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
 
 
 def _is_plain(node: Mapping[str, Json]) -> bool:
@@ -197,7 +197,7 @@ def _is_plain(node: Mapping[str, Json]) -> bool:
     return "map" not in node and node.get("on_error", "fail") == "fail"
 
 
-def check_operands(draft: Draft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
+def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
     """Record the conditions that can never be decided, whatever the values are."""
     if not any(clauses.values()):
         return
@@ -228,7 +228,7 @@ _WHERE = {
 Found = list[tuple[tuple[str | int, ...], str]]
 
 
-def node_uses(draft: Draft, number: int, type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
+def node_uses(draft: NormalizedDraft, number: int, type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
     """Check every template of a node and tell what it refers to; `undoing` is the type of its compensator."""
     node = draft.nodes[number]
     is_map = "map" in node
@@ -246,7 +246,7 @@ def node_uses(draft: Draft, number: int, type_: NodeType | None, undoing: NodeTy
 
 
 def template_uses(
-    place: Place, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
+    place: DocumentPath, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
 ) -> list[Use]:
     """Check the templates found in a value and tell what each of them refers to."""
     uses: list[Use] = []
@@ -302,7 +302,7 @@ def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
     )
 
 
-def check_roots(place: Place, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
+def check_roots(place: DocumentPath, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
     """Record the reserved names that do not exist where this expression stands."""
     for root in sorted(use.reach.roots - allowed):
         if root == SECRETS:

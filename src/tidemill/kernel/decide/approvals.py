@@ -18,7 +18,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.commands import Decide, Delegate
-from tidemill.kernel.decide.builder import Facts, Pen
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.visits import fail_for_good, leave_visit
 from tidemill.kernel.decide.waits import leave_wait, wait_over
 from tidemill.kernel.events import (
@@ -70,7 +70,7 @@ def as_role(name: str) -> str:
 # Who may decide
 
 
-def refusal(pen: Pen, command: Decide | Delegate) -> Problem | None:
+def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
     """Why somebody cannot decide or delegate now. What was decided likewise before is no reason."""
     node, approval = pen.flow.by_id[command.node], _approval(pen.state, command)
     if isinstance(approval, Problem):
@@ -80,7 +80,7 @@ def refusal(pen: Pen, command: Decide | Delegate) -> Problem | None:
     person = as_user(command.actor)
     if isinstance(command, Delegate) and _passed_to(approval, person) == as_user(command.to):
         return None
-    problem = _may_not(approval, pen.state, person, command.roles)
+    problem = _not_allowed(approval, pen.state, person, command.roles)
     if problem is not None:
         return problem
     if isinstance(command, Delegate):
@@ -120,8 +120,8 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     return act.approval
 
 
-def _may_not(approval: Approval, state: State, person: str, roles: tuple[str, ...]) -> Problem | None:
-    if approval.four_eyes and person in _involved(approval, state):
+def _not_allowed(approval: Approval, state: State, person: str, roles: tuple[str, ...]) -> Problem | None:
+    if approval.four_eyes and person in _is_involved(approval, state):
         message = f"{person} submitted or patched the run, and four eyes are required"
         return _problem("four_eyes", message, "ask somebody else")
     if not _entitled(approval, person, roles):
@@ -130,7 +130,7 @@ def _may_not(approval: Approval, state: State, person: str, roles: tuple[str, ..
     return None
 
 
-def _involved(approval: Approval, state: State) -> set[str]:
+def _is_involved(approval: Approval, state: State) -> set[str]:
     """Whose eyes have been on it already: those who asked for the run, forked it or patched it."""
     return {as_user(name) for name in (approval.requester, state.submitted_by, *state.patched_by) if name}
 
@@ -155,7 +155,7 @@ def _passed_to(approval: Approval, person: str) -> str:
     return ""
 
 
-def _changeable(pen: Pen, node: Node, index: int) -> bool:
+def _changeable(pen: DecisionBuilder, node: Node, index: int) -> bool:
     """Whether somebody would hear of a request for changes: a path, conditions, or the handler itself."""
     act = peek_at(pen.state.peek(node.id), index)
     recalled = act is not None and act.wait is not None and act.wait.recall
@@ -183,7 +183,7 @@ def _no_delegation(approval: Approval, state: State, person: str, name: str) -> 
         return _problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
     if name.startswith(ROLE) or to == person:
         return _problem("delegation_invalid", "a decision is passed on to another person", "name a user")
-    if approval.four_eyes and to in _involved(approval, state):
+    if approval.four_eyes and to in _is_involved(approval, state):
         message = f"{to} submitted or patched the run, and four eyes are required"
         return _problem("four_eyes", message, "ask somebody else")
     if any(vote.by in (person, to) for vote in approval.votes):
@@ -198,7 +198,7 @@ def _problem(code: str, message: str, hint: str = "") -> Problem:
 # Deciding
 
 
-def take_decision(pen: Pen, node: Node, command: Decide) -> None:
+def apply_decision(pen: DecisionBuilder, node: Node, command: Decide) -> None:
     """Count a vote, and let the visit go on once enough people agree or one does not."""
     approval = _approval(pen.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
@@ -227,7 +227,7 @@ def take_decision(pen: Pen, node: Node, command: Decide) -> None:
 
 
 def _decide(
-    pen: Pen, node: Node, index: int, verb: str, by: str, comments: str, form: Payload | None, behalf: str
+    pen: DecisionBuilder, node: Node, index: int, verb: str, by: str, comments: str, form: Payload | None, behalf: str
 ) -> None:
     """Write the decision down and draw its consequence for the visit."""
     visit = pen.state.peek(node.id).visit
@@ -266,7 +266,7 @@ def _decide(
     _go_on(pen, node, index, verb, _answer(pen, verb, by, comments, form))
 
 
-def _answer(pen: Pen, verb: str, by: str, comments: str, form: Payload | None) -> Payload:
+def _answer(pen: DecisionBuilder, verb: str, by: str, comments: str, form: Payload | None) -> Payload:
     """The output of the visit."""
     return msgspec.json.encode(
         {
@@ -279,22 +279,22 @@ def _answer(pen: Pen, verb: str, by: str, comments: str, form: Payload | None) -
     )
 
 
-def _go_on(pen: Pen, node: Node, index: int, verb: str, answer: Payload) -> None:
+def _go_on(pen: DecisionBuilder, node: Node, index: int, verb: str, answer: Payload) -> None:
     exit_ = EXITS.get(verb, "")
     act = peek_at(pen.state.peek(node.id), index)
     if act is not None and act.wait is not None and act.wait.recall:
         wait_over(pen, node, index, answer)
     elif index == NOT_AN_ITEM and exit_ in node.exits:
         leave_wait(pen, node, index)
-        leave_visit(pen, node, exit_, answer, Facts(cause=pen.cause))
+        leave_visit(pen, node, exit_, answer, AttemptFacts(cause=pen.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
         leave_wait(pen, node, index)
-        fail_for_good(pen, node, index, Error("rejected", "the approval was rejected"), Facts(cause=pen.cause))
+        fail_for_good(pen, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=pen.cause))
     else:
         wait_over(pen, node, index, answer)
 
 
-def take_delegation(pen: Pen, node: Node, command: Delegate) -> None:
+def take_delegation(pen: DecisionBuilder, node: Node, command: Delegate) -> None:
     """Let somebody decide in another's place."""
     approval = _approval(pen.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
@@ -319,7 +319,7 @@ def take_delegation(pen: Pen, node: Node, command: Delegate) -> None:
 # Nobody decided in time
 
 
-def timed_out(pen: Pen, node: Node, index: int) -> None:
+def timed_out(pen: DecisionBuilder, node: Node, index: int) -> None:
     """The time to decide is over: what the document says for that case happens."""
     cell = pen.state.peek(node.id)
     act = peek_at(cell, index)
@@ -334,10 +334,10 @@ def timed_out(pen: Pen, node: Node, index: int) -> None:
         pen.cause = pen.state.seq
         leave_wait(pen, node, index)
         error = Error("approval_expired", "nobody decided in time")
-        fail_for_good(pen, node, index, error, Facts(cause=pen.cause))
+        fail_for_good(pen, node, index, error, AttemptFacts(cause=pen.cause))
 
 
-def _escalate(pen: Pen, node: Node, visit: int, index: int, approval: Approval) -> None:
+def _escalate(pen: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
     """Ask others, who have as much time as the first had."""
     expires = None if approval.timeout_ms is None else pen.now + approval.timeout_ms
     pen.emit(
@@ -354,4 +354,4 @@ def _escalate(pen: Pen, node: Node, visit: int, index: int, approval: Approval) 
     act = peek_at(pen.state.peek(node.id), index)
     assert act is not None, "it waits"
     for job in wait_jobs(node.id, visit, index, act):
-        pen.put(job)
+        pen.add_job(job)

@@ -8,9 +8,19 @@ what is already written.
 from __future__ import annotations
 
 from tidemill.kernel.activation import DISPATCHED, Activation
-from tidemill.kernel.commands import Begin, Checkpoint, Done, Expands, Failed, Lost, Result, Skips, Waits
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, Facts, Pen
-from tidemill.kernel.decide.fencing import fits, phase_of, standing
+from tidemill.kernel.commands import (
+    AttemptStarted,
+    Checkpoint,
+    Done,
+    Failed,
+    MapExpanded,
+    Result,
+    SkipRequested,
+    WaitRequested,
+    WorkerLost,
+)
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
 from tidemill.kernel.decide.routing import route_problem
 from tidemill.kernel.decide.visits import (
     attempt_failed,
@@ -30,42 +40,42 @@ from tidemill.kernel.state import DISCARDS_MAX, peek_at
 WORKER_LOST = "worker_lost"
 
 
-def take_result(pen: Pen, node: Node, result: Result) -> None:
+def take_result(pen: DecisionBuilder, node: Node, result: Result) -> None:
     """Record what an attempt came to, if it still counts."""
-    status = standing(pen.state, result.node, result.visit, result.index, result.token)
+    status = attempt_status(pen.state, result.node, result.visit, result.index, result.token)
     if status == "repeated" and result.again:
         return
     if status != "current" or result.late:
         _discard(pen, result, "lease_lost" if status == "current" else status)
         return
     phase = phase_of(node, pen.state.peek(node.id), result.index)
-    if not fits(phase, result):
+    if not outcome_allowed(phase, result):
         message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
-        fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), Facts(token=result.token))
+        fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token))
         return
     called = result.called and phase == "call"
     if called:
         begin(pen, result)
     cause = pen.state.seq if called else 0
     reads = result.outcome.reads if isinstance(result.outcome, Failed) else ()
-    facts = Facts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
+    facts = AttemptFacts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
     match result.outcome:
         case Done() as done:
             _done(pen, node, result, done, facts)
         case Failed() as failed:
             attempt_failed(pen, node, result.index, failed, result.chance, facts)
-        case Waits() as waits:
+        case WaitRequested() as waits:
             begin_wait(pen, node, result.index, waits, facts)
-        case Skips() if result.index != NOT_AN_ITEM:
+        case SkipRequested() if result.index != NOT_AN_ITEM:
             # The list has an entry for every item, also for one that was not needed.
             complete_item(pen, node, result.index, b"null", 4, facts, undoable=False)
-        case Skips() as skips:
+        case SkipRequested() as skips:
             skip_visit(pen, node, skips.reason, facts, skips.reads)
-        case Expands() as expands:
+        case MapExpanded() as expands:
             _expands(pen, node, result, expands, facts)
 
 
-def begin(pen: Pen, command: Result | Begin | Checkpoint) -> None:
+def begin(pen: DecisionBuilder, command: Result | AttemptStarted | Checkpoint) -> None:
     """Record that the current attempt has started, unless the log knows.
 
     The event may be written long after the handler was called, so its moment is the worker's: not before the visit was
@@ -88,12 +98,12 @@ def begin(pen: Pen, command: Result | Begin | Checkpoint) -> None:
     )
 
 
-def take_begin(pen: Pen, command: Begin) -> None:
+def take_begin(pen: DecisionBuilder, command: AttemptStarted) -> None:
     """Record the start of an attempt before its end: at-most-once nodes and long handlers."""
     begin(pen, command)
 
 
-def take_checkpoint(pen: Pen, command: Checkpoint) -> None:
+def take_checkpoint(pen: DecisionBuilder, command: Checkpoint) -> None:
     """Keep how far a long handler has come, for the attempt after a crash."""
     begin(pen, command)
     act = peek_at(pen.state.peek(command.node), command.index)
@@ -109,20 +119,20 @@ def take_checkpoint(pen: Pen, command: Checkpoint) -> None:
     )
 
 
-def take_lost(pen: Pen, node: Node, lost: Lost) -> None:
+def take_lost(pen: DecisionBuilder, node: Node, lost: WorkerLost) -> None:
     """Earlier leases on the job expired: their attempts are over, whatever their workers did."""
     for _ in range(min(lost.times, LOST_IN_A_ROW_MAX)):
         cell = pen.state.peek(node.id)
         act = peek_at(cell, lost.index)
         if act is None or not pen.state.live or act.status not in DISPATCHED:
             return
-        _one_lost(pen, node, lost.index, act, Facts(token=lost.token))
+        _one_lost(pen, node, lost.index, act, AttemptFacts(token=lost.token))
     act = peek_at(pen.state.peek(node.id), lost.index)
     if pen.state.live and act is not None and act.status in DISPATCHED:
-        pen.put(run_job(node, lost.visit, lost.index))
+        pen.add_job(run_job(node, lost.visit, lost.index))
 
 
-def _one_lost(pen: Pen, node: Node, index: int, act: Activation, facts: Facts) -> None:
+def _one_lost(pen: DecisionBuilder, node: Node, index: int, act: Activation, facts: AttemptFacts) -> None:
     # NodeStarted is committed before an at-most-once handler is called: without it, it never was.
     once = node.delivery == "at_most_once"
     called = phase_of(node, pen.state.peek(node.id), index) == "call" and (act.running or not once)
@@ -138,7 +148,7 @@ def _one_lost(pen: Pen, node: Node, index: int, act: Activation, facts: Facts) -
         try_again(pen, node, index, attempt, error, pen.now, facts, lost=True)
 
 
-def _discard(pen: Pen, result: Result, reason: str) -> None:
+def _discard(pen: DecisionBuilder, result: Result, reason: str) -> None:
     """Record that a result did not count, a bounded number of times; older visits are beyond recording."""
     cell = pen.state.peek(result.node)
     recorded = cell.discarded if result.visit == cell.visit else cell.discarded_before
@@ -160,7 +170,7 @@ def _discard(pen: Pen, result: Result, reason: str) -> None:
     )
 
 
-def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> None:
+def _done(pen: DecisionBuilder, node: Node, result: Result, done: Done, facts: AttemptFacts) -> None:
     limit = pen.flow.limits.max_bytes
     counts = result.index != NOT_AN_ITEM or node.map is None
     if limit is not None and counts and pen.state.size + done.size > limit:
@@ -175,7 +185,7 @@ def _done(pen: Pen, node: Node, result: Result, done: Done, facts: Facts) -> Non
         complete_visit(pen, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
 
 
-def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Facts) -> None:
+def _expands(pen: DecisionBuilder, node: Node, result: Result, expands: MapExpanded, facts: AttemptFacts) -> None:
     limit = pen.flow.limits.max_fanout
     if expands.count > limit:
         message = f"the list has {expands.count} items, more than max_fanout {limit}"
@@ -197,4 +207,4 @@ def _expands(pen: Pen, node: Node, result: Result, expands: Expands, facts: Fact
     pen.cause = pen.state.seq
     if expands.count == 0:
         done = Done(output=expands.output if expands.output is not None else b"[]", size=2)
-        _done(pen, node, result, done, Facts(token=facts.token, cause=pen.cause))
+        _done(pen, node, result, done, AttemptFacts(token=facts.token, cause=pen.cause))

@@ -21,7 +21,7 @@ import msgspec
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.jobs import DISPATCHING, Put
+from tidemill.kernel.jobs import DISPATCHING, JobSpec
 from tidemill.kernel.model import Node, Retry, Workflow
 from tidemill.kernel.state import State, draft_of
 
@@ -40,7 +40,7 @@ def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chan
 class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the store has to do with jobs, in the commit that writes the events."""
 
-    put: tuple[Put, ...] = ()
+    put: tuple[JobSpec, ...] = ()
     drop: tuple[str, ...] = ()
     withdraw: tuple[str, ...] = ()
 
@@ -54,11 +54,21 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The state that these facts lead to: a draft, for whoever describes the run in the same commit."""
 
 
-class Pen:
+class DecisionBuilder:
     """Everything one decision needs at hand."""
 
     __slots__ = (
-        "_drops", "_puts", "_withdrawn", "actor", "agenda", "cause", "command", "events", "flow", "loops", "now",
+        "_drops",
+        "_puts",
+        "_withdrawn",
+        "actor",
+        "cause",
+        "command",
+        "events",
+        "flow",
+        "loops",
+        "now",
+        "pending_nodes",
         "state",
     )  # fmt: skip
 
@@ -67,10 +77,10 @@ class Pen:
         self.state = draft_of(state)
         self.now = now_ms
         self.events: list[AnyEvent] = []
-        self._puts: dict[str, Put] = {}
+        self._puts: dict[str, JobSpec] = {}
         self._drops: list[str] = []
         self._withdrawn: list[str] = []
-        self.agenda: deque[tuple[str, int]] = deque()
+        self.pending_nodes: deque[tuple[str, int]] = deque()
         """Nodes whose inbound edges changed, each with the seq of the event that changed them."""
         self.loops: list[str] = []
         """Looping nodes that wait for their body, to be looked at once the agenda is empty."""
@@ -78,7 +88,7 @@ class Pen:
         self.command: str | None = None
         self.cause = 0
 
-    def take_up(self, command: AnyCommand) -> None:
+    def begin_command(self, command: AnyCommand) -> None:
         """Begin with the next command."""
         self.actor, self.command, self.cause = command.actor, command.id, 0
 
@@ -87,17 +97,17 @@ class Pen:
         self.events.append(event)
         evolve(self.state, event)
 
-    def put(self, job: Put) -> None:
+    def add_job(self, job: JobSpec) -> None:
         """Ask for a job. A paused run dispatches nothing; resuming asks for everything the state calls for."""
         if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING or job.ready_at_ms:
             self._puts[job.key] = job
 
-    def drop(self, key: str) -> None:
+    def remove_job(self, key: str) -> None:
         """Ask for a job's removal. The store removes before it inserts, so one asked for just now is taken back."""
         self._puts.pop(key, None)
         self._drops.append(key)
 
-    def withdraw(self, key: str) -> None:
+    def withdraw_job(self, key: str) -> None:
         """Ask for the removal of a job that nobody works on."""
         self._puts.pop(key, None)
         self._withdrawn.append(key)
@@ -111,7 +121,7 @@ class Pen:
         )
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     """What the event of an ended attempt repeats from the command that reported it."""
 
     token: int = 0
@@ -123,10 +133,12 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """What a condition was asked over that failed."""
 
 
-NO_FACTS = Facts()
+NO_FACTS = AttemptFacts()
 
 
-def failure(pen: Pen, node: Node, index: int, attempt: int, error: Error, facts: Facts) -> NodeFailed:
+def failure(
+    pen: DecisionBuilder, node: Node, index: int, attempt: int, error: Error, facts: AttemptFacts
+) -> NodeFailed:
     """The event of a failed attempt, before anything is said about what follows from it."""
     return NodeFailed(
         at_ms=pen.now,
@@ -145,7 +157,7 @@ def failure(pen: Pen, node: Node, index: int, attempt: int, error: Error, facts:
     )
 
 
-def dead_letter(pen: Pen, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
+def dead_letter(pen: DecisionBuilder, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
     """Record a failure that nobody will try again by itself."""
     pen.emit(
         DeadLettered(

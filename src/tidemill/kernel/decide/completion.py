@@ -7,28 +7,28 @@ parked ones included. Whoever waits for the run's end (a parent, a rollback) is 
 from __future__ import annotations
 
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation
-from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.rollback import start_rollback
 from tidemill.kernel.decide.routing import descendants, owns_job
 from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCancelled, NodeFailed, RunCancelled, RunCompleted, RunFailed
 from tidemill.kernel.jobs import close_job, key_of, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Cell, peek_at
+from tidemill.kernel.state import Visit, peek_at
 
 UPSTREAM_FAILED = "upstream_failed"
 ABANDON = "abandon"
 """The close policy of a child that may live on without its parent."""
 
 
-def complete_run(pen: Pen) -> None:
+def complete_run(pen: DecisionBuilder) -> None:
     """Nothing is in flight any more and there are no outputs to render."""
     _close(pen)
     pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated, unread=unread(pen)))
     after_end(pen)
 
 
-def fail_run(pen: Pen, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
+def fail_run(pen: DecisionBuilder, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
     """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole.
 
     `spread` off: the node itself has not failed (a limit kept it from beginning), so nothing failed with it.
@@ -52,7 +52,7 @@ def fail_run(pen: Pen, node: str, visit: int, error: Error, *, spread: bool = Tr
     after_end(pen, compensate=pen.flow.compensate == "automatic")
 
 
-def cancel_run(pen: Pen, reason: str, *, compensate: bool | None = None) -> None:
+def cancel_run(pen: DecisionBuilder, reason: str, *, compensate: bool | None = None) -> None:
     """End the run as CANCELLED; `compensate` None is what the document says."""
     _end_visits(pen, reason or "the run was cancelled", set(), "")
     _close(pen)
@@ -71,30 +71,30 @@ def cancel_run(pen: Pen, reason: str, *, compensate: bool | None = None) -> None
     after_end(pen, compensate=pen.flow.compensate == "automatic" if compensate is None else compensate)
 
 
-def unread(pen: Pen) -> tuple[str, ...]:
+def unread(pen: DecisionBuilder) -> tuple[str, ...]:
     """Names of signals that nobody took."""
     return tuple(dict.fromkeys(signal.name for signal in pen.state.signals))
 
 
-def after_end(pen: Pen, *, compensate: bool = False) -> None:
+def after_end(pen: DecisionBuilder, *, compensate: bool = False) -> None:
     """The run has ended: tell its parent, and undo what it did if that was asked for."""
     if pen.state.parent is not None:
-        pen.put(system_job("report"))
+        pen.add_job(system_job("report"))
     if compensate:
         start_rollback(pen, "automatic")
 
 
-def _close(pen: Pen) -> None:
+def _close(pen: DecisionBuilder) -> None:
     """Nothing follows any more, and no timer of the run has anything left to do."""
-    pen.agenda.clear()
+    pen.pending_nodes.clear()
     pen.loops.clear()
     if pen.state.deadline_ms is not None:
-        pen.drop(key_of("deadline"))
+        pen.remove_job(key_of("deadline"))
     if pen.state.rendering:
-        pen.drop(key_of("outputs"))
+        pen.remove_job(key_of("outputs"))
 
 
-def end_visit(pen: Pen, node: Node, reason: str) -> None:
+def end_visit(pen: DecisionBuilder, node: Node, reason: str) -> None:
     """Cancel one visit that is in flight, with its items, timers and jobs."""
     cell = pen.state.peek(node.id)
     _drop_jobs(pen, node, cell)
@@ -102,7 +102,7 @@ def end_visit(pen: Pen, node: Node, reason: str) -> None:
     _cancel(pen, node, pen.state.peek(node.id), reason)
 
 
-def _end_visits(pen: Pen, reason: str, downstream: set[str], source: str) -> None:
+def _end_visits(pen: DecisionBuilder, reason: str, downstream: set[str], source: str) -> None:
     """End every unfinished visit: PENDING ones below the failure have failed with it, the rest is cancelled."""
     state = pen.state
     pen.cause = state.seq
@@ -118,7 +118,7 @@ def _end_visits(pen: Pen, reason: str, downstream: set[str], source: str) -> Non
             _cancel(pen, node, cell, reason)
 
 
-def _fail_with(pen: Pen, node: Node, cell: Cell, source: str) -> None:
+def _fail_with(pen: DecisionBuilder, node: Node, cell: Visit, source: str) -> None:
     pen.emit(
         NodeFailed(
             at_ms=pen.now,
@@ -133,7 +133,7 @@ def _fail_with(pen: Pen, node: Node, cell: Cell, source: str) -> None:
     )
 
 
-def _cancel(pen: Pen, node: Node, cell: Cell, reason: str) -> None:
+def _cancel(pen: DecisionBuilder, node: Node, cell: Visit, reason: str) -> None:
     pen.emit(
         NodeCancelled(
             at_ms=pen.now,
@@ -148,7 +148,7 @@ def _cancel(pen: Pen, node: Node, cell: Cell, reason: str) -> None:
     )
 
 
-def _under_way(node: Node, cell: Cell, index: int, act: Activation) -> bool:
+def _under_way(node: Node, cell: Visit, index: int, act: Activation) -> bool:
     """Whether a worker may be doing this right now, and a rollback would have to undo it.
 
     Nobody can tell a job that waits in the queue from one in a worker's hands; only an at-most-once attempt is
@@ -159,29 +159,29 @@ def _under_way(node: Node, cell: Cell, index: int, act: Activation) -> bool:
     return phase_of(node, cell, index) == "call" and (act.running or node.delivery != "at_most_once")
 
 
-def _drop_jobs(pen: Pen, node: Node, cell: Cell) -> None:
+def _drop_jobs(pen: DecisionBuilder, node: Node, cell: Visit) -> None:
     if owns_job(cell):
-        pen.drop(key_of("run", node.id, cell.visit))
+        pen.remove_job(key_of("run", node.id, cell.visit))
     elif cell.status == "WAITING":
         drop_wait(pen, node.id, cell.visit, NOT_AN_ITEM, cell, close=True)
 
 
-def drop_wait(pen: Pen, node: str, visit: int, index: int, act: Activation, *, close: bool) -> None:
+def drop_wait(pen: DecisionBuilder, node: str, visit: int, index: int, act: Activation, *, close: bool) -> None:
     """Remove the timers of a wait that ends. `close`: nobody waits for its child any more, and it is told so."""
     wait = act.wait
     if wait is None:
         return
     if wait.until_ms is not None:
-        pen.drop(key_of("wake", node, visit, index))
+        pen.remove_job(key_of("wake", node, visit, index))
     if wait.expires_ms is not None:
-        pen.drop(key_of("expire", node, visit, index))
+        pen.remove_job(key_of("expire", node, visit, index))
     if wait.on == "child":
-        pen.drop(key_of("child", node, visit, index))
+        pen.remove_job(key_of("child", node, visit, index))
         if close and wait.close != ABANDON:
-            pen.put(close_job(node, visit, index, act.attempt))
+            pen.add_job(close_job(node, visit, index, act.attempt))
 
 
-def cancel_items(pen: Pen, node: Node, reason: str) -> None:
+def cancel_items(pen: DecisionBuilder, node: Node, reason: str) -> None:
     """End every item of a map that was queued and has not ended; those that never were do not happen at all."""
     queued = pen.state.peek(node.id).map
     for index in range(queued.next if queued is not None else 0):
@@ -190,7 +190,7 @@ def cancel_items(pen: Pen, node: Node, reason: str) -> None:
         if item is None or item.status in ENDED:
             continue
         if item.status in DISPATCHED:
-            pen.drop(key_of("run", node.id, cell.visit, index))
+            pen.remove_job(key_of("run", node.id, cell.visit, index))
         else:
             drop_wait(pen, node.id, cell.visit, index, item, close=True)
         pen.emit(

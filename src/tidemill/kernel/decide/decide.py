@@ -19,48 +19,48 @@ from typing import assert_never
 import msgspec
 
 from tidemill.errors import Problem, offered
-from tidemill.kernel.activation import DISPATCHED, everything
+from tidemill.kernel.activation import DISPATCHED, items_merged
 from tidemill.kernel.commands import (
     AnyCommand,
-    Begin,
+    AttemptStarted,
     Cancel,
     Checkpoint,
     ChildBegan,
     ChildEnded,
-    CloseLetter,
+    CloseDeadLetter,
+    CompensationResult,
+    CompensationWorkerLost,
     DeadlineReached,
     Decide,
     Delegate,
     Delivered,
     Done,
-    Expire,
     Fork,
-    Lost,
+    OutputsRendered,
     Override,
     Patch,
     Pause,
     Relabel,
-    Rendered,
     Repair,
+    RequeueJob,
     Result,
     Resume,
     Retry,
     Rewind,
     Rollback,
-    Shelve,
     Signal,
     Start,
+    TimerFired,
     ToActivation,
-    UndoLost,
-    Undone,
-    Wake,
+    WaitExpired,
+    WorkerLost,
 )
 from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
 from tidemill.kernel.decide import operations as acts
 from tidemill.kernel.decide.attempts import take_begin, take_checkpoint, take_lost, take_result
-from tidemill.kernel.decide.builder import Decision, Pen
+from tidemill.kernel.decide.builder import Decision, DecisionBuilder
 from tidemill.kernel.decide.completion import after_end, cancel_run, fail_run, unread
-from tidemill.kernel.decide.fencing import phase_of, standing
+from tidemill.kernel.decide.fencing import attempt_status, phase_of
 from tidemill.kernel.decide.fork import fork_run, refuse_fork
 from tidemill.kernel.decide.rollback import stop_rollback
 from tidemill.kernel.decide.routing import owns_job
@@ -77,35 +77,37 @@ from tidemill.kernel.events import (
     RunResumed,
 )
 from tidemill.kernel.evolve_nodes import SIGNAL_ID
-from tidemill.kernel.jobs import DISPATCHING, Put, expected_jobs, key_of, run_job, system_job, wait_jobs
+from tidemill.kernel.jobs import DISPATCHING, JobSpec, expected_jobs, key_of, run_job, system_job, wait_jobs
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, peek_at
 
 NULL = b"null"
 
 
-def worker_lost(pen: Pen, lost: Lost) -> None:
+def on_worker_lost(pen: DecisionBuilder, lost: WorkerLost) -> None:
     """Earlier leases on a job expired."""
-    status = standing(pen.state, lost.node, lost.visit, lost.index, lost.token)
+    status = attempt_status(pen.state, lost.node, lost.visit, lost.index, lost.token)
     if status == "current":
         take_lost(pen, pen.flow.by_id[lost.node], lost)
 
 
-def timer_due(pen: Pen, timer: Wake | Expire) -> None:
+def on_timer(pen: DecisionBuilder, timer: TimerFired | WaitExpired) -> None:
     """A timer came due: it counts only while its visit still waits for it, and never before its time."""
     cell = pen.state.peek(timer.node)
     act = peek_at(cell, timer.index) if cell.visit == timer.visit else None
     if not pen.state.live or act is None or act.status != "WAITING" or act.wait is None:
         return
     node, wait = pen.flow.by_id[timer.node], act.wait
-    due = wait.until_ms if isinstance(timer, Wake) else wait.expires_ms
+    due = wait.until_ms if isinstance(timer, TimerFired) else wait.expires_ms
     if due is None:
         return
     if due > pen.now:
-        pen.put(system_job("wake" if isinstance(timer, Wake) else "expire", due, node.id, timer.visit, timer.index))
+        pen.add_job(
+            system_job("wake" if isinstance(timer, TimerFired) else "expire", due, node.id, timer.visit, timer.index)
+        )
         return
     pen.cause = pen.state.seq
-    if isinstance(timer, Wake):
+    if isinstance(timer, TimerFired):
         wait_over(pen, node, timer.index, NULL)
     elif act.approval is not None and act.approval.status == "pending":
         approvals.timed_out(pen, node, timer.index)
@@ -113,16 +115,16 @@ def timer_due(pen: Pen, timer: Wake | Expire) -> None:
         wait_expired(pen, node, timer.index)
 
 
-def shelve(pen: Pen, shelve: Shelve) -> None:
+def requeue(pen: DecisionBuilder, shelve: RequeueJob) -> None:
     """Put a job back that nobody may run now, if the state still calls for it; a paused run waits for its resume."""
-    put = _called_for(pen, shelve)
+    put = _expected_job(pen, shelve)
     if put is None:
         return
     if pen.state.status == "RUNNING" or (pen.state.busy and put.task.kind not in DISPATCHING):
-        pen.put(put)
+        pen.add_job(put)
 
 
-def _called_for(pen: Pen, shelve: Shelve) -> Put | None:
+def _expected_job(pen: DecisionBuilder, shelve: RequeueJob) -> JobSpec | None:
     """The job as the state wants it, or None when nothing calls for it any more."""
     state = pen.state
     if shelve.kind == "outputs":
@@ -144,7 +146,7 @@ def _called_for(pen: Pen, shelve: Shelve) -> Put | None:
     return run_job(node, cell.visit, shelve.index, act.retry_at_ms or 0)
 
 
-def start_run(pen: Pen, start: Start) -> None:
+def start_run(pen: DecisionBuilder, start: Start) -> None:
     """Create the run and give every entry node its token."""
     flow = pen.flow
     deadline = None if flow.limits.deadline_ms is None else pen.now + flow.limits.deadline_ms
@@ -169,36 +171,36 @@ def start_run(pen: Pen, start: Start) -> None:
         created = msgspec.structs.replace(created, parent=start.parent, close=start.close, depth=start.depth)
     pen.emit(created)
     if deadline is not None:
-        pen.put(system_job("deadline", deadline))
+        pen.add_job(system_job("deadline", deadline))
     pen.cause = pen.state.seq
     for name in flow.entries:
         if pen.state.live:
             make_ready(pen, flow.by_id[name], pen.state.peek(name))
 
 
-def pause_run(pen: Pen, pause: Pause) -> None:
+def pause_run(pen: DecisionBuilder, pause: Pause) -> None:
     """Dispatch nothing more."""
     if pen.state.status == "PAUSED" and pause.id is None:
         return
     # Attempts that already run are finished; back-offs are timers and stay.
     for put in list(expected_jobs(pen.flow, pen.state)):
         if put.task.kind in DISPATCHING and not put.ready_at_ms:
-            pen.withdraw(put.key)
+            pen.withdraw_job(put.key)
     pen.emit(RunPaused(at_ms=pen.now, actor=pause.actor, command=pause.id, reason=pause.reason))
 
 
-def resume_run(pen: Pen, resume: Resume) -> None:
+def resume_run(pen: DecisionBuilder, resume: Resume) -> None:
     """Go on after a pause, with everything the state calls for."""
     if pen.state.status != "PAUSED" and resume.id is None:
         return
     pen.emit(RunResumed(at_ms=pen.now, actor=resume.actor, command=resume.id, reason=resume.reason))
     for put in expected_jobs(pen.flow, pen.state):
-        pen.put(put)
+        pen.add_job(put)
 
 
-def cancel(pen: Pen, cancel: Cancel) -> None:
+def cancel(pen: DecisionBuilder, cancel: Cancel) -> None:
     """End the run, or stop its rollback. A child that a later attempt has asked for goes on."""
-    if cancel.attempt and served(everything(pen.state.commands)) > cancel.attempt:
+    if cancel.attempt and served(items_merged(pen.state.commands)) > cancel.attempt:
         return
     if pen.state.live:
         cancel_run(pen, cancel.reason, compensate=cancel.compensate)
@@ -206,14 +208,14 @@ def cancel(pen: Pen, cancel: Cancel) -> None:
         stop_rollback(pen)
 
 
-def relabel(pen: Pen, relabel: Relabel) -> None:
+def relabel(pen: DecisionBuilder, relabel: Relabel) -> None:
     """Change what the run can be found by."""
     labels = {name: text for name, text in pen.state.labels.items() if name not in relabel.remove} | relabel.labels
     if labels != pen.state.labels or relabel.id is not None:
         pen.emit(RunLabelled(at_ms=pen.now, actor=pen.actor, command=pen.command, labels=labels))
 
 
-def repair(pen: Pen, repair: Repair) -> None:
+def repair(pen: DecisionBuilder, repair: Repair) -> None:
     """Put right what the audit found, as far as the state still agrees with it."""
     if repair.seq and repair.seq != pen.state.seq:
         return
@@ -221,9 +223,9 @@ def repair(pen: Pen, repair: Repair) -> None:
     restored = [expected[key] for key in repair.missing if key in expected]
     dropped = [key for key in repair.surplus if key not in expected]
     for put in restored:
-        pen.put(put)
+        pen.add_job(put)
     for key in dropped:
-        pen.drop(key)
+        pen.remove_job(key)
     if not pen.state.live or not (restored or dropped):
         # What is left over from a run that has ended is removed without a word: its log is closed.
         return
@@ -239,7 +241,7 @@ def repair(pen: Pen, repair: Repair) -> None:
     )
 
 
-def rendered(pen: Pen, rendered: Rendered) -> None:
+def rendered(pen: DecisionBuilder, rendered: OutputsRendered) -> None:
     """The outputs are there, or never will be."""
     if not pen.state.rendering:
         return
@@ -261,7 +263,7 @@ def rendered(pen: Pen, rendered: Rendered) -> None:
             RunFailed(at_ms=pen.now, cause=pen.state.seq, node="", visit=0, error=error, consumed=1, unread=unread(pen))
         )
     if pen.state.deadline_ms is not None:
-        pen.drop(key_of("deadline"))
+        pen.remove_job(key_of("deadline"))
     automatic = pen.flow.compensate == "automatic" and pen.state.status == "FAILED"
     after_end(pen, compensate=automatic)
 
@@ -279,17 +281,17 @@ def decide_all(
 
     A command that is refused leaves no trace and does not touch the others.
     """
-    pen = Pen(flow, state, now_ms)
+    pen = DecisionBuilder(flow, state, now_ms)
     problems = [_take(pen, command) for command in commands]
     return pen.decision(), problems
 
 
-def _take(pen: Pen, command: AnyCommand) -> Problem | None:
+def _take(pen: DecisionBuilder, command: AnyCommand) -> Problem | None:
     if _known(pen.state, command):
         return None
     problem = _refusal(pen, command)
     if problem is None:
-        pen.take_up(command)
+        pen.begin_command(command)
         _carry_out(pen, command)
         settle(pen)
     return problem
@@ -302,7 +304,7 @@ def _known(state: State, command: AnyCommand) -> bool:
     return isinstance(command, Signal) and state.commands.get(SIGNAL_ID + command.signal) is not None
 
 
-def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
+def _refusal(pen: DecisionBuilder, command: AnyCommand) -> Problem | None:
     """Why a command cannot be carried out, before anything is written."""
     if type(command) is Result and pen.state.seq and command.node in pen.flow.by_id:
         # By far the most frequent command: whether it still counts is looked at when it is taken.
@@ -320,23 +322,23 @@ def _refusal(pen: Pen, command: AnyCommand) -> Problem | None:
     return _run_refusal(pen, command)
 
 
-def _activation_refusal(pen: Pen, command: ToActivation) -> Problem | None:
-    if isinstance(command, (Shelve, Undone, UndoLost, ChildBegan, ChildEnded)):
+def _activation_refusal(pen: DecisionBuilder, command: ToActivation) -> Problem | None:
+    if isinstance(command, (RequeueJob, CompensationResult, CompensationWorkerLost, ChildBegan, ChildEnded)):
         # A patch may have removed the node since; these say something all the same, or nothing.
         return None
-    if isinstance(command, CloseLetter):
+    if isinstance(command, CloseDeadLetter):
         return acts.refuse_closing(pen, command)
     if command.node not in pen.flow.by_id:
         hint = offered(command.node, pen.flow.by_id)
         return _problem("node_unknown", f"the workflow has no node {command.node}", hint)
-    if isinstance(command, (Begin, Checkpoint)):
+    if isinstance(command, (AttemptStarted, Checkpoint)):
         return _stale(pen, command)
     if isinstance(command, (Decide, Delegate)):
-        return approvals.refusal(pen, command)
+        return approvals.reject_reason(pen, command)
     return operations.refuse_override(pen, command) if isinstance(command, Override) else None
 
 
-def _run_refusal(pen: Pen, command: AnyCommand) -> Problem | None:
+def _run_refusal(pen: DecisionBuilder, command: AnyCommand) -> Problem | None:
     state = pen.state
     match command:
         case Pause() | Resume() if not state.live:
@@ -346,7 +348,7 @@ def _run_refusal(pen: Pen, command: AnyCommand) -> Problem | None:
         case Signal():
             return waits.refuse_signal(pen, command)
         case Retry():
-            return acts.refuse_reopening(pen, command.sure)
+            return acts.refuse_reopening(pen, command.confirmed_not_done)
         case Rewind():
             return acts.refuse_rewind(pen, command)
         case Patch():
@@ -366,10 +368,10 @@ def _refuse_cancel(state: State, cancel: Cancel) -> Problem | None:
     return None
 
 
-def _stale(pen: Pen, command: Begin | Checkpoint) -> Problem | None:
+def _stale(pen: DecisionBuilder, command: AttemptStarted | Checkpoint) -> Problem | None:
     """Why an attempt may not go on."""
     node = pen.flow.by_id[command.node]
-    status = standing(pen.state, command.node, command.visit, command.index, command.token)
+    status = attempt_status(pen.state, command.node, command.visit, command.index, command.token)
     if status == "current" and phase_of(node, pen.state.peek(command.node), command.index) != "call":
         return _problem("attempt_stale", "no handler is called at this point of the visit", "stop working on it")
     if status == "current" and _announced(node, pen.state, command):
@@ -379,7 +381,7 @@ def _stale(pen: Pen, command: Begin | Checkpoint) -> Problem | None:
     return _problem("attempt_stale", f"the attempt no longer counts: {status}", "stop working on it")
 
 
-def _announced(node: Node, state: State, command: Begin | Checkpoint) -> bool:
+def _announced(node: Node, state: State, command: AttemptStarted | Checkpoint) -> bool:
     """Whether an at-most-once attempt has begun under another lease, so that nobody may begin it again."""
     act = peek_at(state.peek(node.id), command.index)
     return node.delivery == "at_most_once" and act is not None and act.running and act.token != command.token
@@ -389,21 +391,21 @@ def _problem(code: str, message: str, hint: str) -> Problem:
     return Problem(code=code, message=message, hint=hint)
 
 
-def _carry_out(pen: Pen, command: AnyCommand) -> None:
+def _carry_out(pen: DecisionBuilder, command: AnyCommand) -> None:
     match command:
         case Result():
             take_result(pen, pen.flow.by_id[command.node], command)
-        case Begin():
+        case AttemptStarted():
             take_begin(pen, command)
-        case Lost():
-            worker_lost(pen, command)
+        case WorkerLost():
+            on_worker_lost(pen, command)
         case Checkpoint():
             take_checkpoint(pen, command)
-        case Wake() | Expire():
-            timer_due(pen, command)
-        case Shelve():
-            shelve(pen, command)
-        case Rendered():
+        case TimerFired() | WaitExpired():
+            on_timer(pen, command)
+        case RequeueJob():
+            requeue(pen, command)
+        case OutputsRendered():
             rendered(pen, command)
         case Start():
             start_run(pen, command)
@@ -427,7 +429,7 @@ def _carry_out(pen: Pen, command: AnyCommand) -> None:
 
 
 def _carry_out_further(
-    pen: Pen,
+    pen: DecisionBuilder,
     command: Decide
     | Delegate
     | Signal
@@ -439,14 +441,14 @@ def _carry_out_further(
     | Patch
     | Fork
     | Rollback
-    | Undone
-    | UndoLost
-    | CloseLetter,
+    | CompensationResult
+    | CompensationWorkerLost
+    | CloseDeadLetter,
 ) -> None:
     """What people and other runs ask for, which is rare beside what workers report."""
     match command:
         case Decide():
-            approvals.take_decision(pen, pen.flow.by_id[command.node], command)
+            approvals.apply_decision(pen, pen.flow.by_id[command.node], command)
         case Delegate():
             approvals.take_delegation(pen, pen.flow.by_id[command.node], command)
         case Signal():
@@ -467,11 +469,11 @@ def _carry_out_further(
             fork_run(pen, command)
         case Rollback():
             rollback.start_rollback(pen, command.reason)
-        case Undone():
+        case CompensationResult():
             rollback.take_undone(pen, command)
-        case UndoLost():
+        case CompensationWorkerLost():
             rollback.take_undo_lost(pen, command)
-        case CloseLetter():
+        case CloseDeadLetter():
             acts.discard_letter(pen, command)
         case _ as never:
             assert_never(never)

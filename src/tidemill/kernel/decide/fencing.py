@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import Literal
 
 from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.commands import Done, Expands, Failed, Result, Skips, Waits
+from tidemill.kernel.commands import Done, Failed, MapExpanded, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Cell, State, peek_at
+from tidemill.kernel.state import State, Visit, peek_at
 
-Standing = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
+AttemptStatus = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
 
 Phase = Literal["call", "expand", "assemble", "route"]
 
 
-def phase_of(node: Node, cell: Cell, index: int) -> Phase:
+def phase_of(node: Node, cell: Visit, index: int) -> Phase:
     """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
     if index == NOT_AN_ITEM and cell.resumed is not None:
         return "call" if cell.recall else "route"
@@ -28,7 +28,7 @@ def phase_of(node: Node, cell: Cell, index: int) -> Phase:
     return "expand" if cell.map is None else "assemble"
 
 
-def standing(state: State, node: str, visit: int, index: int, token: int) -> Standing:
+def attempt_status(state: State, node: str, visit: int, index: int, token: int) -> AttemptStatus:
     """How a worker that holds `token` stands towards an activation."""
     cell = state.peek(node)
     act = peek_at(cell, index) if cell.visit == visit else None
@@ -41,16 +41,16 @@ def standing(state: State, node: str, visit: int, index: int, token: int) -> Sta
     return "current" if token > act.token or (act.running and token == act.token) else "stale"
 
 
-def fits(phase: Phase, result: Result) -> bool:
+def outcome_allowed(phase: Phase, result: Result) -> bool:
     """Whether an outcome is one that this phase of a visit can have."""
     match result.outcome:
         case Done():
             return phase != "expand"
         case Failed():
             return True
-        case Expands():
+        case MapExpanded():
             return phase == "expand" and result.outcome.count >= 0
-        case Waits():
+        case WaitRequested():
             return phase == "call"
-        case Skips():
+        case SkipRequested():
             return phase in ("call", "expand")

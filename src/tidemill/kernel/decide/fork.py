@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.kernel.commands import Fork
-from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.operations import reopen, rewind_run, schedule
 from tidemill.kernel.decide.patch import apply_patch
 from tidemill.kernel.decide.patch import problems as patch_problems
@@ -46,7 +46,7 @@ from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.state import State, key_at
 
 
-def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
+def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
     """Why no run can be branched off like this."""
     if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
@@ -59,7 +59,7 @@ def refuse_fork(pen: Pen, fork: Fork) -> Problem | None:
             return problem
     if fork.patch is None and not fork.undone:
         return None
-    trial = Pen(pen.flow, pen.state, pen.now)
+    trial = DecisionBuilder(pen.flow, pen.state, pen.now)
     _take_over(trial, fork)
     gone = [key for key in fork.undone if _shares(trial.state, key)]
     if gone:
@@ -79,7 +79,7 @@ def _shares(state: State, key: str) -> bool:
     return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
 
 
-def _refuse_beginning(pen: Pen, fork: Fork) -> Problem | None:
+def _refuse_beginning(pen: DecisionBuilder, fork: Fork) -> Problem | None:
     if fork.rewind not in pen.flow.by_id:
         hint = f"nodes: {', '.join(list(pen.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
@@ -160,17 +160,17 @@ def _waits_for_more(event: AnyEvent) -> bool:
             return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
 
 
-def fork_run(pen: Pen, fork: Fork) -> None:
+def fork_run(pen: DecisionBuilder, fork: Fork) -> None:
     """Take over the prefix, and go on from it."""
     _take_over(pen, fork)
     if fork.patch is not None:
         apply_patch(pen, fork.patch)
     for put in expected_jobs(pen.flow, pen.state):
-        pen.put(put)
+        pen.add_job(put)
     _go_on(pen)
 
 
-def _take_over(pen: Pen, fork: Fork) -> None:
+def _take_over(pen: DecisionBuilder, fork: Fork) -> None:
     """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
     prefix = _whole(fork.prefix)
     for event in _renamed(fork, prefix):
@@ -195,7 +195,7 @@ def _take_over(pen: Pen, fork: Fork) -> None:
         rewind_run(pen, fork.rewind, fork.reason)
 
 
-def _go_on(pen: Pen) -> None:
+def _go_on(pen: DecisionBuilder) -> None:
     """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
     for node in pen.flow.nodes:
         cell = pen.state.peek(node.id)

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.kernel.activation import ENDED, Activation, everything
-from tidemill.kernel.commands import CloseLetter, Override, Retry, Rewind
-from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.activation import ENDED, Activation, items_merged
+from tidemill.kernel.commands import CloseDeadLetter, Override, Retry, Rewind
+from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.completion import drop_wait, end_visit
 from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
@@ -35,7 +35,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import key_of, run_job, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Cell, State, key_at, peek_at
+from tidemill.kernel.state import State, Visit, key_at, peek_at
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
 
@@ -47,7 +47,7 @@ def _problem(code: str, message: str, hint: str = "") -> Problem:
 # Retry
 
 
-def refuse_reopening(pen: Pen, sure: tuple[str, ...]) -> Problem | None:
+def refuse_reopening(pen: DecisionBuilder, sure: tuple[str, ...]) -> Problem | None:
     """Why a run cannot go on where it stopped."""
     state = pen.state
     if state.status == "COMPLETED":
@@ -64,7 +64,7 @@ def refuse_reopening(pen: Pen, sure: tuple[str, ...]) -> Problem | None:
     return None
 
 
-def _unsure(node: Node | None, cell: Cell) -> bool:
+def _unsure(node: Node | None, cell: Visit) -> bool:
     """Whether a visit, or an item of it, may have happened without anybody knowing."""
     if node is None:
         return False
@@ -82,17 +82,17 @@ def _abandoned(act: Activation) -> bool:
     return act.status == "CANCELLED" and act.token > act.reported
 
 
-def retry_run(pen: Pen, retry: Retry) -> None:
+def retry_run(pen: DecisionBuilder, retry: Retry) -> None:
     """Let the run go on where it stopped."""
-    schedule(pen, reopen(pen, retry.reason, retry.sure))
+    schedule(pen, reopen(pen, retry.reason, retry.confirmed_not_done))
 
 
-def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
+def reopen(pen: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list[str]:
     """Bring every visit back to PENDING that had not ended well; answers their nodes, none of them scheduled yet."""
     state, flow = pen.state, pen.flow
     nodes = tuple(
         [
-            Reopened(node.id, cell.visit, int(cell.own) or cell.taken)
+            Reopened(node.id, cell.visit, int(cell.has_start_token) or cell.taken)
             for node in flow.nodes
             if not stays(cell := state.peek(node.id))
         ]
@@ -116,11 +116,11 @@ def reopen(pen: Pen, reason: str, sure: tuple[str, ...]) -> list[str]:
     )
     pen.cause = pen.state.seq
     _close_letters(pen, letters, reason)
-    pen.drop(key_of("report"))
+    pen.remove_job(key_of("report"))
     if pen.state.deadline_ms is not None:
-        pen.put(system_job("deadline", pen.state.deadline_ms))
+        pen.add_job(system_job("deadline", pen.state.deadline_ms))
     if renders:
-        pen.put(system_job("outputs"))
+        pen.add_job(system_job("outputs"))
     return [opened.node for opened in nodes]
 
 
@@ -130,12 +130,12 @@ def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
     return item is not None and item.output is not None
 
 
-def stays(cell: Cell) -> bool:
+def stays(cell: Visit) -> bool:
     """Whether a visit's outcome is final: completed, skipped, or a failure that was tolerated."""
     return cell.status in ENDED and (cell.status not in REOPENABLE or cell.tolerated)
 
 
-def _deadline(pen: Pen) -> int | None:
+def _deadline(pen: DecisionBuilder) -> int | None:
     """The deadline that was set, or a fresh one when it has passed."""
     allowed, old = pen.flow.limits.deadline_ms, pen.state.deadline_ms
     if allowed is None:
@@ -143,16 +143,16 @@ def _deadline(pen: Pen) -> int | None:
     return pen.now + allowed if old is None or old <= pen.now else old
 
 
-def schedule(pen: Pen, names: Iterable[str]) -> None:
+def schedule(pen: DecisionBuilder, names: Iterable[str]) -> None:
     """Look at the joins of visits that are to be made again; those with a token of their own begin at once."""
     for name in names:
         cell = pen.state.peek(name)
         if cell.status in ENDED or not pen.state.live:
             continue
-        if cell.own and not cell.fired:
+        if cell.has_start_token and not cell.fired:
             make_ready(pen, pen.flow.by_id[name], cell)
         elif cell.taken or cell.dead:
-            pen.agenda.append((name, pen.cause))
+            pen.pending_nodes.append((name, pen.cause))
 
 
 # Dead letters
@@ -161,7 +161,7 @@ def schedule(pen: Pen, names: Iterable[str]) -> None:
 def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
     """The open dead letters of some nodes' present visits and of their items, also of a list that is gone."""
     present = {(name, state.peek(name).visit) for name in nodes}
-    split = ((key.split("/"), letter) for key, letter in everything(state.letters).items())
+    split = ((key.split("/"), letter) for key, letter in items_merged(state.letters).items())
     found = ((node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open)
     return [key for key in found if key[:2] in present]
 
@@ -171,7 +171,9 @@ def _is_open(state: State, node: str, visit: int, index: int) -> bool:
     return letter is not None and letter.open
 
 
-def _close_letters(pen: Pen, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed") -> None:
+def _close_letters(
+    pen: DecisionBuilder, letters: list[tuple[str, int, int]], reason: str, status: str = "reprocessed"
+) -> None:
     for node, visit, index in letters:
         pen.emit(
             DeadLetterClosed(
@@ -188,7 +190,7 @@ def _close_letters(pen: Pen, letters: list[tuple[str, int, int]], reason: str, s
         )
 
 
-def refuse_closing(pen: Pen, command: CloseLetter) -> Problem | None:
+def refuse_closing(pen: DecisionBuilder, command: CloseDeadLetter) -> Problem | None:
     """Why a dead letter cannot be discarded. One that was closed already is no reason."""
     if pen.state.letters.get(key_at(command.node, command.visit, command.index)) is None:
         message = f"there is no dead letter {key_at(command.node, command.visit, command.index)}"
@@ -196,7 +198,7 @@ def refuse_closing(pen: Pen, command: CloseLetter) -> Problem | None:
     return None
 
 
-def discard_letter(pen: Pen, command: CloseLetter) -> None:
+def discard_letter(pen: DecisionBuilder, command: CloseDeadLetter) -> None:
     """Nobody will try this again."""
     if _is_open(pen.state, command.node, command.visit, command.index):
         _close_letters(pen, [(command.node, command.visit, command.index)], command.reason, "discarded")
@@ -205,7 +207,7 @@ def discard_letter(pen: Pen, command: CloseLetter) -> None:
 # Rewind
 
 
-def refuse_rewind(pen: Pen, command: Rewind) -> Problem | None:
+def refuse_rewind(pen: DecisionBuilder, command: Rewind) -> Problem | None:
     """Why a run cannot be rewound to a node."""
     if command.node not in pen.flow.by_id:
         return _problem("node_unknown", f"the workflow has no node {command.node}")
@@ -215,24 +217,28 @@ def refuse_rewind(pen: Pen, command: Rewind) -> Problem | None:
     if not _begun(pen.state.peek(command.node)):
         return _problem("node_not_begun", f"node {command.node} has not begun yet", "there is nothing to go back to")
     reach = descendants(pen.flow, command.node) | {command.node}
-    unsure = [name for name in pen.flow.once if name in reach - {*command.sure} and _announced(pen.state.peek(name))]
+    unsure = [
+        name
+        for name in pen.flow.once
+        if name in reach - {*command.confirmed_not_done} and _announced(pen.state.peek(name))
+    ]
     if unsure:
         message = f"{', '.join(unsure)} is under way, and nobody would know whether it happened"
         return _problem("outcome_unknown", message, "let it end, or say that it did not happen")
     return None
 
 
-def _announced(cell: Cell) -> bool:
+def _announced(cell: Visit) -> bool:
     """Whether an attempt at a visit or an item has begun and not ended."""
     items = () if cell.map is None else [item for _, item in cell.map.known()]
     return any(act.running for act in (cell, *items))
 
 
-def _begun(cell: Cell) -> bool:
+def _begun(cell: Visit) -> bool:
     return cell.fired or cell.status in ENDED
 
 
-def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
+def rewind_run(pen: DecisionBuilder, node: str, reason: str) -> list[str]:
     """Let a node and everything behind it happen anew; answers the nodes, none of them scheduled yet."""
     state, flow = pen.state, pen.flow
     reach = descendants(flow, node) | {node}
@@ -248,7 +254,7 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
     emitted = sum(each.tokens for each in nodes)
     if state.rendering:
-        pen.drop(key_of("outputs"))
+        pen.remove_job(key_of("outputs"))
     pen.emit(
         RunRewound(
             at_ms=pen.now,
@@ -269,12 +275,12 @@ def rewind_run(pen: Pen, node: str, reason: str) -> list[str]:
     return [each.node for each in nodes]
 
 
-def _touched(cell: Cell) -> bool:
+def _touched(cell: Visit) -> bool:
     """Whether anything has happened to a visit, or to the passes before it."""
-    return _begun(cell) or cell.own or cell.passes > 0 or cell.taken + cell.dead > 0
+    return _begun(cell) or cell.has_start_token or cell.passes > 0 or cell.taken + cell.dead > 0
 
 
-def _undecided(pen: Pen, reach: set[str]) -> tuple[tuple[str, str], ...]:
+def _undecided(pen: DecisionBuilder, reach: set[str]) -> tuple[tuple[str, str], ...]:
     """Error paths out of loops that had ended and now go on: whoever is not rewound may still take them."""
     state = pen.state
     loops = [node.loop for node in pen.flow.nodes if node.loop is not None and node.id in reach]
@@ -291,7 +297,7 @@ def _undecided(pen: Pen, reach: set[str]) -> tuple[tuple[str, str], ...]:
 def _again(state: State, node: Node, target: str, anew: set[str]) -> Reopened:
     """A node's next visit, with a token for every edge that was taken by a node that stays as it is."""
     cell = state.peek(node.id)
-    if node.id == target and cell.own:
+    if node.id == target and cell.has_start_token:
         return Reopened(node.id, cell.visit + 1, 1)
     kept = sum(bool(cell.edges.get(source)) for source in node.inbound if source not in anew)
     return Reopened(node.id, cell.visit + 1, kept)
@@ -301,7 +307,7 @@ def _override_problem(code: str, message: str, hint: str) -> Problem:
     return Problem(code=code, message=message, hint=hint)
 
 
-def refuse_override(pen: Pen, command: Override) -> Problem | None:
+def refuse_override(pen: DecisionBuilder, command: Override) -> Problem | None:
     """Why a visit or item cannot be settled by hand."""
     node, cell = pen.flow.by_id[command.node], pen.state.peek(command.node)
     if command.visit not in (0, cell.visit):
@@ -324,7 +330,7 @@ def _items(count: int) -> str:
     return f"its items are 0 to {count - 1}, and an item can be settled once it was queued" if count else "it has none"
 
 
-def _unsettleable(node: Node, cell: Cell, act: Activation, again: str) -> Problem | None:
+def _unsettleable(node: Node, cell: Visit, act: Activation, again: str) -> Problem | None:
     """Why a visit or item in this state cannot be settled; `again` is how it could be made anew."""
     if act is not cell and stays(cell):
         message = f"node {node.id} is {cell.status}, and its items are over with it"
@@ -356,7 +362,7 @@ def _bad_route(node: Node, command: Override) -> Problem | None:
     return None
 
 
-def override(pen: Pen, command: Override) -> None:
+def override(pen: DecisionBuilder, command: Override) -> None:
     """Settle a visit or item by hand; a run that had ended goes on, with everything else that was cut off."""
     node = pen.flow.by_id[command.node]
     reopened = [] if pen.state.live else reopen(pen, command.reason, (command.node,))
@@ -377,7 +383,7 @@ def override(pen: Pen, command: Override) -> None:
     schedule(pen, reopened)
 
 
-def _queue(pen: Pen, node: Node, command: Override) -> None:
+def _queue(pen: DecisionBuilder, node: Node, command: Override) -> None:
     """Let a worker evaluate the conditions over the value.
 
     A visit that no token has reached yet is given one: whatever is in flight holds at least one.
@@ -386,16 +392,16 @@ def _queue(pen: Pen, node: Node, command: Override) -> None:
     given = int(not cell.tokens)
     event = _overridden(pen, node, command, "QUEUED")
     pen.emit(msgspec.structs.replace(event, emitted=given, counter=event.counter + given))
-    pen.put(run_job(node, cell.visit))
+    pen.add_job(run_job(node, cell.visit))
 
 
-def _settle_item(pen: Pen, node: Node, command: Override) -> None:
+def _settle_item(pen: DecisionBuilder, node: Node, command: Override) -> None:
     pen.emit(_overridden(pen, node, command, "COMPLETED", undoable=command.output is not None))
     if in_flight(pen.state.peek(node.id)):
         item_over(pen, node)
 
 
-def _settle(pen: Pen, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
+def _settle(pen: DecisionBuilder, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:
     end = balance(pen, node, pen.state.peek(node.id), taken)
     event = _overridden(pen, node, command, status, undoable=status == "COMPLETED" and node.map is None)
     pen.emit(
@@ -413,7 +419,9 @@ def _settle(pen: Pen, node: Node, command: Override, status: str, taken: tuple[s
     follow(pen, node, end)
 
 
-def _overridden(pen: Pen, node: Node, command: Override, status: str, *, undoable: bool = False) -> NodeOverridden:
+def _overridden(
+    pen: DecisionBuilder, node: Node, command: Override, status: str, *, undoable: bool = False
+) -> NodeOverridden:
     output = command.output
     if output is None and command.index != NOT_AN_ITEM:
         # The list has an entry for every item, also for one that was skipped.

@@ -15,12 +15,12 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Patch
-from tidemill.kernel.decide.builder import Pen
+from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.operations import refuse_reopening, reopen
 from tidemill.kernel.events import Join, RunPatched
 from tidemill.kernel.jobs import key_of, system_job
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.state import State, Visit
 
 _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
 """Fields of a node that follow from the rest of the graph."""
@@ -57,11 +57,11 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
     )
 
 
-def _reruns(cell: Cell) -> bool:
+def _reruns(cell: Visit) -> bool:
     return cell.status in ("FAILED", "CANCELLED") and not cell.tolerated and (cell.attempt > 0 or cell.fired)
 
 
-def _final(cell: Cell) -> bool:
+def _final(cell: Visit) -> bool:
     return cell.status in ("COMPLETED", "SKIPPED") or (cell.status == "FAILED" and cell.tolerated)
 
 
@@ -82,13 +82,13 @@ def _own(node: Node, name: str) -> Any:
 # Refusals
 
 
-def refusal(pen: Pen, patch: Patch) -> Problem | None:
+def refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
     """The first reason why a patch cannot be applied."""
     return next(problems(pen.flow, pen.state, patch), None) or _reopening_refusal(pen, patch)
 
 
-def _reopening_refusal(pen: Pen, patch: Patch) -> Problem | None:
-    return refuse_reopening(pen, patch.sure) if not pen.state.live else None
+def _reopening_refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
+    return refuse_reopening(pen, patch.confirmed_not_done) if not pen.state.live else None
 
 
 def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
@@ -157,17 +157,17 @@ def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: 
     )
 
 
-def _items_begun(cell: Cell) -> bool:
+def _items_begun(cell: Visit) -> bool:
     """Whether any item of a map was tried or settled, so that its effect key is used up."""
     items = () if cell.map is None else cell.map.known()
     return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
 
 
-def _is_live(cell: Cell) -> bool:
+def _is_live(cell: Visit) -> bool:
     return cell.status in ("QUEUED", "RUNNING", "WAITING")
 
 
-def _fixed(cell: Cell) -> bool:
+def _fixed(cell: Visit) -> bool:
     """Whether a node's latest visit is under way or has its result."""
     return _is_live(cell) or cell.status in ("COMPLETED", "SKIPPED")
 
@@ -189,12 +189,12 @@ def _way_back(state: State, name: str) -> str:
     return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
-def _joined(state: State, cell: Cell) -> bool:
+def _joined(state: State, cell: Visit) -> bool:
     """Whether a join has been settled and will not be looked at again."""
     return cell.settled and not _reopens(state, cell)
 
 
-def _reopens(state: State, cell: Cell) -> bool:
+def _reopens(state: State, cell: Visit) -> bool:
     """Whether a visit that had ended is to be made again when the run goes on."""
     return not state.live and cell.status in ("FAILED", "CANCELLED") and not cell.tolerated
 
@@ -202,7 +202,7 @@ def _reopens(state: State, cell: Cell) -> bool:
 # Applying
 
 
-def apply_patch(pen: Pen, patch: Patch) -> list[str]:
+def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
     """Go on under the new graph; a run that had ended is reopened in the same breath.
 
     Answers the nodes whose joins are to be looked at.
@@ -216,7 +216,7 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     if state.rendering and emitted:
         # There is more to do before the outputs can be known: their rendering gives its token back.
         consumed += 1
-        pen.drop(key_of("outputs"))
+        pen.remove_job(key_of("outputs"))
     before = state.deadline_ms
     deadline = _deadline(pen, new)
     pen.flow = new
@@ -243,26 +243,26 @@ def apply_patch(pen: Pen, patch: Patch) -> list[str]:
     )
     pen.cause = state.seq
     if not state.live:
-        return reopen(pen, patch.message, patch.sure)
+        return reopen(pen, patch.message, patch.confirmed_not_done)
     _go_on(pen, before)
     # A join of another kind may fire by edges that it has had for long.
     return [*(join.node for join in joins), *seen.changed]
 
 
-def _go_on(pen: Pen, before: int | None) -> None:
+def _go_on(pen: DecisionBuilder, before: int | None) -> None:
     """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
     deadline = pen.state.deadline_ms
     if deadline != before:
-        pen.drop(key_of("deadline"))
+        pen.remove_job(key_of("deadline"))
         if deadline is not None:
-            pen.put(system_job("deadline", deadline))
+            pen.add_job(system_job("deadline", deadline))
     for name in pen.flow.bodies:
         wait = pen.state.peek(name).wait
         if wait is not None and wait.on == "loop":
             pen.loops.append(name)
 
 
-def _deadline(pen: Pen, new: Workflow) -> int | None:
+def _deadline(pen: DecisionBuilder, new: Workflow) -> int | None:
     """The deadline under the new graph, counted from the moment that the old one was counted from."""
     state, was, allowed = pen.state, pen.flow.limits.deadline_ms, new.limits.deadline_ms
     if allowed == was:
@@ -298,7 +298,7 @@ def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
         if same and all(cell.edges.get(source) is taken for source, taken in edges.items()):
             continue
         decided = tuple((source, taken) for source, taken in edges.items() if taken is not None)
-        own = (same and cell.own) or not node.inbound
+        own = (same and cell.has_start_token) or not node.inbound
         tokens = int(own) or sum(taken for _, taken in decided)
         yield Join(node.id, decided, tokens if state.live else 0, own)
 
@@ -318,11 +318,11 @@ def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) 
     return None if _comes_back(new, state, source, target) else False
 
 
-def _went_on(node: Node, cell: Cell) -> bool:
+def _went_on(node: Node, cell: Visit) -> bool:
     """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
     if cell.status == "FAILED":
         return cell.tolerated and node.on_error == "continue"
-    return cell.status == "COMPLETED" and not cell.aside
+    return cell.status == "COMPLETED" and not cell.left_by_exit
 
 
 def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:

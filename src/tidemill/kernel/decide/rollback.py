@@ -7,9 +7,9 @@ is named when the rollback is finished, which then is `partial` and never a gree
 from __future__ import annotations
 
 from tidemill.errors import Problem
-from tidemill.kernel.activation import everything
-from tidemill.kernel.commands import Done, UndoLost, Undone
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, Pen, retry_delay_ms
+from tidemill.kernel.activation import items_merged
+from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms
 from tidemill.kernel.events import (
     CompensationCompleted,
     CompensationFailed,
@@ -20,10 +20,10 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator
-from tidemill.kernel.state import State, Undo, key_at
+from tidemill.kernel.state import CompletedStep, State, key_at
 
 
-def refuse_rollback(pen: Pen) -> Problem | None:
+def refuse_rollback(pen: DecisionBuilder) -> Problem | None:
     """Why a run cannot be rolled back now."""
     state = pen.state
     if state.live:
@@ -42,10 +42,10 @@ def refuse_rollback(pen: Pen) -> Problem | None:
 
 def _steps(state: State) -> int:
     """How many visits and items are still to be undone."""
-    return sum(undo.status != "done" for undo in everything(state.undo).values())
+    return sum(undo.status != "done" for undo in items_merged(state.undo).values())
 
 
-def start_rollback(pen: Pen, reason: str) -> None:
+def start_rollback(pen: DecisionBuilder, reason: str) -> None:
     """Begin to undo, if there is anything to undo or to be honest about."""
     unknown, steps = _unknown(pen), _steps(pen.state)
     if not (steps or unknown):
@@ -58,14 +58,14 @@ def start_rollback(pen: Pen, reason: str) -> None:
     _next_step(pen)
 
 
-def _unknown(pen: Pen) -> tuple[str, ...]:
+def _unknown(pen: DecisionBuilder) -> tuple[str, ...]:
     """Activations that would have to be undone if only somebody knew whether they happened."""
     nodes = pen.flow.by_id
     names = ((key, key.split("/")[0]) for key in pen.state.unknown)
     return tuple(key for key, name in names if name in nodes and nodes[name].compensator is not None)
 
 
-def _next_step(pen: Pen) -> None:
+def _next_step(pen: DecisionBuilder) -> None:
     """Schedule the next step, or finish. Steps whose compensator is gone fail at once, so this may take several."""
     state = pen.state
     while state.undo_at < len(state.undo_order):
@@ -84,13 +84,13 @@ def _next_step(pen: Pen) -> None:
     finish_rollback(pen)
 
 
-def compensator_of(pen: Pen, undo: Undo) -> Compensator | None:
+def compensator_of(pen: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
     """What undoes a visit, under the graph that the run has now."""
     node = pen.flow.by_id.get(undo.node)
     return None if node is None else node.compensator
 
 
-def finish_rollback(pen: Pen, *, by_hand: bool = False) -> None:
+def finish_rollback(pen: DecisionBuilder, *, by_hand: bool = False) -> None:
     """Say what became of it, and name what is left."""
     state = pen.state
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
@@ -107,17 +107,17 @@ def finish_rollback(pen: Pen, *, by_hand: bool = False) -> None:
     )
 
 
-def stop_rollback(pen: Pen) -> None:
+def stop_rollback(pen: DecisionBuilder) -> None:
     """Somebody insists: what has not been undone stays as it is."""
     state = pen.state
     if state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         if undo is not None:
-            pen.drop(key_of("undo", undo.node, undo.visit, undo.index))
+            pen.remove_job(key_of("undo", undo.node, undo.visit, undo.index))
     finish_rollback(pen, by_hand=True)
 
 
-def current(state: State, node: str, visit: int, index: int, token: int) -> Undo | None:
+def current(state: State, node: str, visit: int, index: int, token: int) -> CompletedStep | None:
     """The step that a worker with this token works on, if it still counts."""
     undo = state.undo.get(key_at(node, visit, index))
     if state.rollback != "running" or undo is None or undo.status != "scheduled" or token <= undo.token:
@@ -125,7 +125,7 @@ def current(state: State, node: str, visit: int, index: int, token: int) -> Undo
     return undo if state.undo_order[state.undo_at] == key_at(node, visit, index) else None
 
 
-def take_undone(pen: Pen, command: Undone) -> None:
+def take_undone(pen: DecisionBuilder, command: CompensationResult) -> None:
     """Record what an attempt to undo came to, if it still counts."""
     undo = current(pen.state, command.node, command.visit, command.index, command.token)
     if undo is None:
@@ -171,7 +171,13 @@ def take_undone(pen: Pen, command: Undone) -> None:
 
 
 def _give_up(
-    pen: Pen, undo: Undo, error: Error, attempt: int, token: int, worker: str = "", duration_ms: int = 0
+    pen: DecisionBuilder,
+    undo: CompletedStep,
+    error: Error,
+    attempt: int,
+    token: int,
+    worker: str = "",
+    duration_ms: int = 0,
 ) -> None:
     pen.emit(
         CompensationFailed(
@@ -188,14 +194,14 @@ def _give_up(
     )
 
 
-def _put_again(pen: Pen, undo: Undo) -> None:
+def _put_again(pen: DecisionBuilder, undo: CompletedStep) -> None:
     """Ask for the job of a step, as late as its back-off says by now."""
     waiting = pen.state.undo.get(key_at(undo.node, undo.visit, undo.index))
     assert waiting is not None
-    pen.put(undo_job(pen.flow, waiting))
+    pen.add_job(undo_job(pen.flow, waiting))
 
 
-def take_undo_lost(pen: Pen, command: UndoLost) -> None:
+def take_undo_lost(pen: DecisionBuilder, command: CompensationWorkerLost) -> None:
     """Workers were lost while they undid something: it is tried again, a bounded number of times."""
     for _ in range(min(command.times, LOST_IN_A_ROW_MAX)):
         undo = current(pen.state, command.node, command.visit, command.index, command.token)
@@ -220,4 +226,4 @@ def take_undo_lost(pen: Pen, command: UndoLost) -> None:
         )
     undo = current(pen.state, command.node, command.visit, command.index, command.token)
     if undo is not None:
-        pen.put(undo_job(pen.flow, undo))
+        pen.add_job(undo_job(pen.flow, undo))

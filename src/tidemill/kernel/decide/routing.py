@@ -13,12 +13,12 @@ import msgspec
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
 from tidemill.kernel.model import Branch, Node, Workflow
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.state import State, Visit
 
 Verdict = Literal["fire", "skip"]
 
 
-def join_verdict(node: Node, cell: Cell) -> Verdict | None:
+def join_verdict(node: Node, cell: Visit) -> Verdict | None:
     """Whether a join fires, is skipped, or (None) has to wait for more edges."""
     taken = cell.taken
     undecided = len(node.inbound) - taken - cell.dead
@@ -160,7 +160,7 @@ def body_busy(flow: Workflow, state: State, node: Node) -> bool:
     return any(in_flight(cell) or cell.tokens > 0 for cell in cells)
 
 
-def in_flight(cell: Cell) -> bool:
+def in_flight(cell: Visit) -> bool:
     """Whether a visit was made ready and has not ended."""
     return cell.fired and cell.status not in ENDED
 
@@ -189,6 +189,6 @@ def ancestors(flow: Workflow, node: str) -> set[str]:
     return seen
 
 
-def owns_job(cell: Cell) -> bool:
+def owns_job(cell: Visit) -> bool:
     """Whether a node's own activation (not its items) has a job: a map between expansion and assembly has none."""
     return cell.status in DISPATCHED and not (cell.map is not None and cell.status == "RUNNING")

@@ -18,7 +18,15 @@ import msgspec
 
 from tidemill.kernel.activation import ENDED, MapState
 from tidemill.kernel.commands import Failed
-from tidemill.kernel.decide.builder import NO_FACTS, Facts, Pen, dead_letter, error_envelope, failure, retry_delay_ms
+from tidemill.kernel.decide.builder import (
+    NO_FACTS,
+    AttemptFacts,
+    DecisionBuilder,
+    dead_letter,
+    error_envelope,
+    failure,
+    retry_delay_ms,
+)
 from tidemill.kernel.decide.completion import cancel_items, complete_run, fail_run
 from tidemill.kernel.decide.routing import (
     body_busy,
@@ -42,12 +50,12 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Cell, peek_at
+from tidemill.kernel.state import Visit, peek_at
 
 
-def settle(pen: Pen) -> None:
+def settle(pen: DecisionBuilder) -> None:
     """Draw every consequence of the edges decided so far, then fill free slots, then see if the run is over."""
-    agenda, state, nodes = pen.agenda, pen.state, pen.flow.by_id
+    agenda, state, nodes = pen.pending_nodes, pen.state, pen.flow.by_id
     while agenda or pen.loops:
         if not agenda:
             _look_at_loop(pen, pen.loops.pop())
@@ -70,7 +78,7 @@ def settle(pen: Pen) -> None:
         complete_run(pen)
 
 
-def make_ready(pen: Pen, node: Node, cell: Cell) -> None:
+def make_ready(pen: DecisionBuilder, node: Node, cell: Visit) -> None:
     """A visit may begin: dispatch it, hold it back, or find that the run has reached a limit."""
     state, limits = pen.state, pen.flow.limits
     hop = cell.hop + 1
@@ -89,17 +97,17 @@ def make_ready(pen: Pen, node: Node, cell: Cell) -> None:
         dispatch(pen, node, cell, hop)
 
 
-def dispatch(pen: Pen, node: Node, cell: Cell, hop: int) -> None:
+def dispatch(pen: DecisionBuilder, node: Node, cell: Visit, hop: int) -> None:
     """Queue an activation of the node itself."""
     _schedule(pen, node, cell, hop)
-    pen.put(run_job(node, cell.visit))
+    pen.add_job(run_job(node, cell.visit))
 
 
-def _schedule(pen: Pen, node: Node, cell: Cell, hop: int, *, held: bool = False) -> None:
+def _schedule(pen: DecisionBuilder, node: Node, cell: Visit, hop: int, *, held: bool = False) -> None:
     pen.emit(NodeScheduled(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, hop=hop, held=held))
 
 
-def resume(pen: Pen, node: Node, index: int, value: Payload, *, recall: bool) -> None:
+def resume(pen: DecisionBuilder, node: Node, index: int, value: Payload, *, recall: bool) -> None:
     """A wait is over, but a worker is needed once more: for the conditions, or because the handler asked for it.
 
     It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
@@ -117,17 +125,17 @@ def resume(pen: Pen, node: Node, index: int, value: Payload, *, recall: bool) ->
             recall=recall,
         )
     )
-    pen.put(run_job(node, cell.visit, index))
+    pen.add_job(run_job(node, cell.visit, index))
 
 
-def fill_slots(pen: Pen) -> None:
+def fill_slots(pen: DecisionBuilder) -> None:
     """Dispatch what a limit held back, oldest first: single visits, and as many items as a map's window admits."""
     state, limit = pen.state, pen.flow.limits.max_parallel
     pen.cause = state.seq
     name = state.first_held
     while name and (limit is None or state.in_flight < limit):
         cell = state.peek(name)
-        following, node = cell.behind, pen.flow.by_id[name]
+        following, node = cell.next_held, pen.flow.by_id[name]
         if cell.map is None or cell.map.done == cell.map.count:
             dispatch(pen, node, cell, cell.hop)
         else:
@@ -135,7 +143,7 @@ def fill_slots(pen: Pen) -> None:
         name = following
 
 
-def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
+def _queue_items(pen: DecisionBuilder, node: Node, cell: Visit, limit: int | None) -> None:
     """Queue the next items; after a retry they may lie in several stretches between those that had ended."""
     while True:
         items = pen.state.peek(node.id).map
@@ -151,7 +159,7 @@ def _queue_items(pen: Pen, node: Node, cell: Cell, limit: int | None) -> None:
             )
         )
         for index in range(first, until):
-            pen.put(run_job(node, cell.visit, index))
+            pen.add_job(run_job(node, cell.visit, index))
 
 
 def _end_of_stretch(items: MapState, first: int, last: int) -> int:
@@ -162,7 +170,9 @@ def _end_of_stretch(items: MapState, first: int, last: int) -> int:
     return last
 
 
-def complete_visit(pen: Pen, node: Node, output: Payload, route: Route | None, facts: Facts, size: int = 0) -> None:
+def complete_visit(
+    pen: DecisionBuilder, node: Node, output: Payload, route: Route | None, facts: AttemptFacts, size: int = 0
+) -> None:
     """A visit has its result: one more pass, out of the loop, or simply on."""
     loop = node.loop
     if loop is None or route is None or not route.again:
@@ -182,12 +192,12 @@ def complete_visit(pen: Pen, node: Node, output: Payload, route: Route | None, f
 
 
 def _complete(
-    pen: Pen,
+    pen: DecisionBuilder,
     node: Node,
     taken: tuple[str, ...] | None,
     output: Payload,
     route: Route | None,
-    facts: Facts,
+    facts: AttemptFacts,
     size: int,
 ) -> None:
     cell = pen.state.peek(node.id)
@@ -220,14 +230,16 @@ def _complete(
     follow(pen, node, end)
 
 
-def leave_visit(pen: Pen, node: Node, exit_: str, output: Payload, facts: Facts) -> None:
+def leave_visit(pen: DecisionBuilder, node: Node, exit_: str, output: Payload, facts: AttemptFacts) -> None:
     """A wait ended with a choice of its own: its way out is taken, all other edges are dead."""
     targets = node.exits[exit_]
     taken = tuple(target for target in node.outbound if target in targets)
     _complete(pen, node, taken, output, None, facts, 0)
 
 
-def _wait_for_body(pen: Pen, node: Node, cell: Cell, output: Payload, route: Route, facts: Facts) -> None:
+def _wait_for_body(
+    pen: DecisionBuilder, node: Node, cell: Visit, output: Payload, route: Route, facts: AttemptFacts
+) -> None:
     pen.emit(
         NodeWaiting(
             at_ms=pen.now,
@@ -245,7 +257,7 @@ def _wait_for_body(pen: Pen, node: Node, cell: Cell, output: Payload, route: Rou
     )
 
 
-def _look_at_loop(pen: Pen, name: str) -> None:
+def _look_at_loop(pen: DecisionBuilder, name: str) -> None:
     """A visit of a waiting loop's body has ended: go on with the next pass if it was the last one in flight."""
     cell, node = pen.state.peek(name), pen.flow.by_id[name]
     wait = cell.wait
@@ -253,10 +265,12 @@ def _look_at_loop(pen: Pen, name: str) -> None:
         return
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
     size = len(wait.output) if isinstance(wait.output, bytes) else wait.output.size
-    _continue_loop(pen, node, wait.output, wait.route, Facts(cause=pen.state.seq, token=cell.token), size)
+    _continue_loop(pen, node, wait.output, wait.route, AttemptFacts(cause=pen.state.seq, token=cell.token), size)
 
 
-def _continue_loop(pen: Pen, node: Node, output: Payload, route: Route, facts: Facts, size: int) -> None:
+def _continue_loop(
+    pen: DecisionBuilder, node: Node, output: Payload, route: Route, facts: AttemptFacts, size: int
+) -> None:
     """End the pass and begin the next: the event that ends the visit emits the loop's own token."""
     loop, cell = node.loop, pen.state.peek(node.id)
     assert loop is not None
@@ -277,7 +291,9 @@ def _continue_loop(pen: Pen, node: Node, output: Payload, route: Route, facts: F
     make_ready(pen, pen.flow.by_id[loop.back_to], pen.state.peek(loop.back_to))
 
 
-def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts, reads: tuple[Reading, ...] = ()) -> None:
+def skip_visit(
+    pen: DecisionBuilder, node: Node, reason: str, facts: AttemptFacts, reads: tuple[Reading, ...] = ()
+) -> None:
     """The visit does not happen: all its edges are dead."""
     cell = pen.state.peek(node.id)
     end = balance(pen, node, cell, ())
@@ -302,7 +318,13 @@ def skip_visit(pen: Pen, node: Node, reason: str, facts: Facts, reads: tuple[Rea
 
 
 def fail_visit(
-    pen: Pen, node: Node, error: Error, facts: Facts, *, attempt: int | None = None, fatal: bool = False
+    pen: DecisionBuilder,
+    node: Node,
+    error: Error,
+    facts: AttemptFacts,
+    *,
+    attempt: int | None = None,
+    fatal: bool = False,
 ) -> None:
     """The visit has failed for good: a dead letter, and then what `on_error` says (`fatal`: the run fails)."""
     cell = pen.state.peek(node.id)
@@ -336,7 +358,7 @@ def fail_visit(
         fail_run(pen, node.id, cell.visit, error)
 
 
-def item_over(pen: Pen, node: Node) -> None:
+def item_over(pen: DecisionBuilder, node: Node) -> None:
     """An item of a map has ended: after the last one a worker assembles the list, in the slot that became free."""
     cell = pen.state.peek(node.id)
     assert cell.map is not None
@@ -357,7 +379,7 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
     renders: bool
 
 
-def balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) -> Balance:
+def balance(pen: DecisionBuilder, node: Node, cell: Visit, taken: tuple[str, ...] | None) -> Balance:
     """Settle a visit's account. `taken` None: its loop goes on, so no edge is decided and one token is emitted."""
     state = pen.state
     if taken is None:
@@ -372,9 +394,9 @@ def balance(pen: Pen, node: Node, cell: Cell, taken: tuple[str, ...] | None) -> 
     return Balance(taken, edges.dead, edges.dead_escapes, emitted, consumed, counter, renders)
 
 
-def follow(pen: Pen, node: Node, end: Balance) -> None:
+def follow(pen: DecisionBuilder, node: Node, end: Balance) -> None:
     """Put on the agenda whatever the end of a visit may have consequences for."""
-    state, agenda = pen.state, pen.agenda
+    state, agenda = pen.state, pen.pending_nodes
     seq = state.seq
     for target in end.taken:
         agenda.append((target, seq))
@@ -386,11 +408,18 @@ def follow(pen: Pen, node: Node, end: Balance) -> None:
         if looping != node.id and state.peek(looping).wait is not None:
             pen.loops.append(looping)
     if end.renders:
-        pen.put(system_job("outputs"))
+        pen.add_job(system_job("outputs"))
 
 
 def complete_item(
-    pen: Pen, node: Node, index: int, output: Payload, size: int, facts: Facts, *, undoable: bool = True
+    pen: DecisionBuilder,
+    node: Node,
+    index: int,
+    output: Payload,
+    size: int,
+    facts: AttemptFacts,
+    *,
+    undoable: bool = True,
 ) -> None:
     """An item of a map has its value."""
     cell = pen.state.peek(node.id)
@@ -416,7 +445,7 @@ def complete_item(
     item_over(pen, node)
 
 
-def bytes_exceeded(pen: Pen, size: int) -> Error | None:
+def bytes_exceeded(pen: DecisionBuilder, size: int) -> Error | None:
     """Why the run cannot have an output of this size, which fails it whatever the node tolerates."""
     limit = pen.flow.limits.max_bytes
     if limit is None or pen.state.size + size <= limit:
@@ -424,7 +453,9 @@ def bytes_exceeded(pen: Pen, size: int) -> Error | None:
     return Error("max_bytes_exceeded", f"the outputs of the run exceed {limit} bytes")
 
 
-def attempt_failed(pen: Pen, node: Node, index: int, failed: Failed, chance: float, facts: Facts) -> None:
+def attempt_failed(
+    pen: DecisionBuilder, node: Node, index: int, failed: Failed, chance: float, facts: AttemptFacts
+) -> None:
     """An attempt failed: try again if that may help and may be, else give up."""
     act = peek_at(pen.state.peek(node.id), index)
     assert act is not None, "the result's standing was checked"
@@ -439,17 +470,32 @@ def attempt_failed(pen: Pen, node: Node, index: int, failed: Failed, chance: flo
 
 
 def try_again(
-    pen: Pen, node: Node, index: int, attempt: int, error: Error, at_ms: int, facts: Facts, *, lost: bool = False
+    pen: DecisionBuilder,
+    node: Node,
+    index: int,
+    attempt: int,
+    error: Error,
+    at_ms: int,
+    facts: AttemptFacts,
+    *,
+    lost: bool = False,
 ) -> None:
     """Queue the activation once more, now or after a while."""
     failed = failure(pen, node, index, attempt, error, facts)
     pen.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
     if not lost:
-        pen.put(run_job(node, failed.visit, index, at_ms))
+        pen.add_job(run_job(node, failed.visit, index, at_ms))
 
 
 def fail_for_good(
-    pen: Pen, node: Node, index: int, error: Error, facts: Facts, *, attempt: int | None = None, fatal: bool = False
+    pen: DecisionBuilder,
+    node: Node,
+    index: int,
+    error: Error,
+    facts: AttemptFacts,
+    *,
+    attempt: int | None = None,
+    fatal: bool = False,
 ) -> None:
     """No more attempts. An item is tolerated or fails its map; a visit goes to its `on_error`."""
     cell = pen.state.peek(node.id)
@@ -470,11 +516,11 @@ def fail_for_good(
         _fail_map(pen, node, index, error, fatal)
 
 
-def _fail_map(pen: Pen, node: Node, index: int, error: Error, fatal: bool) -> None:
+def _fail_map(pen: DecisionBuilder, node: Node, index: int, error: Error, fatal: bool) -> None:
     """One failure too many: the rest of the items is cancelled and the visit fails with the item's error."""
     pen.cause = pen.state.seq
     cancel_items(pen, node, f"item {index} failed")
     item_error = Error(
         error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
     )
-    fail_visit(pen, node, item_error, Facts(cause=pen.cause), fatal=fatal)
+    fail_visit(pen, node, item_error, AttemptFacts(cause=pen.cause), fatal=fatal)

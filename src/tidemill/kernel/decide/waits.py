@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from tidemill.errors import Problem
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, Waits
-from tidemill.kernel.decide.builder import Facts, Pen
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
 from tidemill.kernel.decide.completion import ABANDON, drop_wait
 from tidemill.kernel.decide.visits import (
     attempt_failed,
@@ -41,7 +41,7 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.state import Buffered, peek_at
 
 
-def begin_wait(pen: Pen, node: Node, index: int, waits: Waits, facts: Facts) -> None:
+def begin_wait(pen: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:
     """The handler asked to wait. A signal that has arrived before ends the wait in the same breath."""
     cell = pen.state.peek(node.id)
     act = peek_at(cell, index)
@@ -77,21 +77,21 @@ def begin_wait(pen: Pen, node: Node, index: int, waits: Waits, facts: Facts) -> 
     waiting = peek_at(pen.state.peek(node.id), index)
     assert waiting is not None
     for job in wait_jobs(node.id, cell.visit, index, waiting):
-        pen.put(job)
+        pen.add_job(job)
 
 
-def _expiry(pen: Pen, node: Node, waits: Waits, facts: Facts) -> int | None:
+def _expiry(pen: DecisionBuilder, node: Node, waits: WaitRequested, facts: AttemptFacts) -> int | None:
     """When the wait has taken too long: people have a time-out of their own, everybody else the attempt's."""
     if waits.approval is not None and waits.approval.timeout_ms is not None:
         return pen.now + waits.approval.timeout_ms
     return None if node.timeout_ms is None else pen.now + max(0, node.timeout_ms - facts.duration_ms)
 
 
-def _buffered(pen: Pen, name: str) -> Buffered | None:
+def _buffered(pen: DecisionBuilder, name: str) -> Buffered | None:
     return next((kept for kept in pen.state.signals if kept.name == name), None)
 
 
-def _request(pen: Pen, node: Node, index: int, asked: Request) -> None:
+def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
     act = peek_at(pen.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
     # Nobody to escalate to must not come to mean everybody.
@@ -119,7 +119,7 @@ def _request(pen: Pen, node: Node, index: int, asked: Request) -> None:
     )
 
 
-def leave_wait(pen: Pen, node: Node, index: int, *, close: bool = False) -> None:
+def leave_wait(pen: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
     """Remove the timers of a wait that ends now. `close`: nobody waits for its child any more."""
     cell = pen.state.peek(node.id)
     act = peek_at(cell, index)
@@ -127,11 +127,11 @@ def leave_wait(pen: Pen, node: Node, index: int, *, close: bool = False) -> None
         drop_wait(pen, node.id, cell.visit, index, act, close=close)
 
 
-def wait_over(pen: Pen, node: Node, index: int, output: Payload) -> None:
+def wait_over(pen: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
     """A wait ended well: complete the visit, unless a worker has to look at it first."""
     act = peek_at(pen.state.peek(node.id), index)
     leave_wait(pen, node, index)
-    facts, size = Facts(cause=pen.cause), _size(output)
+    facts, size = AttemptFacts(cause=pen.cause), _size(output)
     if act is not None and act.wait is not None and act.wait.recall:
         resume(pen, node, index, output, recall=True)
     elif (error := bytes_exceeded(pen, size)) is not None:
@@ -148,11 +148,11 @@ def _size(payload: Payload) -> int:
     return len(payload) if isinstance(payload, bytes) else payload.size
 
 
-def wait_expired(pen: Pen, node: Node, index: int, chance: float = 0.5) -> None:
+def wait_expired(pen: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
     """A wait took longer than the attempt may: that is a time-out, and retryable."""
     leave_wait(pen, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    attempt_failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, Facts(cause=pen.cause))
+    attempt_failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=pen.cause))
 
 
 SIGNALS_MAX = 1_000
@@ -170,7 +170,7 @@ NULL = b"null"
 # Signals
 
 
-def refuse_signal(pen: Pen, signal: Signal) -> Problem | None:
+def refuse_signal(pen: DecisionBuilder, signal: Signal) -> Problem | None:
     """Why a signal cannot be taken or kept. A name is known from the document, or because a handler asked for it."""
     state = pen.state
     if not state.live:
@@ -187,7 +187,7 @@ def refuse_signal(pen: Pen, signal: Signal) -> Problem | None:
     return None
 
 
-def take_signal(pen: Pen, signal: Signal) -> None:
+def take_signal(pen: DecisionBuilder, signal: Signal) -> None:
     """Hand a signal to the node that has waited longest for it, or keep it."""
     taker = _taker(pen, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
@@ -209,7 +209,7 @@ def take_signal(pen: Pen, signal: Signal) -> None:
         wait_over(pen, pen.flow.by_id[node], index, signal.payload)
 
 
-def _taker(pen: Pen, name: str) -> tuple[str, int, int] | None:
+def _taker(pen: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
     """Who has waited longest for a signal; those that wait no more are passed over."""
     waiting: tuple[tuple[str, int, int], ...] = pen.state.listening.get(name, ())
     return next((at for at in waiting if listens(pen.state, name, at)), None)
@@ -218,7 +218,7 @@ def _taker(pen: Pen, name: str) -> tuple[str, int, int] | None:
 # Children
 
 
-def _waiting_for(pen: Pen, message: ChildBegan | ChildEnded) -> Activation | None:
+def _waiting_for(pen: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
     """The activation that waits for this very child."""
     cell = pen.state.peek(message.node)
     act = peek_at(cell, message.index) if cell.visit == message.visit else None
@@ -235,17 +235,17 @@ def served(commands: Mapping[str, int]) -> int:
     return max((int(name.removeprefix(AGAIN)) for name in commands if name.startswith(AGAIN)), default=1)
 
 
-def child_began(pen: Pen, message: ChildBegan) -> None:
+def child_began(pen: DecisionBuilder, message: ChildBegan) -> None:
     """The child exists. If nobody waits for it by now, it is told so."""
     act = _waiting_for(pen, message)
     if act is None:
         if message.close != ABANDON:
-            pen.put(close_job(message.node, message.visit, message.index, message.attempt))
+            pen.add_job(close_job(message.node, message.visit, message.index, message.attempt))
     else:
         _note_start(pen, act, message)
 
 
-def _note_start(pen: Pen, act: Activation, message: ChildBegan | ChildEnded) -> None:
+def _note_start(pen: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
     """Write down that the child exists, once; a child may have ended before anybody heard of it."""
     if act.wait is None or act.wait.started or not message.digest:
         return
@@ -263,7 +263,7 @@ def _note_start(pen: Pen, act: Activation, message: ChildBegan | ChildEnded) -> 
     )
 
 
-def child_ended(pen: Pen, message: ChildEnded) -> None:
+def child_ended(pen: DecisionBuilder, message: ChildEnded) -> None:
     """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
     act = _waiting_for(pen, message)
     if act is None:
@@ -287,7 +287,7 @@ def child_ended(pen: Pen, message: ChildEnded) -> None:
         wait_over(pen, node, message.index, output)
         return
     leave_wait(pen, node, message.index)
-    fail_for_good(pen, node, message.index, _child_error(message), Facts(cause=pen.cause))
+    fail_for_good(pen, node, message.index, _child_error(message), AttemptFacts(cause=pen.cause))
 
 
 def _child_error(message: ChildEnded) -> Error:

@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from tidemill.expressions.scope import RESERVED
-from tidemill.kernel.document.problems import Place, escaped, shown
+from tidemill.kernel.document.problems import DocumentPath, escaped, shown
 from tidemill.kernel.model import Json
 
-Reader = Callable[[Place, str, Json], Json]
+Reader = Callable[[DocumentPath, str, Json], Json]
 
 
 class Table:
@@ -55,12 +55,12 @@ def kind(value: Json) -> str:
     return _KINDS.get(type(value), "null" if value is None else f"a {type(value).__name__}")
 
 
-def wrong_type(place: Place, key: str, value: Json, wanted: str, hint: str = "") -> None:
+def wrong_type(place: DocumentPath, key: str, value: Json, wanted: str, hint: str = "") -> None:
     what = f"`{shown(key)}` must be" if key else "must be"
     place.problem("wrong_type", key, f"{what} {wanted}, not {kind(value)}", hint)
 
 
-def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str, Json]:
+def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> dict[str, Json]:
     """Read a mapping by a table; null is the same as absent, and the result is in the table's order."""
     read: dict[str, Json] = {}
     entries = table.entries
@@ -84,12 +84,12 @@ def read_table(place: Place, raw: Mapping[str, Json], table: Table) -> dict[str,
     return read if ordered else {name: read[name] for name in table.order if name in read}
 
 
-def unknown_key(place: Place, key: str, table: Table) -> None:
+def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
     hint = place.found.nearest(key, table.entries) or f"known keys: {', '.join(table.order)}"
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
-def require(place: Place, read: Mapping[str, Json], raw: Mapping[str, Json], *keys: str) -> None:
+def require(place: DocumentPath, read: Mapping[str, Json], raw: Mapping[str, Json], *keys: str) -> None:
     """Record the keys that are missing; one that was given but refused has had its problem already."""
     for key in keys:
         if key not in read and raw.get(key) is None:
@@ -104,10 +104,10 @@ def table_of(**readers: Reader) -> Table:
 def mapping_of(table: Table, *required: str) -> Reader:
     """A reader of a nested mapping."""
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, dict):
             return wrong_type(place, key, value, "a mapping")
-        inner = place.inside(key)
+        inner = place.child(key)
         result = read_table(inner, value, table)
         require(inner, result, value, *required)
         return result
@@ -115,23 +115,23 @@ def mapping_of(table: Table, *required: str) -> Reader:
     return read
 
 
-def anything(place: Place, key: str, value: Json) -> Json:
+def anything(place: DocumentPath, key: str, value: Json) -> Json:
     """Free-form JSON, judged later by somebody who knows the node type or the expression language."""
     return value
 
 
-def text(place: Place, key: str, value: Json) -> Json:
+def text(place: DocumentPath, key: str, value: Json) -> Json:
     return value if isinstance(value, str) else wrong_type(place, key, value, "a string")
 
 
-def flag(place: Place, key: str, value: Json) -> Json:
+def flag(place: DocumentPath, key: str, value: Json) -> Json:
     return value if isinstance(value, bool) else wrong_type(place, key, value, "true or false")
 
 
 def whole(low: int, high: int = COUNT_MAX) -> Reader:
     """A reader of whole numbers within bounds; true and 3.0 are not whole numbers."""
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int) or isinstance(value, bool):
             return wrong_type(place, key, value, "a whole number")
         if low <= value <= high:
@@ -145,7 +145,7 @@ def whole(low: int, high: int = COUNT_MAX) -> Reader:
 def number(low: float, high: float, *, above: bool = False, scale: float = 1) -> Reader:
     """A reader of numbers within bounds; `scale` turns the author's unit into ours, `above` excludes the bound."""
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int | float) or isinstance(value, bool):
             return wrong_type(place, key, value, "a number")
         if low / scale <= value <= high / scale and not (above and value * scale <= low):
@@ -172,7 +172,7 @@ from_hours = number(0.001, SECONDS_MAX, scale=3600)
 def choice(*options: str) -> Reader:
     """A reader of one of a few words."""
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, str):
             return wrong_type(place, key, value, "a string")
         if value in options:
@@ -188,7 +188,7 @@ def matching(pattern: str, what: str, length_max: int = NAME_LENGTH_MAX) -> Read
     """A reader of names that follow a pattern and have a bounded length."""
     compiled = re.compile(pattern)
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, str):
             return wrong_type(place, key, value, "a string")
         if compiled.fullmatch(value) and len(value) <= length_max:
@@ -199,7 +199,7 @@ def matching(pattern: str, what: str, length_max: int = NAME_LENGTH_MAX) -> Read
     return read
 
 
-def node_ids(place: Place, key: str, value: Json) -> Json:
+def node_ids(place: DocumentPath, key: str, value: Json) -> Json:
     """A list of node ids without repetitions, in the author's order; whether they exist is asked later."""
     if not isinstance(value, list):
         hint = f"write [{shown(value)}]" if isinstance(value, str) else ""
@@ -207,7 +207,7 @@ def node_ids(place: Place, key: str, value: Json) -> Json:
     if len(value) == 1 and isinstance(value[0], str):
         return value
     kept: dict[str, None] = {}
-    inner = place.inside(key)
+    inner = place.child(key)
     for step, item in enumerate(value):
         if isinstance(item, str):
             kept[item] = None
@@ -237,7 +237,7 @@ _TYPE_NAME = matching(r"[A-Za-z_][A-Za-z0-9_.-]*(@[1-9][0-9]{0,5})?", "a name su
 _BLOB = matching(r"sha256:[A-Za-z0-9_-]+", "a digest such as sha256:…")
 
 
-def ident(place: Place, key: str, value: Json) -> Json:
+def ident(place: DocumentPath, key: str, value: Json) -> Json:
     """A node's id. An ill-formed one is still used to find edges, so that one fault is one problem."""
     if not isinstance(value, str):
         return wrong_type(place, key, value, "a string")
@@ -249,7 +249,7 @@ def ident(place: Place, key: str, value: Json) -> Json:
     return value
 
 
-def type_name(place: Place, key: str, value: Json) -> Json:
+def type_name(place: DocumentPath, key: str, value: Json) -> Json:
     name = _TYPE_NAME(place, key, value)
     if name is None:
         return None
@@ -257,16 +257,16 @@ def type_name(place: Place, key: str, value: Json) -> Json:
     return TYPE_SPELLINGS.get(base, base) + at + major
 
 
-def condition(place: Place, key: str, value: Json) -> Json:
+def condition(place: DocumentPath, key: str, value: Json) -> Json:
     """The expression languages judge it, and write it in its normal form afterwards."""
     return value
 
 
-def config_ref(place: Place, key: str, value: Json) -> Json:
+def config_ref(place: DocumentPath, key: str, value: Json) -> Json:
     """A blob's digest: plain, with a scheme, or inside an object beside a type."""
     if isinstance(value, dict):
-        read = read_table(place.inside(key), value, table_of(type_url=text, cas_ref=text))
-        require(place.inside(key), read, value, "cas_ref")
+        read = read_table(place.child(key), value, table_of(type_url=text, cas_ref=text))
+        require(place.child(key), read, value, "cas_ref")
         value = read.get("cas_ref")
         if value is None:
             return None
@@ -288,7 +288,7 @@ _retry_mapping = mapping_of(RETRY)
 _attempts = whole(1, 1_000_000)
 
 
-def retry(place: Place, key: str, value: Json) -> Json:
+def retry(place: DocumentPath, key: str, value: Json) -> Json:
     """A bare number is the number of attempts."""
     if isinstance(value, int):
         attempts = _attempts(place, key, value)
@@ -296,18 +296,18 @@ def retry(place: Place, key: str, value: Json) -> Json:
     return _retry_mapping(place, key, value)
 
 
-def join(place: Place, key: str, value: Json) -> Json:
+def join(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, dict):
         return mapping_of(table_of(quorum=whole(1)), "quorum")(place, key, value) or None
     return choice("all", "strict", "any")(place, key, value)
 
 
-def wait_for_all(place: Place, key: str, value: Json) -> Json:
+def wait_for_all(place: DocumentPath, key: str, value: Json) -> Json:
     value = flag(place, key, value)
     return None if value is None else ("all" if value else "any")
 
 
-def seed_limits(place: Place, key: str, value: Json) -> Json:
+def seed_limits(place: DocumentPath, key: str, value: Json) -> Json:
     """Limits of a single node: its deadline is its time-out; a hop limit exists only for a whole run."""
     read = mapping_of(table_of(deadline_s=seconds, max_hops=whole(1)))(place, key, value)
     if read and "max_hops" in read:
@@ -316,7 +316,7 @@ def seed_limits(place: Place, key: str, value: Json) -> Json:
     return read.get("deadline_s") if read else None
 
 
-def on_error(place: Place, key: str, value: Json) -> Json:
+def on_error(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, dict):
         return mapping_of(table_of(route=node_ids), "route")(place, key, value) or None
     return choice("fail", "continue")(place, key, value)
@@ -325,10 +325,10 @@ def on_error(place: Place, key: str, value: Json) -> Json:
 def switchable(reader: Reader) -> Reader:
     """A construct that can be switched on and off with `enabled`; off is the same as absent."""
 
-    def read(place: Place, key: str, value: Json) -> Json:
+    def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, dict) or "enabled" not in value:
             return reader(place, key, value)
-        enabled = flag(place.inside(key), "enabled", value["enabled"])
+        enabled = flag(place.child(key), "enabled", value["enabled"])
         if enabled is False:
             return None
         return reader(place, key, {name: item for name, item in value.items() if name != "enabled"})
@@ -339,11 +339,11 @@ def switchable(reader: Reader) -> Reader:
 _RULE = table_of(condition=condition, next_nodes=node_ids)
 
 
-def rules(place: Place, key: str, value: Json) -> Json:
+def rules(place: DocumentPath, key: str, value: Json) -> Json:
     if not isinstance(value, list):
         return wrong_type(place, key, value, "a list of rules")
     read_rule = mapping_of(_RULE, "condition", "next_nodes")
-    inner = place.inside(key)
+    inner = place.child(key)
     # A refused rule keeps its seat, so that the paths of the others stay true.
     return [read_rule(inner, str(step), rule) or {} for step, rule in enumerate(value)]
 
@@ -353,11 +353,11 @@ BRANCH = table_of(
 )
 
 
-def branch(place: Place, key: str, value: Json) -> Json:
+def branch(place: DocumentPath, key: str, value: Json) -> Json:
     read = mapping_of(BRANCH)(place, key, value)
     if read is None:
         return None
-    inner = place.inside(key)
+    inner = place.child(key)
     read = {"type": "conditional", **read}
     wanted, alien = ("rules", "available_next_nodes")
     if read["type"] == "agent_driven":
@@ -371,7 +371,7 @@ def branch(place: Place, key: str, value: Json) -> Json:
     return read
 
 
-def max_iterations(place: Place, key: str, value: Json) -> Json:
+def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
     return value if value == UNLIMITED else whole(1)(place, key, value)
 
 
@@ -380,7 +380,7 @@ LOOP = table_of(
 )
 
 
-def map_over(place: Place, key: str, value: Json) -> Json:
+def map_over(place: DocumentPath, key: str, value: Json) -> Json:
     """A list, or one template that can give a list; any other text would only ever be a string."""
     if isinstance(value, list):
         return value
@@ -416,11 +416,11 @@ COMPENSATOR = Table(
 )
 
 
-def compensator(place: Place, key: str, value: Json) -> Json:
+def compensator(place: DocumentPath, key: str, value: Json) -> Json:
     read = mapping_of(COMPENSATOR)(place, key, value)
     if read is None:
         return None
-    inner = place.inside(key)
+    inner = place.child(key)
     action = read.pop("action", None)
     if action is None:
         require(inner, read, {**value, "type": value.get("type", value.get("handler"))}, "type")
@@ -461,7 +461,7 @@ NODE = Table(
 )
 
 
-def read_node(place: Place, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
+def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> dict[str, Json] | None:
     """A node in its normal form but for its edges, which stay under `dependencies` and `dependents`.
 
     `given_id` is the node's key where nodes are written as a mapping.
@@ -495,7 +495,7 @@ def _with_entry(loop: dict[str, Json], node_id: str) -> dict[str, Json]:
     return {name: full[name] for name in LOOP.order if name in full}
 
 
-def _settle_configs(place: Place, raw: dict[str, Json], node: dict[str, Json]) -> None:
+def _settle_configs(place: DocumentPath, raw: dict[str, Json], node: dict[str, Json]) -> None:
     """Some nodes have a stored configuration and an inline one; only the inline one means something."""
     if raw.get("config") is not None:
         place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
@@ -505,13 +505,13 @@ def _settle_configs(place: Place, raw: dict[str, Json], node: dict[str, Json]) -
         del node["config_ref"]
 
 
-def _human_config(place: Place, config: dict[str, Json]) -> dict[str, Json]:
+def _human_config(place: DocumentPath, config: dict[str, Json]) -> dict[str, Json]:
     """Other words for a person's decision, in ours."""
     renamed = dict(config)
     if "approval_ui_url" in renamed:
         renamed["approval_url"] = renamed.pop("approval_ui_url")
     policy = renamed.pop("escalation_policy", None)
     if policy is not None:
-        read = choice(*_ESCALATION_POLICIES)(place.inside("config"), "escalation_policy", policy)
+        read = choice(*_ESCALATION_POLICIES)(place.child("config"), "escalation_policy", policy)
         renamed["on_timeout"] = _ESCALATION_POLICIES.get(str(read), "fail")
     return renamed

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.document.fields import is_id, kind
-from tidemill.kernel.document.problems import Findings, shown
+from tidemill.kernel.document.problems import ProblemCollector, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
 def read_operations(raw: Json) -> list[Operation]:
     """The operations of a patch in their order. Raises Rejected with everything that is ill-formed."""
-    found = Findings()
+    found = ProblemCollector()
     if not isinstance(raw, list):
         found.problem("patch_invalid", "", f"a patch is a list of operations, not {kind(raw)}", "write [{op, path, …}]")
     elif len(raw) > OPERATIONS_MAX:
@@ -84,7 +84,7 @@ def step_of(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _operation(found: Findings, place: str, raw: Json) -> Operation | None:
+def _operation(found: ProblemCollector, place: str, raw: Json) -> Operation | None:
     if not isinstance(raw, dict):
         found.problem("patch_invalid", place, f"an operation is a mapping, not {kind(raw)}", "write {op, path, …}")
         return None
@@ -103,7 +103,7 @@ def _operation(found: Findings, place: str, raw: Json) -> Operation | None:
     return Operation(name, place, target, source, raw.get("value"))
 
 
-def _name(found: Findings, place: str, raw: dict[str, Json]) -> str | None:
+def _name(found: ProblemCollector, place: str, raw: dict[str, Json]) -> str | None:
     name = raw.get("op")
     if isinstance(name, str) and name in NAMES:
         return name
@@ -117,7 +117,7 @@ def _name(found: Findings, place: str, raw: dict[str, Json]) -> str | None:
     return None
 
 
-def _spot(found: Findings, place: str, raw: dict[str, Json], member: str) -> Spot | None:
+def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str) -> Spot | None:
     pointer, said_at = raw.get(member), f"{place}/{member}"
     if member not in raw:
         found.problem("patch_invalid", place, f"`{member}` is missing", "a pointer such as /nodes/fetch/config/url")
@@ -334,11 +334,11 @@ class _Sheet:
 
     def _nearest(self, steps: Steps, here: Json, depth: int) -> str:
         if isinstance(here, dict):
-            return Findings().nearest(steps[depth], here)
+            return ProblemCollector().nearest(steps[depth], here)
         entries = f"the list has {len(here)} entries, counted from 0"
         if not self._is_seat(steps[: depth + 1]) or _INDEX.fullmatch(steps[depth]):
             return entries
-        return Findings().nearest(steps[depth], _counted(here)) or "name a node by its id, or by its index"
+        return ProblemCollector().nearest(steps[depth], _counted(here)) or "name a node by its id, or by its index"
 
     # Nodes by id
 

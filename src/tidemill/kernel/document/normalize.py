@@ -51,7 +51,7 @@ from tidemill.kernel.document.fields import (
     whole,
     wrong_type,
 )
-from tidemill.kernel.document.problems import Findings, Place, pointer, shown
+from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, pointer, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 
@@ -63,7 +63,7 @@ _STAND_INS: Mapping[str, Json] = {"schema": True, "code": "def evaluate(output, 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Borrowed(NamedTuple):
+class ContentReference(NamedTuple):
     """A condition that refers to content by digest."""
 
     condition: dict[str, Json]
@@ -91,9 +91,9 @@ class Borrowed(NamedTuple):
         return Problem(code="condition_shape", message=message, path=self.path, hint="`tidemill blobs put` prints it")
 
 
-def borrowed_in(document: Json) -> list[Borrowed]:
+def borrowed_in(document: Json) -> list[ContentReference]:
     """List every reference in a document as it was written; what is not shaped like a document has none."""
-    found: list[Borrowed] = []
+    found: list[ContentReference] = []
     seen: set[int] = set()
     waiting = list(_conditions(document))
     while waiting:
@@ -106,7 +106,7 @@ def borrowed_in(document: Json) -> list[Borrowed]:
         if isinstance(kind, str) and kind in _BORROWED:
             key, field = _BORROWED[kind]
             if key in condition and field not in condition:
-                found.append(Borrowed(condition, key, field, f"{path}/{key}"))
+                found.append(ContentReference(condition, key, field, f"{path}/{key}"))
         waiting += _steps(f"{path}/conditions", condition.get("conditions"))
     return sorted(found, key=lambda each: each.path)
 
@@ -169,7 +169,7 @@ DAYS_MAX = 36_500
 RETENTION = table_of(days=number(0, DAYS_MAX), keep=flag)
 
 
-def retention(place: Place, key: str, value: Json) -> Json:
+def retention(place: DocumentPath, key: str, value: Json) -> Json:
     """How long finished runs are kept: a number of days, or for ever. `keep: false` says nothing."""
     read = mapping_of(RETENTION)(place, key, value)
     if read is None:
@@ -177,7 +177,7 @@ def retention(place: Place, key: str, value: Json) -> Json:
     if read.get("keep") is False:
         del read["keep"]
     if "keep" in read and "days" in read:
-        place.inside(key).problem("conflicting_keys", "days", "runs that are kept for ever have no days", "keep one")
+        place.child(key).problem("conflicting_keys", "days", "runs that are kept for ever have no days", "keep one")
     return read or None
 
 
@@ -197,12 +197,12 @@ DOCUMENT = table_of(
 _EDGE = Table({"from": ("from", text), "to": ("to", text)})
 
 
-class Draft:
+class NormalizedDraft:
     """A document while it is being checked."""
 
     __slots__ = ("document", "edges", "found", "index", "nodes", "paths")
 
-    def __init__(self, found: Findings) -> None:
+    def __init__(self, found: ProblemCollector) -> None:
         self.found = found
         self.document: dict[str, Json] = {}
         self.nodes: list[dict[str, Json]] = []
@@ -212,22 +212,22 @@ class Draft:
         self.edges: dict[tuple[str, str], str] = {}
         """Plain edges (from, to) and where each was first written."""
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> DocumentPath:
         """Where a node was written."""
-        return Place(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
+        return DocumentPath(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
 
 
-def draft_of(raw: Json) -> Draft:
+def draft_of(raw: Json) -> NormalizedDraft:
     """Read a document into its normal form, remembering where everything was written."""
-    found = Findings()
-    draft = Draft(found)
+    found = ProblemCollector()
+    draft = NormalizedDraft(found)
     check_values(raw, found)
     if found.problems:
         return draft
     if not isinstance(raw, dict):
         found.problem("not_a_mapping", "", "the document is not a mapping", "it begins with keys such as `name`")
         return draft
-    place = Place(found, "", "")
+    place = DocumentPath(found, "", "")
     document = read_table(place, raw, DOCUMENT)
     require(place, document, raw, "name", "nodes")
     for number_and_raw in _raw_nodes(place, document.pop("nodes", [])):
@@ -239,7 +239,7 @@ def draft_of(raw: Json) -> Draft:
     return draft
 
 
-def _raw_nodes(place: Place, raw: Json) -> Iterator[tuple[str | int, Json, str | None]]:
+def _raw_nodes(place: DocumentPath, raw: Json) -> Iterator[tuple[str | int, Json, str | None]]:
     """Each node's step in the path, its raw form, and its id where the key gives it."""
     if not isinstance(raw, list | dict):
         wrong_type(place, "nodes", raw, "a list of nodes")
@@ -253,9 +253,9 @@ def _raw_nodes(place: Place, raw: Json) -> Iterator[tuple[str | int, Json, str |
         yield from ((number, node, None) for number, node in enumerate(raw))
 
 
-def _add_node(draft: Draft, step: str | int, raw: Json, given_id: str | None) -> None:
+def _add_node(draft: NormalizedDraft, step: str | int, raw: Json, given_id: str | None) -> None:
     path = pointer("/nodes", step)
-    node = read_node(Place(draft.found, path, _who(raw, given_id, step)), raw, given_id)
+    node = read_node(DocumentPath(draft.found, path, _who(raw, given_id, step)), raw, given_id)
     if node is None or "id" not in node:
         return
     name: str = node["id"]
@@ -279,12 +279,12 @@ def _who(raw: Json, given_id: str | None, step: str | int) -> str:
     return f"node {step}" if given_id is None else f"node `{shown(given_id)}`"
 
 
-def _add_edges(draft: Draft, place: Place, raw: Json) -> None:
+def _add_edges(draft: NormalizedDraft, place: DocumentPath, raw: Json) -> None:
     if not isinstance(raw, list):
         wrong_type(place, "edges", raw, "a list of {from, to}")
         return
     for step, edge in enumerate(raw):
-        here = Place(draft.found, f"/edges/{step}", f"edge {step}")
+        here = DocumentPath(draft.found, f"/edges/{step}", f"edge {step}")
         if not isinstance(edge, dict):
             wrong_type(here, "", edge, "a mapping {from, to}")
             continue
@@ -294,7 +294,7 @@ def _add_edges(draft: Draft, place: Place, raw: Json) -> None:
             draft.edges.setdefault((read["from"], read["to"]), here.path)
 
 
-def _sorted_edges(draft: Draft) -> list[dict[str, str]]:
+def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
     """Edges in the order of their nodes, so that the spelling leaves no trace."""
     last = len(draft.nodes)
     index = draft.index
@@ -328,7 +328,7 @@ class Use(NamedTuple):
     reach: References
 
 
-def settle_conditions(draft: Draft) -> dict[int, list[Use]]:
+def parse_conditions(draft: NormalizedDraft) -> dict[int, list[Use]]:
     """Parse every condition, record its problems, put its normal form in its place, and tell what it refers to."""
     uses: dict[int, list[Use]] = {}
     parsed: dict[bytes, tuple[Json, References]] = {}
@@ -359,7 +359,7 @@ def clauses_of(node: dict[str, Json]) -> Iterator[Clause]:
             yield Clause(f"branch/rules/{step}/condition", rule, "condition")
 
 
-def _parse(draft: Draft, position: int, key: str, raw: Json) -> tuple[Json, References] | None:
+def _parse(draft: NormalizedDraft, position: int, key: str, raw: Json) -> tuple[Json, References] | None:
     place = draft.place(position)
     condition, problems = conditions.parse_condition(raw, f"{place.path}/{key}")
     for problem in problems:

@@ -21,7 +21,7 @@ NAME_SHOWN_MAX = 60
 STEP_SHOWN_MAX = 200
 
 
-class Findings:
+class ProblemCollector:
     """Problems and warnings in the order in which they were met."""
 
     __slots__ = ("comparisons_left", "dropped", "problems", "warnings")
@@ -69,12 +69,12 @@ class Findings:
             raise Rejected(self.all_problems())
 
 
-class Place:
+class DocumentPath:
     """A position in the document: its path, and who is there, for the sentence."""
 
     __slots__ = ("found", "path", "who")
 
-    def __init__(self, found: Findings, path: str, who: str) -> None:
+    def __init__(self, found: ProblemCollector, path: str, who: str) -> None:
         self.found = found
         self.path = path
         self.who = who
@@ -88,9 +88,9 @@ class Place:
         path = f"{self.path}/{key}" if key else self.path
         self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
-    def inside(self, key: str) -> Place:
+    def child(self, key: str) -> DocumentPath:
         """The place one level down; the sentence still begins with the same owner."""
-        return Place(self.found, f"{self.path}/{key}", self.who)
+        return DocumentPath(self.found, f"{self.path}/{key}", self.who)
 
 
 def pointer(path: str, key: str | int) -> str:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.kernel.document.normalize import draft_of, settle_conditions
+from tidemill.kernel.document.normalize import draft_of, parse_conditions
 from tidemill.kernel.document.text import read_json
 from tidemill.kernel.document.values import has_lone_surrogate
 from tidemill.kernel.model import Json
@@ -78,7 +78,7 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
 def normalise(raw: Json) -> tuple[Json, list[Problem]]:
     """The normal form of a document and what is wrong with its shape; the form is whole only without problems."""
     draft = draft_of(raw)
-    settle_conditions(draft)
+    parse_conditions(draft)
     return draft.document, draft.found.all_problems()
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from tidemill.errors import Problem, Rejected
-from tidemill.kernel.document.problems import PROBLEMS_MAX, Findings, pointer, shown
+from tidemill.kernel.document.problems import PROBLEMS_MAX, ProblemCollector, pointer, shown
 from tidemill.kernel.document.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 from tidemill.kernel.model import Json
 
@@ -37,7 +37,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 def read_json(text: str) -> Json:
     """Parse a document, or raise Rejected with every fault of the text."""
-    found = Findings()
+    found = ProblemCollector()
     try:
         value, faults = _parse(text)
         if not faults and not _SURROGATE.search(text) and not deeper_than(value, DEPTH_MAX):
@@ -61,7 +61,7 @@ def read_json(text: str) -> Json:
 
 def _parse(text: str) -> tuple[Json, list[Problem]]:
     """The value, and what the parser let pass although it must not; where that is, it does not know."""
-    found = Findings()
+    found = ProblemCollector()
 
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
         mapping = dict(items)
@@ -85,7 +85,7 @@ def _parse(text: str) -> tuple[Json, list[Problem]]:
 class _Scan:
     """Walk the tokens of a text whose parse was suspicious, and report each fault with line and column."""
 
-    def __init__(self, text: str, found: Findings) -> None:
+    def __init__(self, text: str, found: ProblemCollector) -> None:
         self.text = text
         self.found = found
         self.keys: list[set[str] | None] = []
@@ -177,7 +177,7 @@ _NO_KEY = object()
 
 def read_yaml(text: str) -> Json:
     """Parse a document, or raise Rejected with every fault up to the first error of syntax."""
-    found = Findings()
+    found = ProblemCollector()
     composer: _Composer | None = None
     try:
         composer = _Composer(_LOADER(text), found)
@@ -208,7 +208,7 @@ def _hint(problem: str | None) -> str:
 class _Composer:
     """Builds the value from events with a stack of open containers."""
 
-    def __init__(self, loader: Any, found: Findings) -> None:
+    def __init__(self, loader: Any, found: ProblemCollector) -> None:
         self.loader = loader
         self.found = found
         self.stack: list[tuple[Json, Json]] = []

@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
-from tidemill.kernel.document.problems import Findings, pointer
+from tidemill.kernel.document.problems import ProblemCollector, pointer
 from tidemill.kernel.model import Json
 
 DEPTH_MAX = 100
@@ -24,7 +24,7 @@ Trail = tuple["Trail | None", "str | int"]
 """The way to a value as linked steps, cheap to extend; it becomes a path only when something is wrong there."""
 
 
-def check_values(value: Json, found: Findings) -> None:
+def check_values(value: Json, found: ProblemCollector) -> None:
     """Record everything in a value that JSON does not have, or that is too deep or too large to go through."""
     with suppress(_StopWalk):
         _Walk(found).visit(value, None, 0)
@@ -41,7 +41,7 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 class _Walk:
     __slots__ = ("found", "left")
 
-    def __init__(self, found: Findings) -> None:
+    def __init__(self, found: ProblemCollector) -> None:
         self.found = found
         self.left = CONTAINERS_MAX
 

@@ -18,10 +18,10 @@ import msgspec
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
-from tidemill.kernel.explain.survey import Scene, label
+from tidemill.kernel.explain.survey import ExplainInput, label
 from tidemill.kernel.model import Node
-from tidemill.kernel.queries import Step, path
-from tidemill.kernel.state import Cell, State, Undo, peek_at
+from tidemill.kernel.queries import PathStep, path
+from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 
@@ -38,7 +38,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: Failure
 
 
-class Some(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """So many nodes, and the first of their names."""
 
     count: int = 0
@@ -50,20 +50,20 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     what: Literal["cause", "item", "node", "run", "failed_with", "cancelled"]
     words: str
-    nodes: Some = Some()
+    nodes: Sample = Sample()
 
 
 class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of the nodes of a run that has ended, found in one pass."""
 
-    failed_with: Some
-    cancelled: Some
-    tolerated: Some
-    unsure: Some
+    failed_with: Sample
+    cancelled: Sample
+    tolerated: Sample
+    unsure: Sample
     """Nodes of which nobody knows whether they happened."""
 
 
-def fates(scene: Scene) -> Fates:
+def outcome_counts(scene: ExplainInput) -> Fates:
     """What became of every node."""
     found: dict[str, list[str]] = {"failed_with": [], "cancelled": [], "tolerated": [], "unsure": []}
     for node in scene.flow.nodes:
@@ -78,10 +78,10 @@ def fates(scene: Scene) -> Fates:
             elif cell.error.code == UNKNOWN_OUTCOME:
                 found["unsure"].append(node.id)
     most = scene.bounds.names
-    return Fates(**{fate: Some(count=len(names), names=tuple(names[:most])) for fate, names in found.items()})
+    return Fates(**{fate: Sample(count=len(names), names=tuple(names[:most])) for fate, names in found.items()})
 
 
-def first_cause(scene: Scene) -> Cause | None:
+def first_cause(scene: ExplainInput) -> Cause | None:
     """Where a failed run failed first."""
     state = scene.state
     error = shown(state.error)
@@ -102,7 +102,7 @@ def first_cause(scene: Scene) -> Cause | None:
     )
 
 
-def chain_of(cause: Cause, found: Fates, cell: Cell) -> tuple[Link, ...]:
+def chain_of(cause: Cause, found: Fates, cell: Visit) -> tuple[Link, ...]:
     """From the innermost cause outwards to the nodes that never began because of it."""
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
@@ -129,7 +129,7 @@ def _attempts(number: int) -> str:
     return "1 attempt" if number == 1 else f"{number} attempts"
 
 
-def _nodes(some: Some) -> str:
+def _nodes(some: Sample) -> str:
     return "1 node" if some.count == 1 else f"{some.count} nodes"
 
 
@@ -138,7 +138,7 @@ def unread(state: State) -> dict[str, int]:
     return dict(Counter(signal.name for signal in state.signals))
 
 
-def not_undone(state: State) -> Undo | None:
+def not_undone(state: State) -> CompletedStep | None:
     """The first step that a rollback has tried in vain and could try again."""
     if state.rollback != "partial":
         return None
@@ -174,27 +174,27 @@ STEPS_MAX = 20
 """The latest visits that are listed, and the most nodes before it."""
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a node is where it is."""
 
     node: str
     status: str
     headline: str
-    visits: tuple[Step, ...] = ()
+    visits: tuple[PathStep, ...] = ()
     """Its visits that have ended, the latest last."""
-    before: tuple[Step, ...] = ()
+    before: tuple[PathStep, ...] = ()
     """How the nodes that lead to it ended, each as it did last."""
     blockers: tuple[AnyBlocker, ...] = ()
     """What it waits for, where it does."""
 
 
-def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> Account:
+def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> NodeHistory:
     """Tell of one node; `blockers` are those of its run."""
     steps = list(path(events))
     latest = {step.node: step for step in steps}
     own = [step for step in steps if step.node == node.id]
     waits = tuple(each for each in blockers if each.node == node.id)
-    return Account(
+    return NodeHistory(
         node=node.id,
         status=state.peek(node.id).status,
         headline=_headline(node.id, own, waits),
@@ -204,7 +204,7 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
     )
 
 
-def _headline(name: str, own: Sequence[Step], waits: Sequence[AnyBlocker]) -> str:
+def _headline(name: str, own: Sequence[PathStep], waits: Sequence[AnyBlocker]) -> str:
     if waits:
         return waits[0].words
     if not own:

@@ -19,9 +19,27 @@ import msgspec
 
 from tidemill.kernel.explain import live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
-from tidemill.kernel.explain.ended import Cause, Link, Some, chain_of, fates, first_cause, not_undone, unread, way_on
+from tidemill.kernel.explain.ended import (
+    Cause,
+    Link,
+    Sample,
+    chain_of,
+    first_cause,
+    not_undone,
+    outcome_counts,
+    unread,
+    way_on,
+)
 from tidemill.kernel.explain.live import deadline_of, of_the_run
-from tidemill.kernel.explain.survey import Able, Bounds, Case, JobFact, Scene, Workers, label, survey
+from tidemill.kernel.explain.survey import (
+    Bounds,
+    ExplainInput,
+    JobFact,
+    WaitingVisit,
+    Workers,
+    label,
+    survey,
+)
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
@@ -94,7 +112,6 @@ def _step(key: str) -> str:
 
 __all__ = [
     "BOUNDS",
-    "Able",
     "AnyBlocker",
     "Bounds",
     "Cause",
@@ -102,14 +119,14 @@ __all__ = [
     "Failure",
     "JobFact",
     "Link",
-    "Some",
+    "Sample",
     "Workers",
     "explain",
 ]
 
 BOUNDS = Bounds()
 
-Telling = Callable[[Scene, Case], AnyBlocker]
+Telling = Callable[[ExplainInput, WaitingVisit], AnyBlocker]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -135,12 +152,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     """Why it was paused or cancelled, in the words of whoever did it."""
     failures_tolerated: int = 0
-    tolerated: Some = Some()
+    tolerated: Sample = Sample()
     unread: dict[str, int] = {}
     """Signals that nobody has taken, by name."""
     dead_letters: int = 0
     rollback: RollbackStatus = "none"
-    left: Some = Some()
+    left: Sample = Sample()
     """What a rollback could not undo, as node/visit/index."""
     left_error: Failure | None = None
     """Why the first of them could not be undone, where its compensator was tried."""
@@ -162,11 +179,11 @@ def explain(
 
     `jobs` are those of the run, read at about the same moment as the state; `workers` None is when nobody knows.
     """
-    scene = Scene(workflow, state, jobs, now_ms, workers, bounds)
+    scene = ExplainInput(workflow, state, jobs, now_ms, workers, bounds)
     return _live(scene) if state.live else _ended(scene)
 
 
-def _live(scene: Scene) -> Explanation:
+def _live(scene: ExplainInput) -> Explanation:
     state, bounds = scene.state, scene.bounds
     whole, cases = list(of_the_run(scene)), survey(scene)
     first = next((place for place, case in enumerate(cases) if not case.root), len(cases))
@@ -199,9 +216,9 @@ def _live(scene: Scene) -> Explanation:
     )
 
 
-def _ended(scene: Scene) -> Explanation:
+def _ended(scene: ExplainInput) -> Explanation:
     state, most = scene.state, scene.bounds.names
-    told, cause, found = tuple(of_the_run(scene)), first_cause(scene), fates(scene)
+    told, cause, found = tuple(of_the_run(scene)), first_cause(scene), outcome_counts(scene)
     unblock, command = way_on(state, found)
     undo = not_undone(state)
     return Explanation(
@@ -218,7 +235,7 @@ def _ended(scene: Scene) -> Explanation:
         unread=unread(state),
         dead_letters=state.dead_letters,
         rollback=state.rollback,
-        left=Some(count=len(state.undo_left), names=state.undo_left[:most]),
+        left=Sample(count=len(state.undo_left), names=state.undo_left[:most]),
         left_error=None if undo is None else shown(undo.error),
         unblock=unblock,
         command=command,

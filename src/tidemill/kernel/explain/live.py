@@ -38,9 +38,9 @@ from tidemill.kernel.explain.blockers import (
     Worker,
     shown,
 )
-from tidemill.kernel.explain.survey import Case, JobFact, Scene, Workers, expires_first, job_key, label
+from tidemill.kernel.explain.survey import ExplainInput, JobFact, WaitingVisit, Workers, expires_first, job_key, label
 from tidemill.kernel.jobs import key_of
-from tidemill.kernel.state import State, Undo
+from tidemill.kernel.state import CompletedStep, State
 
 _DOES = {
     "call": "works on",
@@ -54,12 +54,12 @@ WORK = "tidemill worker"
 _FREE = "a worker becomes free; one more makes it quicker"
 
 
-def who(case: Case) -> str:
+def who(case: WaitingVisit) -> str:
     """The activation as sentences name it."""
     return label(case.node.id, case.cell.visit, case.item)
 
 
-def place_of(case: Case, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
+def place_of(case: WaitingVisit, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
     """The fields that say who waits, since when, and until when."""
     return {
         "since_ms": since_ms,
@@ -72,12 +72,12 @@ def place_of(case: Case, since_ms: int | None, until_ms: int | None = None) -> d
     }
 
 
-def _job(case: Case) -> JobFact:
+def _job(case: WaitingVisit) -> JobFact:
     assert case.job is not None, "its kind was found by looking at its job"
     return case.job
 
 
-def ready_since(case: Case, job: JobFact) -> int:
+def ready_since(case: WaitingVisit, job: JobFact) -> int:
     """Since when a job could be taken; items do not remember when they were queued, but their jobs do."""
     return max(case.act.since_ms, job.ready_at_ms) or case.cell.since_ms
 
@@ -147,11 +147,11 @@ def start_worker(
 def _who_cannot(need: Need, workers: Workers) -> tuple[str, ...]:
     """Who is there, and yet does not take a job."""
     if need == "silent":
-        return workers.mute
+        return workers.unresponsive_but_running
     return tuple(able.name for able in workers.each) if need in ("no_queue", "no_type", "lacking") else ()
 
 
-def without_worker(scene: Scene, case: Case) -> Worker:
+def without_worker(scene: ExplainInput, case: WaitingVisit) -> Worker:
     """A job that nobody works on."""
     job = _job(case)
     waits = case.act.status == "WAITING"
@@ -179,7 +179,7 @@ def without_worker(scene: Scene, case: Case) -> Worker:
     )
 
 
-def holder(scene: Scene, job: JobFact, does: str) -> Help:
+def holder(scene: ExplainInput, job: JobFact, does: str) -> Help:
     """Say who has a job, and whether that one is still heard of; `does` is what it is busy with."""
     name = f"worker {job.owner or 'without a name'}"
     if scene.silent_since_ms(job) is None:
@@ -189,7 +189,7 @@ def holder(scene: Scene, job: JobFact, does: str) -> Help:
     return Help(f"{name}, which has fallen silent, {does}", unblock)
 
 
-def leased(scene: Scene, case: Case) -> Lease:
+def leased(scene: ExplainInput, case: WaitingVisit) -> Lease:
     """A worker has it."""
     node, act, job = case.node, case.act, _job(case)
     phase = "wake" if act.status == "WAITING" else phase_of(node, case.cell, case.item)
@@ -218,7 +218,7 @@ def _nth(attempt: int, tries: int, most: int) -> str:
     return f"attempt {attempt} of {most}" if attempt == tries else f"attempt {attempt} (try {tries} of {most})"
 
 
-def backing_off(scene: Scene, case: Case) -> Retry:
+def backing_off(scene: ExplainInput, case: WaitingVisit) -> Retry:
     """An attempt failed, and the next one is not due yet; while the run is paused it does not begin then either."""
     act, most = case.act, case.node.retry.max_attempts
     code = "" if act.error is None else f" after {act.error.code}"
@@ -235,7 +235,7 @@ def backing_off(scene: Scene, case: Case) -> Retry:
     )
 
 
-def withdrawn(scene: Scene, case: Case) -> Pause:
+def withdrawn(scene: ExplainInput, case: WaitingVisit) -> Pause:
     """It would be dispatched if the run were not paused."""
     return Pause(
         reason=scene.state.reason,
@@ -246,7 +246,7 @@ def withdrawn(scene: Scene, case: Case) -> Pause:
     )
 
 
-def missing(_: Scene, case: Case) -> Missing:
+def missing(_: ExplainInput, case: WaitingVisit) -> Missing:
     """The state calls for a job that is not there."""
     common = place_of(case, case.act.since_ms or case.cell.since_ms or None)
     if case.act.status == "PENDING":
@@ -266,7 +266,7 @@ def missing(_: Scene, case: Case) -> Missing:
     )
 
 
-def items_of(scene: Scene, case: Case) -> Items:
+def items_of(scene: ExplainInput, case: WaitingVisit) -> Items:
     """A map between the evaluation of its list and the assembly of its results."""
     items = case.cell.map
     assert items is not None, "its kind was found by looking at its items"
@@ -305,12 +305,12 @@ _THEN = {
 }
 
 
-def _item(case: Case) -> str:
+def _item(case: WaitingVisit) -> str:
     """The option that names an item of a map."""
     return f" --item {case.item}" if case.item != NOT_AN_ITEM else ""
 
 
-def asleep(_: Scene, case: Case) -> Timer:
+def asleep(_: ExplainInput, case: WaitingVisit) -> Timer:
     """It waits for a moment."""
     wait = case.act.wait
     assert wait is not None, "whoever sleeps has a wait"
@@ -324,7 +324,7 @@ def asleep(_: Scene, case: Case) -> Timer:
     )
 
 
-def undecided(scene: Scene, case: Case) -> Person:
+def undecided(scene: ExplainInput, case: WaitingVisit) -> Person:
     """People have to decide."""
     approval = case.act.approval
     assert approval is not None, "its kind was found by looking at its approval"
@@ -369,7 +369,7 @@ def _barred(approval: Approval, state: State) -> tuple[str, ...]:
     return tuple(dict.fromkeys(as_user(name) for name in (approval.requester, *state.patched_by) if name))
 
 
-def listening(_: Scene, case: Case) -> Signal:
+def listening(_: ExplainInput, case: WaitingVisit) -> Signal:
     """It waits for a signal."""
     wait = case.act.wait
     assert wait is not None, "whoever listens has a wait"
@@ -382,7 +382,7 @@ def listening(_: Scene, case: Case) -> Signal:
     )
 
 
-def parent(scene: Scene, case: Case) -> Child:
+def parent(scene: ExplainInput, case: WaitingVisit) -> Child:
     """It waits for another run."""
     wait, job = case.act.wait, case.job
     assert wait is not None, "whoever has a child has a wait"
@@ -406,7 +406,7 @@ def parent(scene: Scene, case: Case) -> Child:
     )
 
 
-def waits(_: Scene, case: Case) -> Wait:
+def waits(_: ExplainInput, case: WaitingVisit) -> Wait:
     """It waits for something that only its handler understands."""
     wait = case.act.wait
     on, name = ("something without a name", "") if wait is None else (wait.on, wait.name)
@@ -425,7 +425,7 @@ def waits(_: Scene, case: Case) -> Wait:
 _AUDIT = "the next audit puts it back; nothing is lost"
 
 
-def of_the_run(scene: Scene) -> Iterator[AnyBlocker]:
+def of_the_run(scene: ExplainInput) -> Iterator[AnyBlocker]:
     """What holds the whole run up, or is its only business left."""
     state = scene.state
     if scene.paused:
@@ -445,12 +445,12 @@ def of_the_run(scene: Scene) -> Iterator[AnyBlocker]:
         yield _outputs(scene)
 
 
-def _lost_job(scene: Scene, key: str, what: str) -> Missing:
+def _lost_job(scene: ExplainInput, key: str, what: str) -> Missing:
     words = f"{what} calls for a job that the store does not have: {key}"
     return Missing(job=key, status=scene.state.status, since_ms=scene.state.last_ms, words=words, unblock=_AUDIT)
 
 
-def _outputs(scene: Scene) -> Outputs | Missing:
+def _outputs(scene: ExplainInput) -> Outputs | Missing:
     state, job = scene.state, scene.jobs.get(key_of("outputs"))
     common: dict[str, Any] = {"status": state.status, "since_ms": state.last_ms}
     if job is not None and scene.holds(job):
@@ -467,7 +467,7 @@ def _outputs(scene: Scene) -> Outputs | Missing:
     return Outputs(need=need, words=words, unblock=unblock, command=command, **common)
 
 
-def deadline_of(scene: Scene) -> Deadline | None:
+def deadline_of(scene: ExplainInput) -> Deadline | None:
     """When the run fails whatever it waits for."""
     state = scene.state
     if not state.live or state.deadline_ms is None:
@@ -483,7 +483,7 @@ def deadline_of(scene: Scene) -> Deadline | None:
     )
 
 
-def _rollback(scene: Scene) -> Rollback:
+def _rollback(scene: ExplainInput) -> Rollback:
     state, most = scene.state, scene.bounds.names
     steps, at = len(state.undo_order), state.undo_at
     undo = state.undo.get(state.undo_order[at]) if at < steps else None
@@ -505,7 +505,7 @@ def _rollback(scene: Scene) -> Rollback:
     return _step(scene, undo, so_far, common)
 
 
-def _step(scene: Scene, undo: Undo, so_far: str, common: dict[str, Any]) -> Rollback:
+def _step(scene: ExplainInput, undo: CompletedStep, so_far: str, common: dict[str, Any]) -> Rollback:
     node = scene.flow.by_id.get(undo.node)
     compensator = None if node is None else node.compensator
     job = scene.jobs.get(key_of("undo", undo.node, undo.visit, undo.index))
@@ -533,7 +533,7 @@ def _step(scene: Scene, undo: Undo, so_far: str, common: dict[str, Any]) -> Roll
 
 
 def _state_of_step(
-    scene: Scene, undo: Undo, job: JobFact | None, type_: str
+    scene: ExplainInput, undo: CompletedStep, job: JobFact | None, type_: str
 ) -> tuple[Need | Literal["", "retry", "missing"], Help]:
     """Why nobody works on the step (empty if somebody does), in words, with what helps."""
     if job is None:

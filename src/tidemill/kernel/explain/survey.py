@@ -22,7 +22,7 @@ from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import Failure, Kind, Need
 from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
 from tidemill.kernel.model import Node, Workflow
-from tidemill.kernel.state import Cell, State
+from tidemill.kernel.state import State, Visit
 
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     """Why a large value that it needs cannot be had, where somebody has looked."""
 
 
-class Able(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class WorkerCapability(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A live worker that takes on work, and what it can do."""
 
     name: str
@@ -62,21 +62,25 @@ class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Queues that somebody serves; None is every queue."""
     types: frozenset[str] = frozenset()
     """Node types that somebody knows, as `name@major`."""
-    each: tuple[Able, ...] = ()
+    each: tuple[WorkerCapability, ...] = ()
     """Who they are, where that is known: a type counts only with somebody who serves the queue too."""
-    silent: Mapping[str, int] = {}
+    unresponsive: Mapping[str, int] = {}
     """Those not heard of for long, and when each was last. They may still hold leases that have not run out."""
-    mute: tuple[str, ...] = ()
+    unresponsive_but_running: tuple[str, ...] = ()
     """Those of them whose processes are there all the same."""
 
     @classmethod
-    def of(cls, each: Sequence[Able], silent: Mapping[str, int] | None = None, mute: tuple[str, ...] = ()) -> Workers:
+    def of(
+        cls, each: Sequence[WorkerCapability], silent: Mapping[str, int] | None = None, mute: tuple[str, ...] = ()
+    ) -> Workers:
         """The workers that are there, and those that have fallen silent."""
         queues: frozenset[str] | None = frozenset()
         for able in each:
             queues = None if queues is None or able.queues is None else queues | able.queues
         types = frozenset().union(*(able.types for able in each))
-        return cls(queues=queues, types=types, each=tuple(each), silent=silent or {}, mute=mute)
+        return cls(
+            queues=queues, types=types, each=tuple(each), unresponsive=silent or {}, unresponsive_but_running=mute
+        )
 
     def types_on(self, queue: str) -> frozenset[str]:
         """Node types that those know who serve a queue."""
@@ -101,7 +105,7 @@ class Bounds(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     origins: int = 5
 
 
-class Scene:
+class ExplainInput:
     """Everything at hand while one explanation is made."""
 
     def __init__(
@@ -133,7 +137,7 @@ class Scene:
 
     def silent_since_ms(self, job: JobFact) -> int | None:
         """When the holder of a job was last heard of, if that is long ago."""
-        return None if self.workers is None else self.workers.silent.get(job.owner)
+        return None if self.workers is None else self.workers.unresponsive.get(job.owner)
 
     def lacking(self, job: JobFact, type_: str) -> Failure | None:
         """What keeps all of those from a job who know its type and serve its queue."""
@@ -149,7 +153,7 @@ class Scene:
         workers = self.workers
         if workers is not None:
             if self.idle:
-                return "silent" if workers.mute else "no_worker"
+                return "silent" if workers.unresponsive_but_running else "no_worker"
             if workers.queues is not None and job.queue != SYSTEM_QUEUE and job.queue not in workers.queues:
                 return "no_queue"
             if type_ and type_ not in self._types_on(workers, job.queue):
@@ -176,7 +180,7 @@ class Scene:
         name = self.state.first_held
         while name and name not in found:
             found[name] = len(found) + 1
-            name = self.state.peek(name).behind
+            name = self.state.peek(name).next_held
         return found
 
 
@@ -201,13 +205,13 @@ _RANKS = {kind: rank * _RANK for rank, kind in enumerate(_ORDER)} | {"edge": _OR
 _FOLLOWERS_FROM = _RANKS["items"]
 
 
-class Case(msgspec.Struct, frozen=True, gc=False):
+class WaitingVisit(msgspec.Struct, frozen=True, gc=False):
     """An activation, and what kind of thing it waits for."""
 
     rank: int
     kind: Kind
     node: Node
-    cell: Cell
+    cell: Visit
     item: int
     """Its index in a map, or NOT_AN_ITEM."""
     act: Activation
@@ -219,9 +223,9 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return self.rank < _FOLLOWERS_FROM
 
 
-def survey(scene: Scene) -> list[Case]:
+def survey(scene: ExplainInput) -> list[WaitingVisit]:
     """Every unfinished visit of a live run, and the first items of its maps: roots first."""
-    cases: list[Case] = []
+    cases: list[WaitingVisit] = []
     peek = scene.state.peek
     for node in scene.flow.nodes:
         cell = peek(node.id)
@@ -238,22 +242,22 @@ def survey(scene: Scene) -> list[Case]:
     return cases
 
 
-def _pending(scene: Scene, node: Node, cell: Cell) -> Case:
+def _pending(scene: ExplainInput, node: Node, cell: Visit) -> WaitingVisit:
     if cell.held and scene.full:
         return _held(scene, node, cell)
     kind: Kind = "missing"
     if not cell.fired and len(node.inbound) > cell.taken + cell.dead:
         kind = "edge" if node.single else "join"
-    return Case(_RANKS[kind], kind, node, cell, NOT_AN_ITEM, cell, None)
+    return WaitingVisit(_RANKS[kind], kind, node, cell, NOT_AN_ITEM, cell, None)
 
 
-def _held(scene: Scene, node: Node, cell: Cell) -> Case:
+def _held(scene: ExplainInput, node: Node, cell: Visit) -> WaitingVisit:
     """Among themselves, those that a limit holds back keep the order of their queue."""
     rank = _RANKS["limit"] + min(scene.places.get(node.id, 0), _RANK - 1)
-    return Case(rank, "limit", node, cell, NOT_AN_ITEM, cell, None)
+    return WaitingVisit(rank, "limit", node, cell, NOT_AN_ITEM, cell, None)
 
 
-def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -> Case:
+def _active(scene: ExplainInput, node: Node, cell: Visit, index: int, act: Activation) -> WaitingVisit:
     """A visit or item that was dispatched, or that waits."""
     if act.status == "WAITING":
         kind, job = _waiting(scene, node, cell, index, act)
@@ -264,10 +268,10 @@ def _active(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -
     if kind == "worker" and scene.workers is not None and job is not None:
         type_ = node.type if act.status != "WAITING" and phase_of(node, cell, index) == "call" else ""
         rank = _RANKS["starved"] if scene.need(job, type_) in STARVED else rank
-    return Case(rank, kind, node, cell, index, act, job)
+    return WaitingVisit(rank, kind, node, cell, index, act, job)
 
 
-def _dispatched(scene: Scene, act: Activation, job: JobFact | None) -> Kind:
+def _dispatched(scene: ExplainInput, act: Activation, job: JobFact | None) -> Kind:
     if job is not None and scene.holds(job):
         return "lease"
     backing_off = act.retry_at_ms is not None and max(act.retry_at_ms, job.ready_at_ms if job else 0) > scene.now
@@ -279,7 +283,7 @@ def _dispatched(scene: Scene, act: Activation, job: JobFact | None) -> Kind:
     return "missing" if job is None else "worker"
 
 
-def _waiting(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) -> tuple[Kind, JobFact | None]:
+def _waiting(scene: ExplainInput, node: Node, cell: Visit, index: int, act: Activation) -> tuple[Kind, JobFact | None]:
     wait, approval = act.wait, act.approval
     if wait is None:
         return "wait", None
@@ -300,7 +304,7 @@ def _waiting(scene: Scene, node: Node, cell: Cell, index: int, act: Activation) 
             return "wait", None
 
 
-def job_key(node: Node, cell: Cell, index: int, act: Activation) -> str:
+def job_key(node: Node, cell: Visit, index: int, act: Activation) -> str:
     """The name of the job without which an activation does not go on."""
     wait = act.wait
     if act.status != "WAITING" or wait is None:
@@ -314,7 +318,7 @@ def expires_first(wait: Wait) -> bool:
     return wait.expires_ms is not None and (wait.until_ms is None or wait.expires_ms < wait.until_ms)
 
 
-def _timer(scene: Scene, job: JobFact | None) -> Kind:
+def _timer(scene: ExplainInput, job: JobFact | None) -> Kind:
     """A timer that is due is work like any other."""
     if job is None:
         return "missing"
@@ -323,12 +327,12 @@ def _timer(scene: Scene, job: JobFact | None) -> Kind:
     return "timer" if job.ready_at_ms > scene.now else "worker"
 
 
-def _map(scene: Scene, node: Node, cell: Cell, items: MapState) -> Iterator[Case]:
+def _map(scene: ExplainInput, node: Node, cell: Visit, items: MapState) -> Iterator[WaitingVisit]:
     if cell.held and scene.full and not items.flying:
         yield _held(scene, node, cell)
         return
     rank = _RANKS["items"] if items.flying else _RANKS["missing"]
-    yield Case(rank, "items", node, cell, NOT_AN_ITEM, cell, None)
+    yield WaitingVisit(rank, "items", node, cell, NOT_AN_ITEM, cell, None)
     for index in _some(items, scene.bounds.items):
         yield _active(scene, node, cell, index, items.get(index) or QUEUED_ITEM)
 

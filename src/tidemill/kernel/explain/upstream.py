@@ -14,7 +14,7 @@ from tidemill.kernel.activation import ENDED
 from tidemill.kernel.decide.routing import in_flight
 from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
 from tidemill.kernel.explain.live import place_of, who
-from tidemill.kernel.explain.survey import Case, Scene
+from tidemill.kernel.explain.survey import ExplainInput, WaitingVisit
 from tidemill.kernel.model import Node
 
 _FOLLOWING = frozenset({"edge", "join", "loop"})
@@ -24,7 +24,7 @@ _FOLLOWING = frozenset({"edge", "join", "loop"})
 class Upstream:
     """Finds what undecided edges lead up to, given the kind of every node's own blocker."""
 
-    def __init__(self, scene: Scene, cases: Iterable[Case]) -> None:
+    def __init__(self, scene: ExplainInput, cases: Iterable[WaitingVisit]) -> None:
         self._scene = scene
         self._kinds = {case.node.id: case.kind for case in cases if case.act is case.cell}
         self._found: dict[str, tuple[str, ...]] = {}
@@ -115,7 +115,7 @@ class Upstream:
         )
 
 
-def behind_edges(upstream: Upstream, scene: Scene, case: Case) -> Edge | Join:
+def behind_edges(upstream: Upstream, scene: ExplainInput, case: WaitingVisit) -> Edge | Join:
     """A visit whose join is not settled."""
     node = case.node
     names = upstream.origins(node.id)
@@ -145,7 +145,7 @@ def _status(edge: Undecided) -> str:
     return f"{edge.status}, but the loop of {edge.loop} may come back to it" if edge.loop else edge.status
 
 
-def _join(case: Case, sources: str, common: dict[str, Any]) -> Join:
+def _join(case: WaitingVisit, sources: str, common: dict[str, Any]) -> Join:
     node, cell = case.node, case.cell
     of = len(node.inbound)
     needed = {"any": 1, "quorum": node.quorum, "strict": of}.get(node.join, of - cell.dead)
@@ -164,7 +164,7 @@ def _join(case: Case, sources: str, common: dict[str, Any]) -> Join:
     )
 
 
-def behind_limit(scene: Scene, case: Case) -> Limit:
+def behind_limit(scene: ExplainInput, case: WaitingVisit) -> Limit:
     """A visit that is ready and held back."""
     limit, flying = scene.flow.limits.max_parallel, scene.state.in_flight
     place = scene.places.get(case.node.id, 0)
@@ -178,7 +178,7 @@ def behind_limit(scene: Scene, case: Case) -> Limit:
     )
 
 
-def behind_body(upstream: Upstream, scene: Scene, case: Case) -> Loop:
+def behind_body(upstream: Upstream, scene: ExplainInput, case: WaitingVisit) -> Loop:
     """A looping node that waits for the rest of its body."""
     busy = list(upstream.busy_body(case.node))
     names = tuple(busy[: scene.bounds.names])

@@ -45,13 +45,13 @@ from tidemill.kernel.events import (
     RunPatched,
     SignalReceived,
 )
-from tidemill.kernel.invariants.ledger import ENDED_RUN, Act, Books, Key, Section, key_of
+from tidemill.kernel.invariants.ledger import ENDED_RUN, ActivationLedger, InvariantGroup, Key, Ledger, key_of
 
 UNKNOWN = "unknown_outcome"
 """The error of an attempt that may or may not have happened."""
 
 
-class Attempts(Section):
+class Attempts(InvariantGroup):
     """Reads what workers did, whatever it means for the visit."""
 
     def started(self, event: NodeStarted) -> None:
@@ -85,7 +85,7 @@ class Attempts(Section):
         if not isinstance(event, (NodeSkipped, NodeCancelled)):
             act.open = False
 
-    def _unfinished(self, event: NodeEvent) -> Act:
+    def _unfinished(self, event: NodeEvent) -> ActivationLedger:
         """The activation, which was made ready and has not ended."""
         act, visit = self.books.act(event), self.books.at[event.node]
         self._law("ended-once", not act.final, f"{event.node} had ended as {act.final}")
@@ -96,12 +96,12 @@ class Attempts(Section):
             self._law("ready", queued, f"item {event.index} of {event.node} was never queued")
         return act
 
-    def _fence(self, act: Act, token: int) -> None:
+    def _fence(self, act: ActivationLedger, token: int) -> None:
         if token:
             self._law("fence", token >= act.token, f"token {token} is not below {act.token}")
             act.token = token
 
-    def _failed(self, event: NodeFailed, act: Act) -> None:
+    def _failed(self, event: NodeFailed, act: ActivationLedger) -> None:
         self._fence(act, event.token)
         of_items = event.index == NOT_AN_ITEM and self.books.at[event.node].expanded is not None
         if not act.open and event.attempt == act.count + 1 and not of_items:
@@ -137,10 +137,10 @@ class Asked:
         """People whose right to decide was passed on: to them, or by them to others."""
 
 
-class Approvals(Section):
+class Approvals(InvariantGroup):
     """Reads approvals; what follows for the visit is left to those who read waits."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.asked: dict[Key, Asked] = {}
         self.patchers: set[str] = set()
@@ -240,7 +240,7 @@ class Approvals(Section):
 
     def _over(self, asked: Asked, event: ApprovalEvent, told: str) -> None:
         asked.over = True
-        self.books.owed[key_of(event)] = told
+        self.books.pending_waits[key_of(event)] = told
 
     def _due(self, asked: Asked, event: ApprovalEvent) -> None:
         due = asked.expires_ms
@@ -265,10 +265,10 @@ SIGNALS_MAX = 1_000
 WaitEnd = NodeCompleted | NodeFailed | NodeSkipped | NodeCancelled | NodeOverridden | NodeScheduled
 
 
-class Waits(Section):
+class Waits(InvariantGroup):
     """Reads how waits begin and end, whatever they are for."""
 
-    def __init__(self, books: Books, signals: Signals) -> None:
+    def __init__(self, books: Ledger, signals: Signals) -> None:
         super().__init__(books)
         self.signals = signals
 
@@ -295,7 +295,7 @@ class Waits(Section):
         wait = act.wait
         if wait is None:
             return
-        told = self.books.owed.pop(key_of(event), "")
+        told = self.books.pending_waits.pop(key_of(event), "")
         self._leave(event, act)
         if told or isinstance(event, NodeCancelled):
             return
@@ -317,21 +317,21 @@ class Waits(Section):
         else:
             self._law("timer", event.at_ms >= due, f"{event.node} waits until {due}, not {event.at_ms}")
 
-    def _leave(self, event: WaitEnd, act: Act) -> None:
+    def _leave(self, event: WaitEnd, act: ActivationLedger) -> None:
         if act.wait is not None and act.wait.on == "signal":
             self.signals.left(key_of(event), act.wait.name)
         act.wait = None
 
     def finish(self) -> None:
         """What was told to a wait has had its consequence."""
-        for (node, _, _), told in self.books.owed.items():
+        for (node, _, _), told in self.books.pending_waits.items():
             self._law("wait-end", False, f"{node} still waits, though {told}")
 
 
-class Signals(Section):
+class Signals(InvariantGroup):
     """Reads signals: those that wait for a taker, and those who wait for a signal."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.known: set[str] = set()
         self.kept: dict[str, dict[str, None]] = {}
@@ -354,7 +354,7 @@ class Signals(Section):
         taker = (event.node, event.visit, event.index)
         self._law("signal-order", taker == first, f"{first or 'nobody'} has waited longest for {event.name}")
         if taker in self.listening.get(event.name, ()):
-            self.books.owed[taker] = "its signal came"
+            self.books.pending_waits[taker] = "its signal came"
 
     def wanted(self, event: NodeWaiting) -> None:
         """A node asks for a signal: it takes the oldest that was kept, or waits."""
@@ -365,7 +365,7 @@ class Signals(Section):
             del kept[event.signal]
             self.count -= 1
         if event.signal:
-            self.books.owed[key_of(event)] = "its signal had come"
+            self.books.pending_waits[key_of(event)] = "its signal had come"
         else:
             self.listening.setdefault(event.name, {})[key_of(event)] = None
 
@@ -379,10 +379,10 @@ class Signals(Section):
         self._law("unread", sorted(event.unread) == names, f"unread are {', '.join(names) or 'none'}")
 
 
-class Children(Section):
+class Children(InvariantGroup):
     """Reads what became of child runs."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.started_by: dict[Key, NodeWaiting] = {}
         """The wait in which an activation's latest child started."""
@@ -403,8 +403,8 @@ class Children(Section):
         began = self.started_by.get(key_of(event)) is wait
         refused = event.status not in ENDED_RUN and event.error is not None
         self._law("child-started", began or refused, f"child {event.child} ended before it started")
-        self._law("child-once", key_of(event) not in self.books.owed, f"child {event.child} ended twice")
-        self.books.owed[key_of(event)] = f"child {event.child} has ended"
+        self._law("child-once", key_of(event) not in self.books.pending_waits, f"child {event.child} ended twice")
+        self.books.pending_waits[key_of(event)] = f"child {event.child} has ended"
 
     def _awaited(self, event: ChildStarted | ChildFinished) -> NodeWaiting | None:
         wait = self.books.act(event).wait

@@ -21,7 +21,7 @@ from tidemill.kernel import events as ev
 from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.invariants.attempts import Approvals, Attempts, Children, Signals, Waits
 from tidemill.kernel.invariants.flow import Edges, Runs, Visits
-from tidemill.kernel.invariants.ledger import Books, Violation
+from tidemill.kernel.invariants.ledger import Ledger, Violation
 from tidemill.kernel.invariants.operations import Letters, Patches, Reopening, Rollbacks
 from tidemill.kernel.model import Workflow
 
@@ -38,7 +38,7 @@ class LogChecker:
     """
 
     def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
-        self.books = Books(workflow)
+        self.books = Ledger(workflow)
         self._given: dict[str, Workflow] = {}
         self._workflows = workflows
         books = self.books
@@ -88,13 +88,13 @@ class LogChecker:
     def take(self, event: AnyEvent) -> None:
         """Read the next event."""
         self.books.seq += 1
-        if not self.books.blind and self.runs.structure(event):
+        if not self.books.graph_unknown and self.runs.structure(event):
             for read in self._readers.get(type(event), ()):
                 read(event)
 
     def finish(self) -> list[Violation]:
         """Check what must hold between commits, and answer everything that was found."""
-        if not self.books.blind:
+        if not self.books.graph_unknown:
             for section in (self.runs, self.edges, self.waits, self.letters):
                 section.finish()
         return self.violations

@@ -41,7 +41,7 @@ from tidemill.kernel.events import (
     RunResumed,
     RunRetried,
 )
-from tidemill.kernel.invariants.ledger import Act, Books, Section, Visit
+from tidemill.kernel.invariants.ledger import ActivationLedger, InvariantGroup, Ledger, Visit
 from tidemill.kernel.model import Node
 
 _STATUS: dict[type, str] = {
@@ -69,7 +69,7 @@ def verdict(node: Node, visit: Visit) -> str:
     return "fire" if fires else "skip"
 
 
-class Edges(Section):
+class Edges(InvariantGroup):
     """Reads the ends of visits and items."""
 
     def ended(self, event: AnyEnding) -> None:
@@ -95,7 +95,7 @@ class Edges(Section):
             else:
                 self._visit_ended(event, act, visit)
 
-    def _visit_ended(self, event: AnyEnding, act: Act, visit: Visit) -> None:
+    def _visit_ended(self, event: AnyEnding, act: ActivationLedger, visit: Visit) -> None:
         node = self.books.node(event)
         if isinstance(event, NodeSkipped) and not visit.ready:
             self._law("skip", verdict(node, visit) == "skip", f"the join of {event.node} calls for a skip")
@@ -136,7 +136,7 @@ class Edges(Section):
     def _decide(self, node: Node, target: str, taken: bool) -> None:
         edge = (node.id, target)
         known = self.books.edges.get(edge)
-        once = known is None or (known and taken) or edge in self.books.reborn
+        once = known is None or (known and taken) or edge in self.books.revived_edges
         self._law("edge-once", once, f"{node.id} → {target} was decided")
         self.books.decide(node.id, target, taken)
 
@@ -184,10 +184,10 @@ _BEHIND_THE_END = (ResultDiscarded, RunLabelled, DeadLetterClosed, RollbackStart
 _RUN_STATUS: dict[type, str] = {RunCompleted: "COMPLETED", RunFailed: "FAILED", RunCancelled: "CANCELLED"}
 
 
-class Runs(Section):
+class Runs(InvariantGroup):
     """Reads what is about the run, and looks at every event before anybody else does."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.forked_from: tuple[str, int] | None = None
         self.discards: dict[tuple[str, int], int] = {}
@@ -292,7 +292,7 @@ class Runs(Section):
         self._law("reopened", not books.must_reopen, "what ended and was changed or forked goes on in the same commit")
 
 
-class Visits(Section):
+class Visits(InvariantGroup):
     """Reads what makes activations ready."""
 
     def scheduled(self, event: NodeScheduled) -> None:

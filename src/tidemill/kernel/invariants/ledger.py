@@ -29,7 +29,7 @@ class Violation(msgspec.Struct, frozen=True):
     message: str
 
 
-class Act:
+class ActivationLedger:
     """What is known of the attempts at one activation."""
 
     __slots__ = ("count", "cut_off", "failures", "final", "last_error", "open", "token", "tolerated", "wait")
@@ -104,14 +104,14 @@ class Visit:
         return self.tolerated or (self.ended != "" and self.ended not in REOPENABLE)
 
 
-class Books:
+class Ledger:
     """Everything that is known of the run so far."""
 
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self.digest = ""
         self.revision = 0
-        self.blind = False
+        self.graph_unknown = False
         """The run goes by a graph that nobody knows: nothing more can be said about it."""
         self.violations: list[Violation] = []
         self.seq = 0
@@ -124,14 +124,14 @@ class Books:
         self.begins_anew = False
         """The run was just forked: what the other run had given up is tried again before anything else happens."""
         self.visits = 0
-        self.acts: dict[Key, Act] = defaultdict(Act)
+        self.acts: dict[Key, ActivationLedger] = defaultdict(ActivationLedger)
         self.at: dict[str, Visit] = defaultdict(Visit)
         self.edges: dict[tuple[str, str], bool] = {}
-        self.reborn: set[tuple[str, str]] = set()
+        self.revived_edges: set[tuple[str, str]] = set()
         """Ways out that died with their loop and whose targets were skipped, before a rewind let the loop go on."""
         self.touched: set[str] = set()
         """Nodes whose joins have to be looked at before the commit is over."""
-        self.owed: dict[Key, str] = {}
+        self.pending_waits: dict[Key, str] = {}
         """Waits that are over, with the reason; what follows from it stands in the same commit."""
 
     @property
@@ -143,7 +143,7 @@ class Books:
         """The node that an event is about."""
         return self.workflow.by_id[event.node]
 
-    def act(self, event: NodeEvent) -> Act:
+    def act(self, event: NodeEvent) -> ActivationLedger:
         """The activation that an event is about."""
         return self.acts[event.node, event.visit, event.index]
 
@@ -160,10 +160,10 @@ class Books:
         self.touched.add(target)
 
 
-class Section:
+class InvariantGroup:
     """A part of the checker: the laws of one matter, over the books that all parts share."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         self.books = books
 
     def _law(self, law: str, holds: bool, message: str) -> None:

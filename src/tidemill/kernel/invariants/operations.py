@@ -39,14 +39,23 @@ from tidemill.kernel.events import (
     RunRewound,
 )
 from tidemill.kernel.invariants.attempts import UNKNOWN
-from tidemill.kernel.invariants.ledger import REOPENABLE, Act, Books, Key, Section, Visit, key_of, name_of
+from tidemill.kernel.invariants.ledger import (
+    REOPENABLE,
+    ActivationLedger,
+    InvariantGroup,
+    Key,
+    Ledger,
+    Visit,
+    key_of,
+    name_of,
+)
 from tidemill.kernel.model import Node, Workflow
 
 
-class Letters(Section):
+class Letters(InvariantGroup):
     """Reads dead letters."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.open: dict[str, dict[Key, None]] = {}
         """By node: letters that nobody has taken care of."""
@@ -90,10 +99,10 @@ _AROUND = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_pa
 """Fields of a node that say how it stands in the graph, not what it is."""
 
 
-class Patches(Section):
+class Patches(InvariantGroup):
     """Reads changes of the graph."""
 
-    def __init__(self, books: Books, find: Callable[[str], Workflow | None]) -> None:
+    def __init__(self, books: Ledger, find: Callable[[str], Workflow | None]) -> None:
         super().__init__(books)
         self.find = find
 
@@ -106,7 +115,7 @@ class Patches(Section):
         new = self.find(event.digest)
         if new is None:
             self._law("graph", False, f"nobody knows the graph {event.digest}: nothing behind this was checked")
-            books.blind = True
+            books.graph_unknown = True
             return
         self._nodes(event, old, new)
         self._joins(event, old, new)
@@ -258,7 +267,7 @@ def _own(node: Node, field: str) -> Any:
     return value
 
 
-class Reopening(Section):
+class Reopening(InvariantGroup):
     """Reads which visits are made once more, and with which tokens."""
 
     # Retry
@@ -316,7 +325,7 @@ class Reopening(Section):
                 else:
                     item.reopen()
 
-    def _items(self, node: Node, visit: Visit) -> list[Act]:
+    def _items(self, node: Node, visit: Visit) -> list[ActivationLedger]:
         count = 0 if visit.expanded is None else visit.expanded.count
         known = (self.books.acts.get((node.id, visit.number, index)) for index in range(count))
         return [act for act in known if act is not None]
@@ -370,7 +379,7 @@ class Reopening(Section):
             if source not in reach and books.edges.get((source, target)) is False
         }
         found = {(source, target) for source, target in dead if target in reach or not books.at[target].settled}
-        books.reborn |= dead - found
+        books.revived_edges |= dead - found
         self._law("rewind-escapes", set(event.undecided) == found, "ways out of loops that go on are open again")
         for source, target in found:
             del books.edges[source, target]
@@ -437,10 +446,10 @@ class Step:
         self.token = 0
 
 
-class Rollbacks(Section):
+class Rollbacks(InvariantGroup):
     """Reads what would have to be undone, and how it is."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Ledger) -> None:
         super().__init__(books)
         self.steps: dict[Key, Step] = {}
         self.unknown: dict[Key, None] = {}

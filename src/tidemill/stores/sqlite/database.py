@@ -31,7 +31,7 @@ import msgspec
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import Migration, Step, migrations, pending
-from tidemill.stores.sqlite.liveness import Holders
+from tidemill.stores.sqlite.liveness import ProcessLocks
 
 DIALECT = "sqlite"
 APPLICATION_ID = 0x54494445
@@ -100,7 +100,7 @@ def _patience(busy_ms: int) -> Callable[[int], bool] | None:
     return wait
 
 
-def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
+def fetch_one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
     """The row of a statement that has at most one.
 
     A statement that is not read to its end stays open, and an open one keeps the log from being begun anew.
@@ -109,7 +109,7 @@ def one(cursor: apsw.Cursor) -> tuple[Any, ...] | None:
     return rows[0] if rows else None
 
 
-def located(path: str | Path) -> Path:
+def resolve_path(path: str | Path) -> Path:
     """The one name of a file, whatever links lead to it and wherever this process goes; refuses what names none."""
     if Path(path).name == ":memory:":
         raise rejected("store_unusable", f"{path} is not a file", hint="a store in memory is memory://")
@@ -170,7 +170,7 @@ def _mounts() -> str:
         return ""
 
 
-class Presence:
+class FileIdentity:
     """Whether the file and its log are still those that were opened.
 
     SQLite goes on writing to a file that was removed, and what it acknowledges then is lost. To look costs little, but
@@ -227,10 +227,10 @@ class errors_of:  # noqa: N801 - it is used like a function.
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, (apsw.Error, UnicodeDecodeError)):
-            raise meaning(error, self._path) from error
+            raise translate_error(error, self._path) from error
 
 
-def meaning(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) -> TidemillError:
+def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path | str) -> TidemillError:
     """Whose fault an error of SQLite is, and what now. A text that is none comes from a damaged page."""
     match error:
         case apsw.NotADBError() if not _begins_like_one(Path(path)):
@@ -470,7 +470,7 @@ def steps(path: Path, *, dry_run: bool) -> tuple[Step, ...]:
 
 def _refuse_in_use(connection: apsw.Connection, path: Path) -> None:
     """A process that knows an older schema must not find itself on a newer one."""
-    holders = Holders(path)
+    holders = ProcessLocks(path)
     found: list[Any] = connection.execute("SELECT id, name FROM holders").fetchall()
     names = [name for holder, name in found if holders.is_alive(holder)]
     if names:
@@ -498,12 +498,12 @@ class Damaged(Exception):
     """What is stored is not what was written."""
 
 
-def seal(body: bytes, place: bytes) -> bytes:
+def checksum(body: bytes, place: bytes) -> bytes:
     """A body behind its checksum."""
     return crc32(body, crc32(place)).to_bytes(SEAL_BYTES, "little") + body
 
 
-def unseal(sealed: bytes, place: bytes, what: str) -> bytes:
+def verify(sealed: bytes, place: bytes, what: str) -> bytes:
     """The body, if it is the one that was sealed for this place. A flipped bit may even have changed its type."""
     if not isinstance(sealed, bytes):
         raise Damaged(f"{what} does not match its checksum")

@@ -35,7 +35,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from tidemill.stores.contract import Frame, Stream
-from tidemill.stores.wakeups import Bell
+from tidemill.stores.wakeups import Waiter
 
 LIVE_FRAMES_MAX = 256
 """Live frames kept for a follower that does not read; older ones are dropped."""
@@ -43,7 +43,7 @@ RECORDS_AHEAD_MAX = 4_096
 """Records kept for one; beyond that it reads them from the file when it gets there."""
 
 
-class Feed:
+class Follower:
     """What one follower has not been given yet. `version` is that of the last record which is here or was given."""
 
     __slots__ = ("live", "records", "stale", "version", "wants_live")
@@ -82,21 +82,21 @@ class Feed:
         return None
 
 
-class Feeds:
+class Followers:
     """Everybody who follows something in this process."""
 
     def __init__(self) -> None:
-        self._feeds: dict[Stream, list[Feed]] = {}
+        self._feeds: dict[Stream, list[Follower]] = {}
 
     def has_live(self, stream: Stream) -> bool:
         return any(feed.wants_live for feed in self._feeds.get(stream, ()))
 
-    def add(self, stream: Stream, after: int, *, live: bool) -> Feed:
-        feed = Feed(after, live)
+    def add(self, stream: Stream, after: int, *, live: bool) -> Follower:
+        feed = Follower(after, live)
         self._feeds.setdefault(stream, []).append(feed)
         return feed
 
-    def remove(self, stream: Stream, feed: Feed) -> None:
+    def remove(self, stream: Stream, feed: Follower) -> None:
         feeds = [each for each in self._feeds.get(stream, ()) if each is not feed]
         if feeds:
             self._feeds[stream] = feeds
@@ -124,7 +124,7 @@ class Feeds:
 LOOK_EVERY_MS = 20.0
 
 
-class Lookout:
+class ChangePoller:
     """Those of a process who sleep. `look` wakes them if there is news, and answers whether to go on looking."""
 
     def __init__(self, look: Callable[[], bool]) -> None:
@@ -132,10 +132,10 @@ class Lookout:
         self._sleepers = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def rest(self, bell: Bell, ms: float | None) -> None:
+    async def wait(self, bell: Waiter, ms: float | None) -> None:
         """Sleep until there is news in this process, another one has written, or the time is up."""
         loop = asyncio.get_running_loop()
-        alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, bell.ring)
+        alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, bell.notify)
         self._sleepers += 1
         if self._timer is None:
             self._timer = loop.call_later(LOOK_EVERY_MS / 1000, self._look_out)
@@ -171,18 +171,18 @@ FORMAT = "1"
 """Of the datagrams. It is part of the names, so those who speak another do not meet."""
 
 
-def ears_of(store: Path) -> Path:
+def sockets_of(store: Path) -> Path:
     """The folder in which the followers of a store are found."""
     return store.with_name(store.name + "-ears")
 
 
-class Ears:
+class FrameReceiver:
     """What this process hears of the streams that it follows."""
 
     def __init__(self, store: Path, heard: Callable[[Stream, int, bytes], None]) -> None:
-        self._folder, self._heard = ears_of(store), heard
+        self._folder, self._heard = sockets_of(store), heard
         self._buffer = bytearray()
-        self._ears: dict[Stream, _Ear] = {}
+        self._ears: dict[Stream, _FollowSocket] = {}
         self.names: set[str] = set()
 
     def listen(self, stream: Stream) -> None:
@@ -222,7 +222,7 @@ class Ears:
                 return
             self._heard(stream, int.from_bytes(self._buffer[:8], "big"), bytes(memoryview(self._buffer)[8:size]))
 
-    def _new(self, stream: Stream) -> _Ear:
+    def _new(self, stream: Stream) -> _FollowSocket:
         name = f"{_prefix(stream)}{token_hex(4)}"
         if not self._ears:
             self._buffer = self._buffer or bytearray(DATAGRAM_BYTES_MAX)
@@ -236,7 +236,7 @@ class Ears:
             ear.close()
             raise
         self.names.add(name)
-        return _Ear(name, ear, loop)
+        return _FollowSocket(name, ear, loop)
 
     def _bind(self, ear: socket.socket, name: str) -> None:
         for _ in range(TRIES_MAX):
@@ -260,7 +260,7 @@ class Ears:
             self._folder.rmdir()
 
 
-class _Ear:
+class _FollowSocket:
     __slots__ = ("followers", "loop", "name", "socket")
 
     def __init__(self, name: str, ear: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -268,11 +268,11 @@ class _Ear:
         self.followers = 0
 
 
-class Mouth:
+class FrameSender:
     """What this process tells the others. `own` are the names of its own ears, which hear it without that."""
 
     def __init__(self, store: Path, own: Container[str]) -> None:
-        self._folder, self._own = ears_of(store), own
+        self._folder, self._own = sockets_of(store), own
         self._names: list[str] = []
         self._look_at = 0.0
         self._lines: dict[str, socket.socket] = {}

@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, one, seal, unseal, within
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
 from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
 from tidemill.stores.wakeups import EVERY_QUEUE
 
@@ -49,7 +49,7 @@ class Lane(NamedTuple):
     priority: int
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
+class LaneHead(msgspec.Struct, frozen=True, gc=False):
     """The next job of a lane, as its line has it."""
 
     ready_at_ms: int
@@ -103,7 +103,7 @@ class Jobs:
             # A tuple like a lane is found like one.
             named = (job.queue, stream.tenant, job.caps, job.priority)
             lane = self.numbers.get(named) or self.lane(tx, Lane(*named))
-            body = seal(job.body, within(stream, key))
+            body = checksum(job.body, within(stream, key))
             tx.execute(_ADD_JOB, (number, key, lane, ready_at, tx.next(PLACES), state, due, token, holder, owner, body))
             if not tx.connection.changes():
                 continue
@@ -120,9 +120,9 @@ class Jobs:
         """The number of a lane, given out when it is new."""
         number = self.numbers.get(lane) or tx.learned.get(lane)
         if number is None:
-            caps = seal(_pack(lane.caps), _named(lane.queue, lane.tenant, lane.priority))
+            caps = checksum(_pack(lane.caps), _named(lane.queue, lane.tenant, lane.priority))
             called = (lane.queue, lane.tenant, caps, lane.priority)
-            row = one(tx.execute(SQL["lane"], called))
+            row = fetch_one(tx.execute(SQL["lane"], called))
             if row is None:
                 tx.execute(SQL["add_lane"], called)
                 number = tx.connection.last_insert_rowid()
@@ -135,11 +135,11 @@ class Jobs:
         """The lane behind a number that a job has; raises `Damaged` when there is no such lane."""
         lane = self._lanes.get(number)
         if lane is None:
-            row = one(execute(SQL["lane_called"], (number,)))
+            row = fetch_one(execute(SQL["lane_called"], (number,)))
             if row is None:
                 raise Damaged(f"there is no lane {number}")
             queue, tenant, caps, priority = row
-            whole = _caps(unseal(caps, _named(queue, tenant, priority), f"lane {number}"))
+            whole = _caps(verify(caps, _named(queue, tenant, priority), f"lane {number}"))
             return Lane(queue, tenant, whole, priority)
         return lane
 
@@ -188,7 +188,7 @@ class Jobs:
         if not lanes or most <= 0:
             return []
         served = dict(execute(SQL["served"]).fetchall())
-        lines = {number: self._line(execute, number, most, request.family) for number in lanes}
+        lines = {number: self._line(execute, number, most, request.run_tree) for number in lanes}
         alive = self._alive(tx) if request.caps else Counter[str]()
         leases: list[Lease] = []
         turns: list[tuple[int, str, int, int, int, int]] = []
@@ -236,13 +236,13 @@ class Jobs:
             LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
         return dropped
 
-    def _line(self, execute: Execute, number: int, most: int, family: str) -> list[Head]:
+    def _line(self, execute: Execute, number: int, most: int, family: str) -> list[LaneHead]:
         """The next jobs of a lane, the first one last."""
         if family:
             rows = execute(SQL["line_of_family"], (number, most, family))
         else:
             rows = execute(SQL["line"], (number, most))
-        return [Head(*row) for row in rows.fetchall()][::-1]
+        return [LaneHead(*row) for row in rows.fetchall()][::-1]
 
     def _alive(self, tx: Transaction) -> Counter[str]:
         """How many live leases there are under each cap."""
@@ -253,11 +253,11 @@ class Jobs:
                     alive[cap] += count
         return alive
 
-    def _lease(self, tx: Transaction, head: Head, lane: Lane, request: Claim) -> Lease | None:
+    def _lease(self, tx: Transaction, head: LaneHead, lane: Lane, request: Claim) -> Lease | None:
         """Hand a job over. A token it still has is that of a holder who let the lease expire."""
         stream = Stream(head.tenant, head.kind, head.stream)
         try:
-            body = unseal(head.body, within(stream, head.key), "it")
+            body = verify(head.body, within(stream, head.key), "it")
         except Damaged:
             self._drop(tx, "remove_job", (head.number, head.key))
             return None
@@ -293,7 +293,7 @@ class Jobs:
         """Give jobs back; without a delay each keeps its place in the line."""
         now = tx.now_ms
         for number, lease in leases:
-            held = one(tx.execute(SQL["held"], (number, lease.key, lease.token)))
+            held = fetch_one(tx.execute(SQL["held"], (number, lease.key, lease.token)))
             if held is not None and lease.token:
                 ready_at = now + delay_ms if delay_ms > 0 else held[0]
                 state = LATER if ready_at > now else READY
@@ -324,7 +324,7 @@ class Jobs:
     ) -> JobView:
         try:
             queue, _, caps, priority = self.called(execute, lane)
-            body = unseal(sealed, within(stream, key), "it")
+            body = verify(sealed, within(stream, key), "it")
         except (Damaged, TypeError, ValueError):
             queue, caps, priority, body = "", (), 0, b""
         job = Job(key=key, queue=queue, body=body, ready_at_ms=ready_at_ms, priority=priority, caps=caps)
@@ -355,7 +355,7 @@ def _queue_up(
     served: dict[str, int],
     number: int,
     lane: Lane,
-    line: Sequence[Head],
+    line: Sequence[LaneHead],
 ) -> None:
     """Let a lane stand in the queue of lanes with its next job, if it has one."""
     if line:

@@ -29,7 +29,7 @@ def this_process() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
-class Holders:
+class ProcessLocks:
     """The locks of the processes that hold leases, one file for each in a folder beside the store."""
 
     def __init__(self, path: Path) -> None:

@@ -30,9 +30,9 @@ import msgspec
 
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Page, Place, Row, cursor_after, cursor_at, place_of
-from tidemill.stores.optional import Flaws
+from tidemill.stores.optional import IndexProblems
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, connect, errors_of, one, seal, unseal
+from tidemill.stores.sqlite.database import Damaged, checksum, connect, errors_of, fetch_one, verify
 from tidemill.stores.sqlite.writer import Operation, Transaction
 
 LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def add_row(tx: Transaction, tenant: str, row: Row) -> None:
     """Write a row that is most likely not there yet; if it is, it is replaced."""
     if not row.deleted:
         kind, key, sort, terms = row.kind, row.key, row.sort, _pack(row.terms)
-        body = seal(row.body, _place(tenant, kind, key, sort, terms))
+        body = checksum(row.body, _place(tenant, kind, key, sort, terms))
         tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, body))
         if tx.connection.changes():
             for number in numbers_of(tenant, kind, terms):
@@ -89,9 +89,9 @@ def add_row(tx: Transaction, tenant: str, row: Row) -> None:
 def write_row(tx: Transaction, tenant: str, row: Row) -> None:
     """Replace or remove a row, touching only the terms along which it moves."""
     kind, key, sort = row.kind, row.key, row.sort
-    old = one(tx.execute(_ROW, (tenant, kind, key)))
+    old = fetch_one(tx.execute(_ROW, (tenant, kind, key)))
     terms = b"" if row.deleted else _pack(row.terms)
-    body = seal(row.body, _place(tenant, kind, key, sort, terms))
+    body = checksum(row.body, _place(tenant, kind, key, sort, terms))
     sort_before, terms_before = old or (None, b"")
     if old is not None and not row.deleted and sort_before == sort and terms_before == terms:
         tx.execute(_SET_BODY, (body, tenant, kind, key))
@@ -114,7 +114,7 @@ def add_old_row(tx: Transaction, name: tuple[str, str, str], sort: int, terms: b
     """Write a row as it was found in an older table, if it is whole and has not been written anew since."""
     tenant, kind, key = name
     try:
-        unseal(sealed, _place(tenant, kind, key, sort, terms), "it")
+        verify(sealed, _place(tenant, kind, key, sort, terms), "it")
     except (Damaged, TypeError):
         return
     tx.execute(_ADD_ROW, (tenant, kind, key, sort, terms, sealed))
@@ -159,7 +159,7 @@ def _step(
     places = execute(SQL["walk_both"], (along, *below, WALKED_AT_ONCE, others[0], wanted)).fetchall()
     if len(places) == wanted:
         return places, places[-1]
-    return places, one(execute(SQL["walk_end"], (along, *below, WALKED_AT_ONCE - 1)))
+    return places, fetch_one(execute(SQL["walk_end"], (along, *below, WALKED_AT_ONCE - 1)))
 
 
 def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
@@ -195,12 +195,12 @@ def _row_at(
 ) -> Row | None:
     if not _has_all(execute, place, others[1:]):
         return None
-    found = one(execute(SQL["full_row"], (tenant, kind, place[1])))
+    found = fetch_one(execute(SQL["full_row"], (tenant, kind, place[1])))
     if found is None:
         return None
     sort, packed, sealed = found
     try:
-        body = unseal(sealed, _place(tenant, kind, place[1], sort, packed), "it")
+        body = verify(sealed, _place(tenant, kind, place[1], sort, packed), "it")
     except (Damaged, TypeError):
         LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` writes it again", kind, place[1])
         return None
@@ -249,22 +249,22 @@ class Compared(msgspec.Struct, frozen=True):
         sane = all(tuple(map(type, place)) == (int, int, str) for place in self.stray)
         return not self.unreadable and sane and most <= ONE_BY_ONE_MAX
 
-    def flaws(self) -> Flaws:
+    def flaws(self) -> IndexProblems:
         """As others see it."""
-        return Flaws(unreadable=self.unreadable, missing=len(self.missing), stray=len(self.stray))
+        return IndexProblems(unreadable=self.unreadable, missing=len(self.missing), stray=len(self.stray))
 
 
-class PlacesInFile:
+class SqliteTermIndex:
     """An `Index` of a file."""
 
     def __init__(self, path: Path, write: Write) -> None:
         self._path, self._write = path, write
 
-    async def flaws(self) -> Flaws:
+    async def flaws(self) -> IndexProblems:
         """What is wrong."""
         return (await self._compared()).flaws()
 
-    async def mend(self) -> Flaws:
+    async def mend(self) -> IndexProblems:
         """Put it right: one by one if that is enough, else anew."""
         found = await self._compared()
         flaws = found.flaws()
@@ -319,7 +319,7 @@ def _compare(path: Path) -> Compared:
 
 
 def _differences(connection: apsw.Connection, execute: Callable[..., Any]) -> Compared:
-    if one(execute(SQL["table"], (ASIDE,))) is not None:
+    if fetch_one(execute(SQL["table"], (ASIDE,))) is not None:
         return Compared("it was being built anew and that has not ended")
     rows = connection.cursor().execute(SQL["every_row"])
     connection.cursor().executemany(SQL["add_expected"], _expected(rows))
@@ -355,13 +355,13 @@ def _remove_strays(tx: Transaction, strays: list[TermPlace], names: list[Name]) 
 def _place_rows(tx: Transaction, names: list[Name]) -> None:
     """Have rows stand wherever they belong."""
     for name in names:
-        sort, terms = one(tx.execute(SQL["row"], name)) or (None, b"")
+        sort, terms = fetch_one(tx.execute(SQL["row"], name)) or (None, b"")
         tx.places.update({(number, sort, name[2]): True for number in _numbers(name, sort, terms)})
 
 
 def _set_aside(tx: Transaction) -> None:
     """Begin with empty tables, unless somebody has begun already and was interrupted."""
-    if one(tx.execute(SQL["table"], (ASIDE,))) is not None:
+    if fetch_one(tx.execute(SQL["table"], (ASIDE,))) is not None:
         return
     for name in TABLES:
         ((text,),) = tx.execute(SQL["table"], (name,)).fetchall()
@@ -387,7 +387,7 @@ def _old_rows(path: Path, *, up: bool, place: Name) -> tuple[list[Any], bool]:
     connection, rows = connect(path, read_only=True), list[Any]()
     try:
         connection.execute("BEGIN")
-        if one(connection.execute(SQL["table"], (ASIDE,))) is None:
+        if fetch_one(connection.execute(SQL["table"], (ASIDE,))) is None:
             # Somebody else does the same, and has ended.
             return rows, False
         for row in connection.execute(SQL["rows_aside_up" if up else "rows_aside_down"], (*place, SLICE)):

@@ -21,11 +21,11 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import TidemillError, Unavailable, rejected
 from tidemill.stores.contract import (
     Backlog,
-    Breath,
     Claim,
     Commit,
     CommitResult,
     Frame,
+    IdleCallback,
     JobView,
     Lease,
     Page,
@@ -38,23 +38,23 @@ from tidemill.stores.contract import (
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
     PRESENCE_MS,
-    Presence,
+    FileIdentity,
     check_place,
     connect,
     errors_of,
-    located,
+    fetch_one,
     migrate,
     newest_known,
-    one,
     refuse_migrated,
+    resolve_path,
 )
-from tidemill.stores.sqlite.followers import Ears, Feeds, Lookout, Mouth
+from tidemill.stores.sqlite.followers import ChangePoller, Followers, FrameReceiver, FrameSender
 from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
-from tidemill.stores.sqlite.liveness import Holders, this_process
-from tidemill.stores.sqlite.rows import PlacesInFile
+from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
+from tidemill.stores.sqlite.rows import SqliteTermIndex
 from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
-from tidemill.stores.sqlite.writer import Aside, Checkpoints, Operation, Transaction, Writer, prepare
-from tidemill.stores.wakeups import EVERY_QUEUE, Bells
+from tidemill.stores.sqlite.writer import Checkpoints, Operation, SideConnection, Transaction, Writer, prepare
+from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 
@@ -78,21 +78,21 @@ class SqliteStore:
         clock: Callable[[], int] | None = None,
         presence_ms: float = PRESENCE_MS,
     ) -> None:
-        self.path, self.durability, self._presence_ms = located(path), durability, presence_ms
+        self.path, self.durability, self._presence_ms = resolve_path(path), durability, presence_ms
         self._clock = clock or wall_clock_ms
-        self._bells, self._bells_lock = Bells(), threading.Lock()
+        self._bells, self._bells_lock = Waiters(), threading.Lock()
         self._jobs = Jobs()
         self._streams = Streams(self._jobs)
-        self._holders = Holders(self.path)
+        self._holders = ProcessLocks(self.path)
         self._entering = asyncio.Lock()
-        self._feeds = Feeds()
+        self._feeds = Followers()
         self._returning: set[asyncio.Future[None]] = set()
         self._rolled_at = 0.0
-        self._lookout = Lookout(self._look_out)
-        self._ears = Ears(self.path, self._heard)
-        self._mouth = Mouth(self.path, self._ears.names)
+        self._lookout = ChangePoller(self._look_out)
+        self._ears = FrameReceiver(self.path, self._heard)
+        self._mouth = FrameSender(self.path, self._ears.names)
         self._writer: Writer | None = None
-        self.index = PlacesInFile(self.path, self._write)
+        self.index = SqliteTermIndex(self.path, self._write)
 
     # Life
 
@@ -114,8 +114,8 @@ class SqliteStore:
         connection.set_busy_handler(None)
         self._checkpoints = Checkpoints(self.path)
         connection.set_wal_hook(self._checkpoints.note)
-        self._schema, presence = newest_known(), Presence(self.path, self._presence_ms)
-        self._aside = Aside(self.path, self._clock, self._schema, presence)
+        self._schema, presence = newest_known(), FileIdentity(self.path, self._presence_ms)
+        self._aside = SideConnection(self.path, self._clock, self._schema, presence)
         self._writer = Writer(
             connection,
             str(self.path),
@@ -130,7 +130,7 @@ class SqliteStore:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        self.poke()
+        self.notify_all()
         self._ears.close()
         self._mouth.close()
         await asyncio.gather(*self._returning, return_exceptions=True)
@@ -148,7 +148,7 @@ class SqliteStore:
     def now_ms(self) -> int:
         return self._clock()
 
-    def poke(self) -> None:
+    def notify_all(self) -> None:
         """Let everybody who waits look again."""
         with self._bells_lock:
             self._bells.ring_all()
@@ -166,7 +166,7 @@ class SqliteStore:
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         return await self._write(lambda tx: self._streams.forget(tx, stream, expected, rows), durable=True)
 
-    async def rehearse(self, statement: Statement) -> bytes:
+    async def dry_run(self, statement: Statement) -> bytes:
         return await self._streams.statements.rehearsed(statement, partial(self._write, durable=False))
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Lease]:
@@ -203,7 +203,7 @@ class SqliteStore:
             self._feeds.committed(stream, first, records)
         with self._bells_lock:
             for topic in (*tx.rings, *tx.touched):
-                self._bells.ring(topic)
+                self._bells.notify(topic)
 
     # Who is alive
 
@@ -258,7 +258,7 @@ class SqliteStore:
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), *((CAPS,) if request.caps else ())]
         while (writer := self._writer) is not None:
             with self._bells_lock:
-                bell = self._bells.hang(topics)
+                bell = self._bells.add(topics)
             try:
                 leases, now = await self._taken(writer, request), self._clock()
                 if leases is None or leases or now >= until:
@@ -268,10 +268,10 @@ class SqliteStore:
                 # A clock that was set back makes the moment look far away; nobody waits longer than they asked to.
                 left = (until if due is None else min(due, until)) - now
                 # And nothing rings when a process dies, so whoever waits looks for its leases now and then.
-                await self._lookout.rest(bell, min(left, request.wait_ms, ROLL_CALL_MS))
+                await self._lookout.wait(bell, min(left, request.wait_ms, ROLL_CALL_MS))
             finally:
                 with self._bells_lock:
-                    self._bells.take_down(bell, topics)
+                    self._bells.remove(bell, topics)
         return []
 
     async def _taken(self, writer: Writer, request: Claim) -> list[Lease] | None:
@@ -300,7 +300,7 @@ class SqliteStore:
         """See whether another process has written."""
         if self._writer is not None and self._writer.others_wrote():
             self._feeds.others_wrote()
-            self.poke()
+            self.notify_all()
         return self._writer is not None
 
     # Reading
@@ -329,10 +329,10 @@ class SqliteStore:
 
     async def jobs(self, stream: Stream) -> list[JobView]:
         with self._view() as execute:
-            found = one(execute(SQL["stream"], (stream.kind, stream.tenant, stream.key)))
+            found = fetch_one(execute(SQL["stream"], (stream.kind, stream.tenant, stream.key)))
             return [] if found is None else self._jobs.views(execute, stream, found[0], self._holders.is_dead)
 
-    async def attendance(self) -> frozenset[str]:
+    async def live_processes(self) -> frozenset[str]:
         with self._view() as execute:
             return self._holders.present(execute(SQL["holders"]).fetchall())
 
@@ -361,7 +361,7 @@ class SqliteStore:
     # Following
 
     async def follow(
-        self, stream: Stream, after: int, breath: Breath | None = None, *, live: bool = True
+        self, stream: Stream, after: int, breath: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
         feed = self._feeds.add(stream, after, live=live)
         try:
@@ -369,7 +369,7 @@ class SqliteStore:
                 self._ears.listen(stream)
             while self._writer is not None:
                 with self._bells_lock:
-                    bell = self._bells.hang([stream])
+                    bell = self._bells.add([stream])
                 try:
                     if feed.stale:
                         (tail,) = await self.load({stream: feed.version}, snapshots=False)
@@ -380,13 +380,13 @@ class SqliteStore:
                         self._ears.drain(stream)
                     frame = feed.next()
                     if frame is None:
-                        await self._lookout.rest(bell, None)
+                        await self._lookout.wait(bell, None)
                         if breath is not None:
                             await breath()
                         continue
                 finally:
                     with self._bells_lock:
-                        self._bells.take_down(bell, [stream])
+                        self._bells.remove(bell, [stream])
                 while frame is not None:
                     yield frame
                     frame = feed.next()
@@ -395,7 +395,7 @@ class SqliteStore:
             if live:
                 self._ears.leave(stream)
 
-    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         ears = self._mouth.ears(stream)
         if ears or self._feeds.has_live(stream):
             (tail,) = await self.load({stream: NO_RECORDS}, snapshots=False)
@@ -405,4 +405,4 @@ class SqliteStore:
     def _heard(self, stream: Stream, version: int, *frames: bytes) -> None:
         self._feeds.told(stream, version, frames)
         with self._bells_lock:
-            self._bells.ring(stream)
+            self._bells.notify(stream)

@@ -24,7 +24,7 @@ from tidemill.stores.contract import (
     VersionConflict,
 )
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged, one, seal, unseal, within
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
 from tidemill.stores.sqlite.jobs import CAPS, Jobs
 from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
@@ -99,7 +99,7 @@ class Streams:
             # The number may be that of a stream which another process has forgotten since: look it up.
         elif (first := self._write_first(tx, commit)) is not None:
             return first
-        found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        found = fetch_one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         if found is None:
             self.ids.pop(stream, None)
             tx.learned.pop(stream, None)
@@ -127,7 +127,7 @@ class Streams:
 
     def _append(self, tx: Transaction, stream: Stream, number: int, version: int, records: tuple[bytes, ...]) -> None:
         self._looked_at.pop(stream, None)
-        tx.records.append((number, version, seal(_pack(records), within(stream, version))))
+        tx.records.append((number, version, checksum(_pack(records), within(stream, version))))
         tx.append(stream, version - len(records) + 1, records)
 
     def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
@@ -144,7 +144,7 @@ class Streams:
         return bool(tx.connection.changes())
 
     def _version(self, tx: Transaction, number: int) -> int | None:
-        row = one(tx.execute(_VERSION, (number,)))
+        row = fetch_one(tx.execute(_VERSION, (number,)))
         return None if row is None else row[0]
 
     def _lost(self, tx: Transaction, leases: Sequence[tuple[str, int]], number: int) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ class Streams:
         """What a commit that is not refused changes besides the log."""
         snapshot = commit.snapshot
         if snapshot is not None:
-            sealed = seal(snapshot.body, within(commit.stream, snapshot.version))
+            sealed = checksum(snapshot.body, within(commit.stream, snapshot.version))
             tx.execute(_SET_SNAPSHOT, (number, snapshot.version, sealed))
         jobs = self._jobs
         if commit.acks or commit.drop or commit.withdraw:
@@ -203,7 +203,7 @@ class Streams:
     def forget(self, tx: Transaction, stream: Stream, expected: int | None, rows: Sequence[Row]) -> bool:
         """Remove everything of a stream and write rows, unless it has moved on."""
         tx.write_records()
-        found = one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        found = fetch_one(tx.execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         number, version = found or (None, 0)
         if expected is not None and expected != version:
             return False
@@ -233,7 +233,7 @@ def tail_of(execute: Execute, stream: Stream, after: int, snapshots: bool, limit
     """A stream behind a version, or why it cannot be read."""
     version = 0
     try:
-        found = one(execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
+        found = fetch_one(execute(_STREAM, (stream.kind, stream.tenant, stream.key)))
         if found is None:
             return Tail(stream=stream, version=0, after=after, records=())
         number, version = found
@@ -254,9 +254,9 @@ def _whole(version: object) -> int:
 def _snapshot(execute: Execute, stream: Stream, number: int, after: int) -> tuple[int, bytes | None]:
     """Where to read records from: behind a newer snapshot, unless it is damaged; the records say the same."""
     try:
-        row = one(execute(SQL["snapshot"], (number,)))
+        row = fetch_one(execute(SQL["snapshot"], (number,)))
         if row is not None and row[0] > after:
-            return row[0], unseal(row[1], within(stream, row[0]), "it")
+            return row[0], verify(row[1], within(stream, row[0]), "it")
     except (Damaged, apsw.CorruptError, TypeError) as error:
         LOG.warning("the snapshot of %s is damaged and not used: %s", stream.key, error)
     return after, None
@@ -282,7 +282,7 @@ def _chunks(stream: Stream, rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple
     """The number of the first record of each row, and its records, without a gap between rows."""
     following = None
     for version, sealed in rows:
-        chunk = _unpack(unseal(sealed, within(stream, version), f"record {version}"))
+        chunk = _unpack(verify(sealed, within(stream, version), f"record {version}"))
         first = version - len(chunk) + 1
         if following is not None and first != following:
             raise Damaged(f"record {following} is missing")
@@ -302,6 +302,6 @@ def streams_of(execute: Execute, kind: str, after: Stream | None, limit: int) ->
 def numbered(tx: Transaction, leases: Sequence[Lease]) -> list[tuple[int | None, Lease]]:
     """Leases with the numbers of their streams; None for one that is not there."""
     names = dict.fromkeys(lease.stream for lease in leases)
-    found = {name: one(tx.execute(_STREAM, (name.kind, name.tenant, name.key))) for name in names}
+    found = {name: fetch_one(tx.execute(_STREAM, (name.kind, name.tenant, name.key))) for name in names}
     numbers = {name: None if row is None else row[0] for name, row in found.items()}
     return [(numbers[lease.stream], lease) for lease in leases]

@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 0.2
 """How long to wait for commits that may never come, since whoever rehearsed can be cancelled."""
 
 
-class TakingTurns:
+class StatementSerializer:
     """The rehearsals of one process, which all belong to one loop."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class TakingTurns:
         self._go_on()
         await turn
 
-    def overtaken(self) -> None:
+    def conflicted(self) -> None:
         """Have everybody wait for each other from now on."""
         self._orderly = True
 
@@ -133,18 +133,18 @@ class Statements:
 
     def __init__(self) -> None:
         self._own = own_tables()
-        self._turns = TakingTurns()
+        self._turns = StatementSerializer()
 
     async def rehearsed(self, statement: Statement, write: Callable[[Operation[bytes]], Awaitable[bytes]]) -> bytes:
         """Rehearse in a transaction of its own, when it is time for it."""
         await self._turns.turn()
         try:
-            return await write(lambda tx: self.rehearse(tx, statement))
+            return await write(lambda tx: self.dry_run(tx, statement))
         except BaseException:
             self._turns.decided()
             raise
 
-    def rehearse(self, tx: Transaction, statement: Statement) -> bytes:
+    def dry_run(self, tx: Transaction, statement: Statement) -> bytes:
         """Do it and undo it; answers what it said."""
         tx.execute("SAVEPOINT rehearsal")
         try:
@@ -173,7 +173,7 @@ class Statements:
         elif isinstance(result, StatementRefused) and result.changed:
             place = [number for number, each in enumerate(statements) if each == result.statement][result.equals]
             self._turns.decided(len(statements) - place)
-            self._turns.overtaken()
+            self._turns.conflicted()
         elif isinstance(result, StatementRefused):
             self._turns.decided()
 
@@ -194,7 +194,7 @@ class Statements:
         """Whether a statement does not even agree with itself: it would be rehearsed again and again, in vain."""
         tx.execute("ROLLBACK TO performance")
         try:
-            return self.rehearse(tx, statement) != self.rehearse(tx, statement)
+            return self.dry_run(tx, statement) != self.dry_run(tx, statement)
         except Rejected:
             return False
 

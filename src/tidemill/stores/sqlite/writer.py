@@ -32,7 +32,7 @@ import apsw
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Presence, connect, errors_of, meaning, refuse_migrated, seal_of
+from tidemill.stores.sqlite.database import FileIdentity, connect, errors_of, refuse_migrated, seal_of, translate_error
 
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
@@ -142,7 +142,7 @@ class Writer:
         connection: apsw.Connection,
         path: str,
         *,
-        presence: Presence,
+        presence: FileIdentity,
         durability: str,
         schema: int,
         clock: Callable[[], int],
@@ -368,7 +368,7 @@ class Writer:
 
     def _settle(self, waiting: Waiting, error: BaseException) -> None:
         if not waiting.future.done():
-            shown = meaning(error, self._path) if isinstance(error, (apsw.Error, UnicodeDecodeError)) else error
+            shown = translate_error(error, self._path) if isinstance(error, (apsw.Error, UnicodeDecodeError)) else error
             if shown is not error:
                 shown.__cause__ = error
             waiting.future.set_exception(shown)
@@ -385,10 +385,10 @@ class Writer:
             self._idle.set_result(None)
 
 
-class Aside:
+class SideConnection:
     """A connection of its own, made when it is first needed; threads use it one after the other."""
 
-    def __init__(self, path: Path, clock: Callable[[], int], schema: int, presence: Presence) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int], schema: int, presence: FileIdentity) -> None:
         self._path, self._clock, self._schema, self._presence = path, clock, schema, presence
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
