@@ -81,7 +81,7 @@ async def test_instant_items_share_commits_too(mill: Mill) -> None:
 async def test_commits_of_many_runs_share_one_call(mill: Mill) -> None:
     ledger = Ledger()
     worker = await mill.process(functions={"work": ledger.work})
-    reference = await worker.publish(document(call("a", args={"seconds": 5})))
+    reference = await worker.publish(document(call("a", args={"seconds": 4})))
     runs = [await worker.start(reference) for _ in range(20)]
     await mill.until(lambda: ledger.running == 20)
     calls, commits = worker.door.calls["commit"], len(worker.door.commits)
