@@ -440,13 +440,16 @@ def test_nothing_is_said_about_a_run_behind_a_graph_that_nobody_knows() -> None:
     assert checker.seq == len(case.log)
 
 
-def test_graphs_are_known_by_a_mapping_or_by_a_function() -> None:
+def test_graphs_are_known_by_a_mapping_by_a_function_or_one_by_one() -> None:
     case = LOGS["patched"]()
     assert check_log(case.flow, case.log, case.graphs.get) == []
-    checker = LogChecker(case.flow, case.graphs)
-    for event in case.log:
-        checker.take(event)
-    assert checker.workflow is next(iter(case.graphs.values()))
+    (graph,) = case.graphs.values()
+    told_later = LogChecker(case.flow)
+    told_later.workflow = graph
+    for checker in (LogChecker(case.flow, case.graphs), told_later):
+        for event in case.log:
+            checker.take(event)
+        assert (checker.workflow, checker.finish()) == (graph, [])
 
 
 def test_a_fork_of_a_fork_names_where_it_came_from_last() -> None:
