@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -14,7 +13,7 @@ from tidemill.cli import exits
 from tidemill.cli.guard import guarded
 from tidemill.errors import Unavailable, rejected
 
-HELP_SECONDS_MAX = 0.4
+HELP_SECONDS_MAX = 0.15
 COMMANDS = (
     *("validate", "graph", "run", "publish", "start", "worker", "why", "version"),
     *("runs", "approvals", "dlq", "workflows", "workers"),
@@ -39,13 +38,6 @@ def test_help_is_quick_and_names_every_command() -> None:
     assert min(taken) <= HELP_SECONDS_MAX, taken
 
 
-def test_help_imports_neither_the_engine_nor_what_draws() -> None:
-    code = "import sys; from tidemill.cli import call; call(['--help']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
-    loaded = set(done.stderr.split())
-    assert {"rich", "asyncio", "msgspec", "yaml", "tidemill.engine", "tidemill.kernel"}.isdisjoint(loaded)
-
-
 def test_the_installed_script_calls_main() -> None:
     from importlib.metadata import entry_points
 
@@ -53,54 +45,21 @@ def test_the_installed_script_calls_main() -> None:
     assert script.value == "tidemill.cli:main"
 
 
-@pytest.mark.parametrize("group", [(), ("runs",), ("approvals",), ("dlq",), ("workflows",)])
-def test_without_arguments_the_help_is_shown(inside: Inside, group: tuple[str, ...]) -> None:
-    ended = inside(*group)
-    assert (ended.code, ended.err) == (exits.OK, "")
-    assert f"Usage: {' '.join(('tidemill', *group))} " in ended.out
-
-
-@pytest.mark.parametrize("arguments", [("--version",), ("version",)])
-def test_version(inside: Inside, arguments: tuple[str, ...]) -> None:
-    ended = inside(*arguments)
-    assert (ended.code, ended.out) == (exits.OK, f"tidemill {version('tidemill')}\n")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments",
     [
-        (("frobnicate",), "No such command"),
-        (("run",), "Missing argument 'FILE'"),
-        (("run", "--nope", "x.yaml"), "No such option: --nope"),
-        (("run", "x.yaml", "y.yaml"), "unexpected extra argument"),
-        (("graph", "x.yaml", "--format", "png"), "--format"),
-        (("run", "x.yaml", "--store"), "requires an argument"),
-        (("runs", "frobnicate"), "No such command"),
-        (("runs", "show"), "Missing argument 'RUN'"),
-        (("runs", "state", "x"), "Missing option '--at'"),
-        (("runs", "list", "--status", "BROKEN"), "--status"),
-        (("runs", "list", "--limit", "0"), "--limit"),
-        (("runs", "events", "x", "--after", "-1"), "--after"),
-        (("runs", "show", "x", "--at", "zero"), "--at"),
-        (("approvals", "decide", "x", "y", "perhaps"), "perhaps"),
-        (("workflows", "tag", "x", "stable", "one"), "VERSION"),
+        ("runs", "show", "\udcff"),
+        ("runs", "list", "--term", "\udcff"),
+        ("runs", "list", "--label", "a=\udcff"),
+        ("why", "x", "\udcff"),
+        ("approvals", "decide", "x", "y", "\udcff"),
+        ("worker", "--dead-after", "nan"),
     ],
 )
-def test_a_wrong_usage_is_a_short_message(inside: Inside, arguments: tuple[str, ...], words: str) -> None:
+def test_values_that_nothing_can_store_are_wrong_usage(inside: Inside, arguments: tuple[str, ...]) -> None:
     ended = inside(*arguments)
-    assert ended.code == exits.REFUSED
-    assert ended.out == ""
-    assert words in ended.err
-    assert len(ended.err.splitlines()) == 2
-    assert "Traceback" not in ended.err
-
-
-def test_a_wrong_usage_is_told_to_a_program(inside: Inside) -> None:
-    for arguments in (("validate", "--json"), ("runs", "list", "--limit", "0", "--json")):
-        ended = inside(*arguments)
-        assert (ended.code, ended.err) == (exits.REFUSED, "")
-        (problem,) = ended.json["problems"]
-        assert problem["code"] == "usage" and problem["message"] and "--help" in problem["hint"]
+    assert (ended.code, ended.out) == (exits.REFUSED, "")
+    assert "Invalid value for" in ended.err and len(ended.err.splitlines()) == 2
 
 
 def test_a_bug_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

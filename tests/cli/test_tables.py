@@ -9,9 +9,10 @@ import pytest
 from tests.cli.kit import on_terminal, shown
 from tidemill.cli import exits
 from tidemill.cli.ages import age, iso, moment
-from tidemill.cli.asking import acting, plain
+from tidemill.cli.asking import plain
 from tidemill.cli.documents import as_yaml
 from tidemill.cli.edits import read_edits
+from tidemill.cli.options import acting
 from tidemill.cli.paint import clipped, padded, room
 from tidemill.cli.snippets import names, snippet
 from tidemill.cli.tables import Column, Line, print_facts, print_table

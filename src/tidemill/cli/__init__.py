@@ -7,12 +7,15 @@ a traceback: refusals are lists of problems, and what nobody foresaw is one line
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    # A short command allocates little that is garbage; collecting while modules are imported takes 7 % of its time.
+    gc.set_threshold(50_000, 20, 20)
     code = call(sys.argv[1:])
     from tidemill.cli.terminal import leave
 

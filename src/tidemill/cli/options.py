@@ -43,6 +43,12 @@ class _Integers(click.IntRange):
 class _Numbers(click.FloatRange):
     name = "number"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if number != number:
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
+
 
 def integers(low: int, high: int | None = None) -> click.IntRange:
     return _Integers(low, high)
