@@ -321,7 +321,7 @@ TABLE: dict[str, list[Row]] = {
         *rows("approvals decide rel-1 review approve --as dora --role ops -f window=night", "approvals decide rel-1"),
         *rows("approvals decide rel-1 review approve --as carl --role ops -f window=day", "approvals decide x y"),
         *rows("approvals decide rel-2 review approve --as ada", "approvals decide nope review approve"),
-        *rows("approvals decide rel-1 review approve -f nope --as ada"),
+        *rows("approvals decide rel-1 review approve -f nope --as ada", "approvals decide rel-1 review reject --as ''"),
     ],
     "approvals delegate": [
         *both("approvals delegate rel-1 review eve --as ada --comment holiday"),
@@ -436,7 +436,7 @@ TABLE: dict[str, list[Row]] = {
         *both("workflows tag payment stable 1 -m back --as ada"),
         *rows("workflows tag payment next 2", "workflows tag payment stable 9", "workflows tag nope stable 1"),
         *rows("workflows tag payment stable one", "workflows tag payment stable 0", "workflows tag payment stable"),
-        *rows("workflows tag payment 'a b' 1"),
+        *rows("workflows tag payment 'a b' 1", "workflows tag payment latest 1"),
     ],
     "workflows untag": [
         *both("workflows untag payment stable"),
