@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.cli.shop import Shop
-from tidemill.cli import main
 
 UNDO: dict[str, Any] = {
     "name": "undoable",
@@ -29,27 +27,6 @@ def codes(problems: list[dict[str, str]]) -> list[str]:
     return [problem["code"] for problem in problems]
 
 
-def test_pause_and_resume(shop: Shop) -> None:
-    run_id = shop.asking()
-    told = shop.fine("runs", "pause", run_id, "--reason", "lunch", "--as", "ada")
-    assert told == f"✓ paused; run {run_id} is PAUSED\n"
-    event = last_event(shop, run_id, "RunPaused")
-    assert (event["actor"], event["reason"]) == ("ada", "lunch")
-    assert shop.json("runs", "resume", run_id) == {
-        "run_id": run_id,
-        "done": "resumed",
-        "status": "RUNNING",
-        "events": shop.mill.show(run_id).events,
-    }
-    assert last_event(shop, run_id, "RunResumed")["actor"] == getpass.getuser()
-
-
-def test_cancel(shop: Shop) -> None:
-    run_id = shop.asking()
-    assert shop.fine("runs", "cancel", run_id, "--no-compensate").endswith(f"run {run_id} is CANCELLED\n")
-    assert codes(shop.refused("runs", "cancel", shop.failed())) == ["run_ended"]
-
-
 def test_retry_lets_a_run_go_on(shop: Shop) -> None:
     flow = {"name": "flaky", "nodes": [{"id": "a", "type": "fail", "config": {"attempts": 1, "value": "up"}}]}
     run_id = shop.start(flow)
@@ -60,13 +37,6 @@ def test_retry_lets_a_run_go_on(shop: Shop) -> None:
     assert codes(shop.refused("runs", "retry", run_id)) == ["run_completed"]
 
 
-def test_the_same_key_changes_nothing(shop: Shop) -> None:
-    run_id = shop.asking()
-    for _ in range(2):
-        shop.fine("runs", "relabel", run_id, "--label", "a=b", "--key", "same")
-    assert sum(event["type"] == "RunLabelled" for event in shop.mill.events(run_id)) == 1
-
-
 def test_rewind(shop: Shop) -> None:
     run_id = shop.asking()
     assert shop.fine("runs", "rewind", run_id, "build") == f"✓ rewound to build; run {run_id} is RUNNING\n"
@@ -75,15 +45,6 @@ def test_rewind(shop: Shop) -> None:
     assert "RunRewound             build again: build, review · by " in told
     assert codes(shop.refused("runs", "rewind", run_id, "nope")) == ["node_unknown"]
     assert codes(shop.refused("runs", "rewind", shop.failed(), "receive")) == ["run_ended"]
-
-
-def test_relabel(shop: Shop) -> None:
-    run_id = shop.asking(labels={"old": "1"})
-    shop.fine("runs", "relabel", run_id, "--label", "customer=acme=x", "--remove", "old")
-    assert shop.mill.show(run_id).labels == {"customer": "acme=x"}
-    assert shop.json("runs", "list", "--label", "customer=acme=x")["runs"][0]["run_id"] == run_id
-    assert codes(shop.refused("runs", "relabel", run_id)) == ["option_invalid"]
-    assert codes(shop.refused("runs", "relabel", run_id, "--label", "nothing")) == ["option_invalid"]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +63,6 @@ def test_signal(
     assert shop.mill.show(run_id).outputs == {"ship": payload}
 
 
-def test_a_signal_gets_an_id_of_its_own(shop: Shop) -> None:
-    run_id = shop.agreed()
-    assert codes(shop.refused("runs", "signal", run_id, "nope")) == ["signal_unknown"]
-    sent = shop.json("runs", "signal", run_id, "go", "1")
-    assert sent["signal"] == "go" and len(sent["signal_id"]) > 10
-
-
 @pytest.mark.parametrize(
     ("options", "status", "output"),
     [
@@ -124,29 +78,6 @@ def test_override(shop: Shop, options: tuple[str, ...], status: str, output: Any
     node = shop.mill.show(run_id).nodes["transfer"]
     assert (node["status"], node["output"]) == (status, output)
     assert last_event(shop, run_id, "NodeOverridden")["reason"] == "seen to"
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ((), "option_invalid"),
-        (("--skip", "--value", "1"), "option_invalid"),
-        (("--skip", "--did-not-happen"), "option_invalid"),
-        (("--value", "@nope.json"), "file_missing"),
-        (("--value", '{"a": 1, "a": 2}'), "duplicate_key"),
-    ],
-)
-def test_an_unclear_override_is_refused(shop: Shop, options: tuple[str, ...], code: str) -> None:
-    run_id = shop.failed()
-    assert codes(shop.refused("runs", "override", run_id, "transfer", *options)) == [code]
-    assert shop.mill.show(run_id).events == 10
-
-
-def test_what_did_not_happen_is_retried(shop: Shop) -> None:
-    run_id = shop.failed()
-    told = shop.fine("runs", "override", run_id, "transfer", "--did-not-happen", "--reason", "the bank says so")
-    assert told.startswith("✓ transfer is retried; run ")
-    assert last_event(shop, run_id, "RunRetried")["reason"] == "the bank says so"
 
 
 def test_rollback(shop: Shop) -> None:
@@ -257,33 +188,6 @@ def test_a_patch_is_refused(
     assert shop.mill.show(run_id).events == 10
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("retry", "nope"),
-        ("rewind", "nope", "a"),
-        ("cancel", "nope"),
-        ("pause", "nope"),
-        ("resume", "nope"),
-        ("rollback", "nope"),
-        ("relabel", "nope", "--label", "a=b"),
-        ("signal", "nope", "go"),
-        ("override", "nope", "a", "--skip"),
-        ("override", "nope", "a", "--did-not-happen"),
-        ("fork", "nope"),
-        ("patch", "nope", "--set", "/a=1"),
-    ],
-)
-def test_acts_on_a_run_that_is_not_there(shop: Shop, arguments: tuple[str, ...]) -> None:
-    assert codes(shop.refused("runs", *arguments)) == ["run_unknown"]
-
-
 def test_reasons_that_cannot_be_kept_are_refused(shop: Shop) -> None:
     run_id = shop.asking()
     assert codes(shop.refused("runs", "pause", run_id, "--reason", "x" * 5000)) == ["text_invalid"]
-
-
-def test_wrong_usage_names_the_help_of_its_command(shop: Shop) -> None:
-    ended = shop("runs", "retry")
-    assert (ended.code, ended.out) == (main.REFUSED, "")
-    assert ended.err.splitlines()[1] == "Try `tidemill runs retry --help`."

@@ -30,17 +30,6 @@ def plain(shop: Shop) -> str:
     return run_id
 
 
-def test_what_is_pending_is_listed(shop: Shop) -> None:
-    assert shop.fine("approvals", "list") == "no approval matches\n"
-    run_id = shop.asking(submitted_by="bob")
-    lines = shop.fine("approvals", "list").splitlines()
-    assert lines[0].split() == ["RUN", "NODE", "STATUS", "ASKED"]
-    assert re.fullmatch(rf"{run_id}  review  pending  (just now|\d s ago)", lines[1])
-    assert lines[2] == "  Release 1.4? · asks user:ada, role:ops · 0 of 2 agreed · fails in 4 h"
-    (row,) = shop.json("approvals", "list")["approvals"]
-    assert (row["run_id"], row["node"], row["votes"], row["requester"]) == (run_id, "review", [], "bob")
-
-
 def test_approvals_are_found_by_what_they_are(shop: Shop) -> None:
     release, other = shop.asking(), plain(shop)
     shop.mill.decide(other, "ok", "approve", actor="eve")
@@ -60,23 +49,6 @@ def test_approvals_are_found_by_what_they_are(shop: Shop) -> None:
     assert re.fullmatch(r"  Fine\? · by user:eve (just now|\d s ago)", shown[2])
     cursor = shop.json("approvals", "list", "--status", "all", "--limit", "1")["next"]
     assert found("--status", "all", "--limit", "1", "--after", cursor) == [release]
-
-
-def test_an_approval_is_shown(shop: Shop) -> None:
-    run_id = shop.asking(submitted_by="bob")
-    told = shop.fine("approvals", "show", run_id, "review")
-    assert told.startswith(f"Release 1.4?  run {run_id}\nstatus     pending\n")
-    for line in (
-        r"by         bob",
-        r"approvers  user:ada, role:ops; 2 must agree",
-        r"expires    in 4 h \(.*Z\), then: fail",
-        r"about      All tests are green\.",
-        r"form       \{",
-    ):
-        assert re.search(f"^{line}$", told, re.MULTILINE), line
-    assert told.endswith(f"→ tidemill approvals decide {run_id} review approve\n")
-    shown = shop.json("approvals", "show", run_id, "review")
-    assert (shown["status"], shown["quorum"], shown["form"]["required"]) == ("pending", 2, ["window"])
 
 
 def test_two_people_agree(shop: Shop) -> None:
@@ -119,42 +91,6 @@ def test_other_decisions(shop: Shop, verb: str, words: str, outputs: Any) -> Non
     assert shop.mill.show(run_id).outputs == outputs
     shown = shop.json("approvals", "show", run_id, "ok")
     assert (shown["decision"], shown["comments"]) == (verb, "not yet")
-
-
-def test_delegation(shop: Shop) -> None:
-    run_id = shop.asking()
-    told = shop.fine("approvals", "delegate", run_id, "review", "dora", "--as", "ada")
-    assert told == "✓ review: dora may decide now\n"
-    assert "delegated  user:ada → user:dora\n" in shop.fine("approvals", "show", run_id, "review")
-    shop.fine("approvals", "decide", run_id, "review", "approve", "--as", "dora", "-f", "window=day")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("decide", "{run}", "review", "approve", "--as", "eve"), "approver_not_allowed"),
-        (("decide", "{run}", "review", "approve", "--as", ""), "actor_missing"),
-        (("decide", "{run}", "review", "approve", "--as", "ada"), "form_invalid"),
-        (("decide", "{run}", "review", "approve", "--as", "ada", "-f", "window=noon"), "form_invalid"),
-        (("decide", "{run}", "review", "approve", "--as", "ada", "-f", "window"), "input_invalid"),
-        (("decide", "{run}", "review", "approve", "--as", "ada", "-f", "@nope.json"), "file_missing"),
-        (("decide", "{run}", "review", "changes", "--as", "ada"), "changes_not_possible"),
-        (("decide", "{run}", "review", "approve", "--as", "ada", "--visit", "7"), "approval_unknown"),
-        (("decide", "{run}", "review", "approve", "--as", "ada", "--item", "0"), "approval_unknown"),
-        (("decide", "{run}", "build", "approve", "--as", "ada"), "approval_unknown"),
-        (("decide", "{run}", "nope", "approve", "--as", "ada"), "node_unknown"),
-        (("decide", "nope", "review", "approve", "--as", "ada"), "run_unknown"),
-        (("show", "{run}", "build"), "approval_unknown"),
-        (("show", "nope", "review"), "run_unknown"),
-        (("delegate", "{run}", "review", "dora", "--as", "eve"), "approver_not_allowed"),
-        (("delegate", "{run}", "review", "ada", "--as", "ada"), "delegation_invalid"),
-        (("delegate", "nope", "review", "ada", "--as", "ada"), "run_unknown"),
-    ],
-)
-def test_what_is_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
-    run_id = shop.asking()
-    given = [argument.replace("{run}", run_id) for argument in arguments]
-    assert codes(shop.refused("approvals", *given)) == [code]
 
 
 def test_a_contrary_decision_is_a_conflict(shop: Shop) -> None:

@@ -41,12 +41,6 @@ def test_a_file_goes_in_and_comes_out(shop: Shop, picture: Path, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.bin", "sunset.png"]
 
 
-def test_putting_tells_programs_the_description(shop: Shop, picture: Path) -> None:
-    expected = {"$blob": digest_of(BYTES), "size": len(BYTES), "media_type": "image/png", "name": "sunset.png"}
-    assert shop.json("blobs", "put", str(picture)) == expected
-    assert shop.json("blobs", "put", str(picture), "--media-type", "x/y")["media_type"] == "x/y"
-
-
 def test_bytes_pass_through_pipes_unchanged(url: str) -> None:
     put = subprocess.run(
         [*COMMAND, "blobs", "put", "-", "--store", url], input=BYTES, capture_output=True, env=environment(), check=True
@@ -81,17 +75,6 @@ def test_a_written_file_is_like_any_other(shop: Shop, picture: Path, tmp_path: P
         os.umask(mask)
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
     assert out.read_bytes() == BYTES
-
-
-def test_what_is_known_of_a_blob(shop: Shop, picture: Path) -> None:
-    shop.fine("blobs", "put", str(picture), "--keep")
-    told = shop.json("blobs", "show", digest_of(BYTES))
-    assert told.pop("since_ms") > 0
-    assert told == {"digest": digest_of(BYTES), "size": len(BYTES), "state": "active", "kept": True}
-    text = shop.fine("blobs", "show", digest_of(BYTES))
-    assert f"{len(BYTES)} bytes" in text
-    assert "never collected" in text
-    assert f"tidemill blobs get {digest_of(BYTES)} -o FILE" in text
 
 
 def test_a_list_has_pages(shop: Shop) -> None:

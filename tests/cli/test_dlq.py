@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,6 @@ from tidemill.cli import main
 
 def codes(problems: list[dict[str, str]]) -> list[str]:
     return [problem["code"] for problem in problems]
-
-
-def test_dead_letters_are_listed(shop: Shop) -> None:
-    assert shop.fine("dlq", "list") == "no dead letter matches\n"
-    run_id = shop.failed()
-    lines = shop.fine("dlq", "list").splitlines()
-    assert lines[0].split() == ["RUN", "NODE", "CODE", "FAILED"]
-    assert re.fullmatch(rf"{run_id}  transfer  no_account  (just now|\d s ago)", lines[1])
-    assert lines[2] == "  payment · 1 attempt · no such account"
-    (row,) = shop.json("dlq", "list")["dead_letters"]
-    assert (row["run_id"], row["node"], row["code"], row["status"]) == (run_id, "transfer", "no_account", "open")
 
 
 @pytest.mark.parametrize(
@@ -45,32 +33,6 @@ def test_dead_letters_are_found(shop: Shop, options: tuple[str, ...], number: in
     found = shop.json("dlq", "list", *options)
     assert len(found["dead_letters"]) == number
     assert (found["next"] is not None) == ("--limit" in options)
-
-
-def test_a_dead_letter_is_shown_with_its_input(shop: Shop) -> None:
-    run_id = shop.failed()
-    told = shop.fine("dlq", "show", run_id, "transfer")
-    assert told.startswith(f"payment · transfer  run {run_id}\nstatus    open\n")
-    assert "error     no such account [no_account]\n" in told
-    assert '            "kind": "no_account"' in told
-    assert told.endswith(
-        f"→ tidemill dlq retry --run {run_id}\n→ tidemill dlq discard {run_id} transfer\n",
-    )
-    shown = shop.json("dlq", "show", run_id, "transfer")
-    assert shown["input"] == {"kind": "no_account", "message": "no such account"}
-
-
-def test_a_dead_letter_is_discarded(shop: Shop) -> None:
-    run_id = shop.failed()
-    told = shop.fine("dlq", "discard", run_id, "transfer", "--reason", "too old", "--as", "ada")
-    assert told == f"✓ dead letter transfer discarded; run {run_id} is FAILED\n"
-    assert shop.fine("dlq", "list") == "no dead letter matches\n"
-    assert "  discarded by ada · payment · " in shop.fine("dlq", "list", "--status", "all")
-    told = shop.fine("dlq", "show", run_id, "transfer")
-    assert "→" not in told and "status    discarded\nclosed    by ada " in told and "reason    too old\n" in told
-    shown = shop.json("dlq", "show", run_id, "transfer")
-    assert (shown["status"], shown["closed_by"], shown["reason"]) == ("discarded", "ada", "too old")
-    assert shown["closed_ms"] >= shown["at_ms"]
 
 
 def test_runs_are_retried_together_after_a_repair(shop: Shop, tmp_path: Path) -> None:
@@ -122,20 +84,3 @@ def test_a_corrected_config(shop: Shop) -> None:
     shop.fine("dlq", "retry", "--run", run_id, "--node", "transfer", "--config", '{"attempts": 0}')
     shop.until(run_id, lambda view: view.status == "COMPLETED")
     assert shop.mill.document(run_id).revision == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("retry",), "letters_unnamed"),
-        (("retry", "--run", "one", "--patch", "nope.json"), "file_missing"),
-        (("retry", "--run", "one", "--config", "1"), "correction_unclear"),
-        (("show", "nope", "transfer"), "run_unknown"),
-        (("show", "one", "receive"), "dead_letter_unknown"),
-        (("discard", "nope", "transfer"), "run_unknown"),
-        (("discard", "one", "receive"), "dead_letter_unknown"),
-    ],
-)
-def test_what_is_refused(shop: Shop, arguments: tuple[str, ...], code: str) -> None:
-    shop.failed(key="one")
-    assert codes(shop.refused("dlq", *arguments)) == [code]

@@ -112,16 +112,6 @@ def test_programs_get_everything(inside: Inside, app: str) -> None:
     assert listed["broken"] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("htp", "did you mean `http`?"), ("http@9", "http@1"), ("", ""), ("x" * 300, "")]
-)
-def test_unknown_types_are_refused(inside: Inside, name: str, hint: str) -> None:
-    said = inside("nodes", "show", name, "--json")
-    assert said.code == 2
-    (problem,) = said.json["problems"]
-    assert problem["code"] == "unknown_node_type" and hint in problem["hint"]
-
-
 def test_every_built_in_type_can_be_shown(inside: Inside) -> None:
     for each in inside("nodes", "list", "--json").json["types"]:
         said = inside("nodes", "show", each["type"])

@@ -35,20 +35,6 @@ def test_a_template_is_filled_in(inside: Inside, template: str, scope: dict[str,
     assert inside("render", template, "--scope", json.dumps(scope)) == (main.OK, printed, "")
 
 
-def test_as_json_a_text_is_json_too(inside: Inside) -> None:
-    assert inside("render", "{{ 'a' }}b", "--json") == (main.OK, '"ab"\n', "")
-
-
-def test_templates_and_scopes_from_files(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text('url: "https://x/{{ inputs.id }}"\nrows: "{{ fetch.rows }}"\nfixed: [1]\n')
-    Path("mail.txt").write_text("Dear {{ inputs.id }},\n{{ fetch.rows | length }} rows\n")
-    Path("scope.json").write_text('{"inputs": {"id": 7}, "fetch": {"rows": [1, 2]}}')
-    ended = inside("render", "@config.yaml", "--scope", "@scope.json")
-    assert ended.json == {"url": "https://x/7", "rows": [1, 2], "fixed": [1]}
-    assert inside("render", "@mail.txt", "--scope", "@scope.json").out == "Dear 7,\n2 rows\n\n"
-
-
 def test_a_rendering_that_fails(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"a": ["{{ enrich.scor }}"]}')

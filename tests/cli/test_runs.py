@@ -32,16 +32,6 @@ def test_runs_are_listed_newest_first_with_what_matters(shop: Shop) -> None:
     assert len(lines) == 5
 
 
-def test_runs_are_listed_as_json(shop: Shop) -> None:
-    run_id = shop.failed()
-    listed = shop.json("runs", "list")
-    assert listed["next"] is None
-    (row,) = listed["runs"]
-    assert (row["run_id"], row["status"], row["workflow"], row["version"]) == (run_id, "FAILED", "payment", 1)
-    assert isinstance(row["created_ms"], int)
-    assert "v" not in row
-
-
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -77,10 +67,6 @@ def test_a_list_says_how_to_get_its_next_page(shop: Shop) -> None:
     assert shop.json("runs", "list", "--limit", "2")["next"] == cursor
 
 
-def test_an_empty_list_is_a_sentence(shop: Shop) -> None:
-    assert shop.fine("runs", "list") == "no run matches\n"
-
-
 def test_a_private_store_is_named_as_the_reason_for_finding_nothing() -> None:
     listed = process("runs", "list", "--store", "memory://")
     assert (listed.code, listed.out.splitlines()) == (
@@ -97,35 +83,6 @@ def test_looking_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None
     assert looked.code == main.REFUSED
     assert "there is no store tidemill.db [store_missing]" in looked.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_run_is_shown(shop: Shop) -> None:
-    run_id = shop.failed(submitted_by="bob", labels={"customer": "acme"})
-    lines = shop.fine("runs", "show", run_id).splitlines()
-    assert lines[0] == f"payment@1  run {run_id}"
-    assert lines[1] == "status   FAILED"
-    assert re.fullmatch(rf"started  {MOMENT}", lines[2])
-    assert re.fullmatch(r"took     (\d+|<1) ms", lines[3])
-    assert lines[4:] == [
-        "by       bob",
-        "labels   customer=acme",
-        "error    transfer: no such account [no_account]",
-        "nodes    1 completed, 2 failed · 10 events",
-        "",
-        '✓  receive   COMPLETED  {"amount":42}',
-        "✗  transfer  FAILED     no such account [no_account]",
-        "✗  book      FAILED     node transfer failed [upstream_failed]",
-        "",
-        f"→ tidemill runs why {run_id}",
-    ]
-
-
-def test_a_completed_run_is_shown_with_its_outputs(shop: Shop) -> None:
-    run_id = shop.start({"name": "sum", "nodes": [{"id": "a", "type": "value", "config": {"n": [1, 2]}}]})
-    shop.until(run_id, lambda view: view.status == "COMPLETED")
-    shown = shop.fine("runs", "show", run_id)
-    assert json.loads(shown.partition("\n\n")[2].partition("\n\n")[2]) == {"a": {"n": [1, 2]}}
-    assert "→" not in shown
 
 
 def test_show_prints_the_same_object_as_run(shop: Shop) -> None:
@@ -148,48 +105,6 @@ def test_a_run_of_many_nodes_shows_those_that_matter(shop: Shop) -> None:
     shown = shop.fine("runs", "show", run_id)
     assert "✗  bad " in shown
     assert "→ and 51 more nodes; --json shows them all" in shown
-
-
-def test_a_run_as_it_was(shop: Shop) -> None:
-    run_id = shop.failed()
-    for command in (("runs", "state"), ("runs", "show")):
-        then = shop.json(*command, run_id, "--at", "4")
-        assert (then["status"], then["events"]) == ("RUNNING", 4)
-        assert then["nodes"]["receive"]["status"] == "COMPLETED"
-        assert then["nodes"]["transfer"]["status"] == "PENDING"
-        text = shop.fine(*command, run_id, "--at", "4")
-        assert matches(r"^○  transfer  PENDING$", text) and "status       RUNNING" in text
-    assert [problem["code"] for problem in shop.refused("runs", "state", run_id, "--at", "99")] == ["event_unknown"]
-
-
-def test_events_are_told_one_by_one(shop: Shop) -> None:
-    run_id = shop.failed(submitted_by="bob")
-    lines = shop.fine("runs", "events", run_id).splitlines()
-    assert re.fullmatch(r"times since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", lines[0])
-    told = [re.fullmatch(r" +(\d+) +\+(?:\d+ ms|\d\.\d s)  (\w+) *(.*)", line) for line in lines[1:]]
-    assert [(match[1], match[2], match[3]) for match in told if match] == [
-        ("1", "RunCreated", "payment@1 · by bob"),
-        ("2", "NodeScheduled", "receive"),
-        ("3", "NodeStarted", "receive"),
-        ("4", "NodeCompleted", 'receive → transfer · {"amount":42}'),
-        ("5", "NodeScheduled", "transfer"),
-        ("6", "NodeStarted", "transfer"),
-        ("7", "NodeFailed", "transfer no such account [no_account]"),
-        ("8", "DeadLettered", "transfer given up after 1 attempt"),
-        ("9", "NodeFailed", "book node transfer failed [upstream_failed]"),
-        ("10", "RunFailed", "transfer no such account [no_account]"),
-    ]
-
-
-def test_events_come_in_pages(shop: Shop) -> None:
-    run_id = shop.failed()
-    page = shop.json("runs", "events", run_id, "--after", "2", "--limit", "3")
-    assert [event["seq"] for event in page["events"]] == [3, 4, 5]
-    assert page["next"] == "5"
-    assert shop.fine("runs", "events", run_id, "--after", "2", "--limit", "3").endswith("→ next page: --after 5\n")
-    last = shop.json("runs", "events", run_id, "--after", "8")
-    assert ([event["type"] for event in last["events"]], last["next"]) == (["NodeFailed", "RunFailed"], None)
-    assert shop.fine("runs", "events", run_id, "--after", "10") == "no events behind that one\n"
 
 
 def test_events_are_followed_to_the_end(shop: Shop) -> None:
@@ -225,43 +140,6 @@ def test_the_way_a_run_went(shop: Shop) -> None:
     assert shop.fine("runs", "path", run_id, "--at", "1") == "nothing has happened yet\n"
 
 
-def test_the_tokens_of_a_run(shop: Shop) -> None:
-    run_id = shop.asking()
-    assert shop.fine("runs", "path", run_id, "--tokens").splitlines() == [
-        "FROM   TO      VISIT  HOP",
-        "build  review      1    2",
-    ]
-    assert shop.json("runs", "path", run_id, "--tokens") == [{"from": "build", "to": "review", "visit": 1, "hop": 2}]
-    assert shop.fine("runs", "path", shop.failed(), "--tokens") == "no token is under way\n"
-
-
-@pytest.mark.parametrize("command", [("why",), ("runs", "why")])
-def test_why_a_run_failed(shop: Shop, command: tuple[str, ...]) -> None:
-    run_id = shop.failed()
-    told = shop.fine(*command, run_id)
-    assert told.splitlines()[0] == "the run failed at transfer with no_account: no such account"
-    assert "✗ transfer  the first cause\n  error  no such account [no_account]\n" in told
-    assert "1 node behind it failed with it and never began: book\n" in told
-    assert told.endswith(f"→ tidemill runs retry {run_id}\n")
-    found = shop.json(*command, run_id)
-    assert found["first_cause"]["error"]["code"] == "no_account"
-    assert found["command"] == f"tidemill runs retry {run_id}"
-
-
-def test_why_a_run_waits_for_people(shop: Shop) -> None:
-    run_id = shop.asking()
-    told = shop.fine("why", run_id)
-    assert told.startswith("review waits for people")
-    assert "◷ review  person\n" in told
-    assert matches(rf"^  since       {MOMENT}$", told)
-    assert matches(r"^  until       in 4 h \(", told)
-    assert "  approvers   user:ada, role:ops\n" in told
-    assert f"  how         tidemill approvals decide {run_id} review" in told
-    (person, *_) = shop.json("why", run_id)["blockers"]
-    assert (person["kind"], person["node"], person["quorum"]) == ("person", "review", 2)
-    assert person["command"].startswith(f"tidemill approvals decide {run_id} review")
-
-
 def test_commands_that_are_recommended_name_the_store(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = shop.failed()
     monkeypatch.delenv("TIDEMILL_STORE")
@@ -277,14 +155,6 @@ def test_a_run_with_an_odd_name_is_quoted_in_commands(shop: Shop) -> None:
     assert "→ tidemill runs why 'order 7; rm *'\n" in shop.fine("runs", "show", "order 7; rm *")
 
 
-def test_why_a_paused_run_waits(shop: Shop) -> None:
-    run_id = shop.asking()
-    shop.mill.pause(run_id, reason="lunch")
-    told = shop.fine("why", run_id)
-    assert "the run is paused: lunch" in told
-    assert f"  how      tidemill runs resume {run_id}\n" in told
-
-
 def test_the_document_of_a_run_can_be_published_again(shop: Shop) -> None:
     run_id = shop.asking()
     found = shop.json("runs", "document", run_id)
@@ -295,35 +165,9 @@ def test_the_document_of_a_run_can_be_published_again(shop: Shop) -> None:
     assert (again.version, again.created) == (1, False)
 
 
-def test_runs_are_compared(shop: Shop) -> None:
-    left, right = shop.failed(), shop.failed()
-    assert shop.fine("runs", "compare", left, right).splitlines() == [
-        f"left   {left}",
-        f"right  {right}",
-        "0 different, 3 nodes the same · the same outputs",
-    ]
-    shop.mill.override(right, "transfer", value={"paid": True})
-    shop.until(right, lambda view: view.status == "COMPLETED")
-    told = shop.fine("runs", "compare", left, right)
-    assert matches(r"^transfer +status FAILED +status COMPLETED$", told)
-    assert matches(r"^ +output null +output \{\"paid\":true\}$", told)
-    assert told.splitlines()[-1] == "first difference at transfer · 2 different, 1 node the same · other outputs"
-    found = shop.json("runs", "compare", left, right)
-    assert (found["first_divergence"], found["outputs_same"]) == ("transfer", False)
-
-
 def test_runs_of_different_graphs_are_compared(shop: Shop) -> None:
     told = shop.fine("runs", "compare", shop.failed(), shop.asking())
     assert matches(r"^build +\(not there\) +COMPLETED$", told)
-
-
-def test_the_last_events(shop: Shop) -> None:
-    run_id = shop.failed()
-    whole = shop.json("runs", "events", run_id)["events"]
-    assert shop.json("runs", "events", run_id, "--last", "2") == {"events": whole[-2:], "next": None}
-    assert shop.json("runs", "events", run_id, "--last", "1000")["events"] == whole
-    followed = shop("runs", "events", run_id, "--last", "2", "--follow", "--json").out.splitlines()
-    assert [json.loads(line) for line in followed] == whole[-2:]
 
 
 def test_a_run_that_failed_as_a_whole_is_listed_as_such(shop: Shop) -> None:
@@ -383,22 +227,3 @@ def test_programs_are_told_an_index_of_items_only(shop: Shop) -> None:
     assert letter["index"] is approval["index"] is None
     assert shop.json("why", failed)["first_cause"]["index"] is None
     assert {blocker["index"] for blocker in shop.json("why", asked)["blockers"]} == {None}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("runs", "show", "nope"),
-        ("runs", "state", "nope", "--at", "1"),
-        ("runs", "events", "nope"),
-        ("runs", "events", "nope", "--follow"),
-        ("runs", "path", "nope"),
-        ("runs", "path", "nope", "--tokens"),
-        ("runs", "why", "nope"),
-        ("why", "nope"),
-        ("runs", "document", "nope"),
-        ("runs", "compare", "nope", "nope"),
-    ],
-)
-def test_a_run_that_is_not_there_is_refused(shop: Shop, arguments: tuple[str, ...]) -> None:
-    assert [problem["code"] for problem in shop.refused(*arguments)] == ["run_unknown"]

@@ -93,5 +93,5 @@ def test_a_run_imports_the_languages_that_its_document_is_written_in(tmp_path: P
     modules = imported(CALLED, "run", str(EXAMPLES / "hello.yaml"), "--quiet", cwd=tmp_path)
     assert {"jinja2", "yaml"} <= modules
     assert_light(
-        modules, ALWAYS_LATE | {"tidemill.expressions.cel.evaluate", "tidemill.expressions.jsonpath.condition"}, 670
+        modules, ALWAYS_LATE | SYNTAXES, 670
     )

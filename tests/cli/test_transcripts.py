@@ -13,7 +13,9 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
@@ -59,7 +61,7 @@ LONG = "sha256:" + "a" * 64
 
 TABLE: dict[str, list[Row]] = {
     "root": [
-        *rows("", "--help", "-h", "--version", "--nope", "frobnicate", "frobnicate --json", "rns", "vaildate x"),
+        *rows("", "-h", "--version", "--nope", "frobnicate", "frobnicate --json", "rns", "vaildate x"),
         *rows("runs", "approvals", "dlq", "archive", "blobs", "nodes", "workflows", "--version extra"),
         *rows("--json", "runs --nope", "runs lst", "runs frobnicate --json", "run -x", "dlq lsit", "nodes shwo x"),
         Row("--help", real=True),
@@ -319,7 +321,7 @@ TABLE: dict[str, list[Row]] = {
         *rows("approvals decide rel-1 review approve --as dora --role ops -f window=night", "approvals decide rel-1"),
         *rows("approvals decide rel-1 review approve --as carl --role ops -f window=day", "approvals decide x y"),
         *rows("approvals decide rel-2 review approve --as ada", "approvals decide nope review approve"),
-        *rows("approvals decide rel-1 review approve -f nope --as ada"),
+        *rows("approvals decide rel-1 review approve -f nope --as ada", "approvals decide rel-1 review reject --as ''"),
     ],
     "approvals delegate": [
         *both("approvals delegate rel-1 review eve --as ada --comment holiday"),
@@ -434,7 +436,7 @@ TABLE: dict[str, list[Row]] = {
         *both("workflows tag payment stable 1 -m back --as ada"),
         *rows("workflows tag payment next 2", "workflows tag payment stable 9", "workflows tag nope stable 1"),
         *rows("workflows tag payment stable one", "workflows tag payment stable 0", "workflows tag payment stable"),
-        *rows("workflows tag payment 'a b' 1"),
+        *rows("workflows tag payment 'a b' 1", "workflows tag payment latest 1"),
     ],
     "workflows untag": [
         *both("workflows untag payment stable"),
@@ -481,12 +483,21 @@ def clock() -> Clock:
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> dict[str, Path]:
-    today, archive = tmp_path_factory.mktemp("today"), tmp_path_factory.mktemp("archived")
+def ground() -> Iterator[Path]:
+    """A folder in memory where there is one: a store syncs its file at every commit, and nothing here survives."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder).resolve()
+
+
+@pytest.fixture(scope="module")
+def worlds(ground: Path, clock: Clock) -> dict[str, Path]:
+    today, archive = ground / "today", ground / "archived"
+    today.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.time_ns", clock)
         prepare(today, clock)
-        shutil.copytree(today, archive, dirs_exist_ok=True)
+        shutil.copytree(today, archive)
         with clock.later(DAYS):
             assert call(["archive", "sweep", "--store", f"sqlite:///{archive}/tidemill.db"]) == 0
     return {"today": today, "archived": archive}
@@ -525,15 +536,17 @@ def test_transcripts(
     clock: Clock,
     still: None,
     inside: Inside,
-    tmp_path: Path,
+    ground: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = []
     for number, row in enumerate(CASES[command]):
-        folder = tmp_path / str(number)
+        folder = ground / f"{command}-{number}"
         shutil.copytree(worlds[row.world], folder)
         with clock.later(0 if row.world == "today" else DAYS):
             told.append(transcript(row, folder, inside, monkeypatch))
+        monkeypatch.chdir(ground)
+        shutil.rmtree(folder)
     seen, file = "\n".join(told), GOLDEN / f"{command.replace(' ', '-')}.txt"
     if UPDATING:
         file.write_text(seen)

@@ -46,17 +46,6 @@ def yard(inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yar
     return Yard(f"sqlite:///{tmp_path}/mill.db", inside, monkeypatch)
 
 
-def test_a_sound_store(yard: Yard) -> None:
-    told, shown = yard("verify-log", "--json"), yard("verify-log")
-    assert (told.code, shown.code, shown.err) == (main.OK, main.OK, "")
-    assert (told.json["runs"], told.json["workflows"], told.json["findings"]) == (3, 2, [])
-    assert "all is as it must be: 3 runs and 2 workflows" in shown.out
-    one = yard("verify-log", "n1", "--json")
-    assert (one.code, one.json["runs"]) == (main.OK, 1)
-    assert yard("verify-log", "--sample", "0").code == main.REFUSED
-    assert yard("verify-log", "nobody").code == main.REFUSED
-
-
 def test_findings_are_lines_and_exit_code_one(yard: Yard, tmp_path: Path) -> None:
     import apsw
 

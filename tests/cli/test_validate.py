@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -42,14 +41,6 @@ def test_a_valid_document_is_one_friendly_line() -> None:
     assert line.startswith("✓ hello is valid: 3 nodes, sha256:")
 
 
-def test_as_json(inside: Inside) -> None:
-    ended = inside("validate", str(EXAMPLES / "hello.yaml"), "--json")
-    assert ended.code == main.OK
-    answer = ended.json
-    assert answer.pop("digest").startswith("sha256:")
-    assert answer == {"valid": True, "name": "hello", "nodes": 3, "problems": [], "warnings": []}
-
-
 def test_every_problem_is_listed_at_once(inside: Inside, tmp_path: Path) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text(BROKEN)
@@ -63,38 +54,6 @@ def test_every_problem_is_listed_at_once(inside: Inside, tmp_path: Path) -> None
         line.index(word) for line in ended.out.splitlines() for word in ("`Broken", "unknown key") if word in line
     }
     assert len(columns) == 1, "the messages stand in one column"
-
-
-def test_problems_as_json(inside: Inside, tmp_path: Path) -> None:
-    file = tmp_path / "broken.yaml"
-    file.write_text(BROKEN)
-    ended = inside("validate", str(file), "--json")
-    assert ended.code == main.REFUSED
-    answer = ended.json
-    assert answer["valid"] is False
-    assert answer["digest"] is answer["name"] is answer["nodes"] is None
-    assert {problem["code"] for problem in answer["problems"]} >= {"unknown_key", "unknown_node_type"}
-    assert all(set(problem) == {"code", "path", "message", "hint"} for problem in answer["problems"])
-
-
-def test_warnings_do_not_refuse(inside: Inside, tmp_path: Path) -> None:
-    file = tmp_path / "warned.yaml"
-    file.write_text(WARNED)
-    ended = inside("validate", str(file))
-    assert ended.code == main.OK
-    assert "! 1 warning\n" in ended.out
-    answer = inside("validate", str(file), "--json").json
-    assert answer["valid"] is True
-    assert len(answer["warnings"]) == 1
-
-
-def test_standard_input_is_read(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = process("validate", "-", given=(EXAMPLES / "hello.yaml").read_bytes())
-    assert ended.code == main.OK
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: x\n")))
-    refused = inside("validate", "-")
-    assert refused.code == main.REFUSED
-    assert "✗ the document is refused" in refused.out
 
 
 def test_a_terminal_is_coloured_and_its_width_kept(tmp_path: Path) -> None:
