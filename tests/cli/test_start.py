@@ -36,9 +36,8 @@ ALWAYS_LATE = frozenset(
     )
 )
 """Never imported by a command that does not need exactly this."""
-LANGUAGES = frozenset(
-    ("jinja2", "yaml", "tidemill.expressions.cel.evaluate", "tidemill.expressions.jsonpath.condition")
-)
+SYNTAXES = frozenset(("tidemill.expressions.cel.evaluate", "tidemill.expressions.jsonpath.condition"))
+LANGUAGES = SYNTAXES | {"jinja2", "yaml"}
 """Only for documents that are read, and expressions that are met."""
 COMPILER = frozenset(("tidemill.kernel.compile.compiler", "tidemill.kernel.invariants.checker"))
 ENGINE = frozenset(("tidemill.engine", "tidemill.kernel", "tidemill.client", "asyncio", "msgspec"))
@@ -92,6 +91,4 @@ def test_an_engine_inside_another_program_is_as_light(tmp_path: Path) -> None:
 def test_a_run_imports_the_languages_that_its_document_is_written_in(tmp_path: Path) -> None:
     modules = imported(CALLED, "run", str(EXAMPLES / "hello.yaml"), "--quiet", cwd=tmp_path)
     assert {"jinja2", "yaml"} <= modules
-    assert_light(
-        modules, ALWAYS_LATE | SYNTAXES, 670
-    )
+    assert_light(modules, ALWAYS_LATE | SYNTAXES, 670)

@@ -238,9 +238,6 @@ class NodeContext(msgspec.Struct):
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines are kept with the attempt."""
         where = {"run": self.run_id, "node": self.node, "visit": self.visit, "attempt": self.attempt}
-        if NODE_LOG.level == logging.NOTSET:
-            # The attempt's log keeps every level; without a level of its own the logger would drop what the root drops.
-            NODE_LOG.setLevel(logging.DEBUG)
         return logging.LoggerAdapter(NODE_LOG, where)
 
     def stream(self, chunk: Any) -> None:
@@ -260,6 +257,16 @@ class NodeContext(msgspec.Struct):
 
 
 NODE_LOG = logging.getLogger("tidemill.node")
+
+
+def enable_node_log() -> None:
+    """Have `context.log` make records of every level. A process calls it before it runs handlers.
+
+    Without a level of its own the logger drops what the root logger drops. An operator's own level is respected.
+    """
+    if NODE_LOG.level == logging.NOTSET:
+        NODE_LOG.setLevel(logging.DEBUG)
+
 
 Call = Callable[[NodeContext], Ended | Awaitable[Ended]]
 Step = Callable[[NodeContext], Awaitable[None] | None]

@@ -30,7 +30,18 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
-from tidemill.handlers.contract import Cancelled, Ended, Fail, NodeContext, Pause, Return, Skip, ended, truncate
+from tidemill.handlers.contract import (
+    Cancelled,
+    Ended,
+    Fail,
+    NodeContext,
+    Pause,
+    Return,
+    Skip,
+    enable_node_log,
+    ended,
+    truncate,
+)
 from tidemill.handlers.python.functions import Given, callee, drained, imported, settled
 from tidemill.handlers.python.protocol import (
     OUT_OF_MEMORY_STATUS,
@@ -376,6 +387,7 @@ def main(wire: socket.socket) -> None:
     signal.signal(signal.SIGALRM, cancel.receive)
     sys.stdout, sys.stderr = ForwardedStream(worker, "stdout", 1), ForwardedStream(worker, "stderr", 2)
     logging.getLogger().addHandler(ForwardedLog(worker))
+    enable_node_log()
     sys.argv[:] = [""]
     wire.sendall(frame(b""))
     first_mb = 0
