@@ -33,7 +33,7 @@ async def progress(engine: Engine, run: str) -> list[tuple[float, int]]:
     seen: list[tuple[float, int]] = []
     started = time.perf_counter()
     while True:
-        entry = engine.runs.get(Stream("default", RUN, run))
+        entry = engine.run_cache.get(Stream("default", RUN, run))
         if entry is None:
             return seen
         seen.append((time.perf_counter() - started, entry.state.seq))

@@ -51,7 +51,7 @@ async def watched(engine: Engine, run: str) -> list[tuple[float, int, float]]:
     """(seconds, events, MiB) while a run goes on, every few milliseconds."""
     seen: list[tuple[float, int, float]] = []
     begun = time.perf_counter()
-    while (entry := engine.runs.get(Stream("default", RUN, run))) is not None:
+    while (entry := engine.run_cache.get(Stream("default", RUN, run))) is not None:
         seen.append((time.perf_counter() - begun, entry.state.seq, resident_mib()))
         await asyncio.sleep(0.01)
     return seen

@@ -57,7 +57,7 @@ async def weigh() -> tuple[float, float]:
         await wait(engine, WEIGHED)
         gc.collect()
         full = tracemalloc.get_traced_memory()[0]
-        engine.runs._entries.clear()
+        engine.run_cache._entries.clear()
         gc.collect()
         without = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()

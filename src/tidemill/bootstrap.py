@@ -392,8 +392,8 @@ def engine_at(
         retention_days=retention_days,
         isolation=processes,
         secrets=secrets_here(),
-        in_vain=types.unusable_types,
-        lodging=shelf.lodging,
+        unusable_types=types.unusable_types,
+        ownership=shelf.lodging,
     )
 
 

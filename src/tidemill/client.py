@@ -32,8 +32,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
-from tidemill.engine.engine import Engine
+from tidemill.engine.engine import Engine, service_verb
+from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.blobs import BlobService
+from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import LogLine
+from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected, TidemillError
 from tidemill.handlers.contract import Handler, NodeClass
@@ -151,16 +156,16 @@ class Tidemill:
     rollback = _blocking(Engine.rollback)
     relabel = _blocking(Engine.relabel)
     signal = _blocking(Engine.signal)
-    approvals = _blocking(Engine.approvals)
+    approvals = _blocking(service_verb("approvals", ApprovalService.find))
     approval = _blocking(Engine.approval)
     decide = _blocking(Engine.decide)
     delegate = _blocking(Engine.delegate)
-    dead_letters = _blocking(Engine.dead_letters)
+    dead_letters = _blocking(service_verb("dead_letters", DeadLetterService.find))
     dead_letter = _blocking(Engine.dead_letter)
     discard = _blocking(Engine.discard)
     reprocess = _blocking(Engine.reprocess)
     patch_workflow = _blocking(Engine.patch_workflow)
-    workflows = _blocking(Engine.workflows)
+    workflows = _blocking(service_verb("workflows", WorkflowService.find))
     workflow_document = _blocking(Engine.workflow_document)
     versions = _blocking(Engine.versions)
     tag = _blocking(Engine.tag)
@@ -170,7 +175,7 @@ class Tidemill:
     diff = _blocking(Engine.diff)
     put_blob = _blocking(Engine.put_blob)
     blob = _blocking(Engine.blob)
-    blobs = _blocking(Engine.blobs)
+    blobs = _blocking(service_verb("blobs", BlobService.find))
     save_blob = _blocking(Engine.save_blob)
     collect_blobs = _blocking(Engine.collect_blobs)
     verify_log = _blocking(Engine.verify_log)
@@ -179,7 +184,7 @@ class Tidemill:
     archive_list = _blocking(Engine.archive_list)
     archive_show = _blocking(Engine.archive_show)
     archive_restore = _blocking(Engine.archive_restore)
-    workers = _blocking(Engine.workers)
+    workers = _blocking(service_verb("workers", WorkerService.find))
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -99,9 +99,9 @@ async def waits(engine: Engine, caplog: pytest.LogCaptureFixture, said: str) -> 
     """The parent has been tried more than once, and still waits; why was said once."""
     caplog.set_level(logging.WARNING)
     await engine.start("parent", key="p")
-    worker, parent = engine.worker, engine._stream("p")
+    worker, parent = engine.worker, engine.context.stream("p")
     assert worker is not None
-    await eventually(lambda: worker.finished >= 3 or engine.runs.get(parent) is None, "a second try")
+    await eventually(lambda: worker.finished >= 3 or engine.run_cache.get(parent) is None, "a second try")
     view = await engine.show("p")
     assert (view.status, view.nodes["kid"]["status"]) == ("RUNNING", "WAITING")
     blocker = (await engine.why("p")).blockers[0]

@@ -78,7 +78,7 @@ class Process:
 
     def cached(self, run_id: str) -> State | None:
         """The run as this process last knew it."""
-        entry = self.engine.runs.get(self.mill.stream(run_id))
+        entry = self.engine.run_cache.get(self.mill.stream(run_id))
         return None if entry is None else entry.state
 
     async def publish(self, document: Any) -> str:

@@ -106,14 +106,14 @@ async def test_the_keeper_tells_damage_and_takes_its_mark_back(mill: Mill, caplo
     run = await worker.run(document(node("a", config={"text": LARGE}), FAILS))
     digest = digest_of(b'{"text":"' + LARGE.encode() + b'"}')
     sound = mill.blobs._held[TENANT, digest]
-    assert worker.engine.keeper is not None
+    assert worker.engine.reconciler is not None
     for times in (1, 2):
         _break(mill, digest, "damaged")
         with caplog.at_level(logging.ERROR):
             await worker.ambient.sleep(30_000)
         rows, _ = await worker.engine.find(["suspect"])
         assert [(row.run_id, row.suspect) for row in rows] == [(run.run_id, "blob_damaged")]
-        assert worker.engine.keeper.findings == times
+        assert worker.engine.reconciler.findings == times
         assert len([record for record in caplog.records if run.run_id in record.getMessage()]) == times
         mill.blobs._held[TENANT, digest] = sound
         await worker.ambient.sleep(30_000)
@@ -172,9 +172,9 @@ async def test_a_log_that_is_gone_is_missed_by_whoever_lists_it(mill: Mill, capl
     )
     assert any(letter.key in finding.message for finding in verdict.findings)
     assert (verdict.runs, verdict.workflows) == (1, 1)
-    assert worker.engine.keeper is not None
+    assert worker.engine.reconciler is not None
     with caplog.at_level(logging.ERROR):
-        await worker.engine.keeper._sampling.audit_next()
+        await worker.engine.reconciler._sampling.audit_next()
     (said,) = [record.getMessage() for record in caplog.records if lost.run_id in record.getMessage()]
     assert "log_missing" in said
     await operator(mill).reindex()

@@ -81,8 +81,8 @@ async def test_a_fork_of_a_failed_run_goes_on(mill: Mill) -> None:
     assert (forked.labels, ledger.count("a")) == ({"k": "v"}, 1)
     assert await mill.events(run.run_id) == before
     # The other run's letter is its own business.
-    assert (await worker.engine.dead_letters([f"run:{forked.run_id}"]))[0] == []
-    assert len((await worker.engine.dead_letters([f"run:{run.run_id}", "status:open"]))[0]) == 1
+    assert (await worker.engine.dead_letters.find([f"run:{forked.run_id}"]))[0] == []
+    assert len((await worker.engine.dead_letters.find([f"run:{run.run_id}", "status:open"]))[0]) == 1
     shown = await worker.engine.document(forked.run_id)
     assert shown.revision == 1 and shown.digest == (await mill.row(forked.run_id)).digest
     await worker.engine.fork(forked.run_id, node="z", key="again")
@@ -145,7 +145,7 @@ async def test_a_fork_asks_people_and_children_of_its_own(mill: Mill) -> None:
     await waits(mill, run_id, "ok")
     fork = await worker.engine.fork(run_id, key="f")
     await waits(mill, "f.c.1", "go")
-    rows = (await worker.engine.approvals(["status:pending"]))[0]
+    rows = (await worker.engine.approvals.find(["status:pending"]))[0]
     assert {row.run_id for row in rows} == {"r", "f"}
     for run in ("r", "f"):
         await worker.engine.decide(run, "ok", "approve", actor="ada", comments=run)

@@ -31,7 +31,7 @@ async def _asked(mill: Mill, process: Process, *nodes: Any, **options: Any) -> s
 
 
 async def _rows(process: Process, *terms: str) -> list[ApprovalRow]:
-    return (await process.engine.approvals(terms))[0]
+    return (await process.engine.approvals.find(terms))[0]
 
 
 async def _found(process: Process, run_id: str) -> tuple[str, list[str]]:
@@ -146,14 +146,14 @@ async def test_approvals_come_page_by_page_newest_first(mill: Mill) -> None:
     seen: list[str] = []
     after: str | None = None
     while True:
-        rows, after = await worker.engine.approvals(["approver:role:boss"], after=after, limit=5)
+        rows, after = await worker.engine.approvals.find(["approver:role:boss"], after=after, limit=5)
         assert len(rows) <= 5
         seen += [row.run_id for row in rows]
         if after is None:
             break
     assert seen == runs[::-1]
-    assert await code_of(worker.engine.approvals(limit=0)) == "limit_invalid"
-    assert await code_of(worker.engine.approvals(after="nonsense")) == "bad_cursor"
+    assert await code_of(worker.engine.approvals.find(limit=0)) == "limit_invalid"
+    assert await code_of(worker.engine.approvals.find(after="nonsense")) == "bad_cursor"
 
 
 @simulated

@@ -243,7 +243,7 @@ async def test_a_quorum_is_counted_over_people_whatever_process_they_use(mill: M
     first, second = await mill.of(run_id, ApprovalVoted)
     assert first.by == "user:ada" and second.by != "user:ada"
     assert len(await _decided(mill, run_id)) == 1
-    (row,) = (await worker.engine.approvals([f"run:{run_id}"]))[0]
+    (row,) = (await worker.engine.approvals.find([f"run:{run_id}"]))[0]
     assert sorted(row.votes) == ["user:ada", "user:bob", "user:cyd"]
 
 
@@ -292,7 +292,7 @@ async def test_people_are_asked_again_in_every_pass(mill: Mill) -> None:
         decided = await client.engine.decide(run_id, "ok", "approve", actor="ada", comments=comments)
         assert (decided.visit, decided.status, decided.approval.comments) == (visit, "decided", comments)
     assert (await worker.end(run_id)).status == "COMPLETED"
-    rows = (await client.engine.approvals([f"run:{run_id}"]))[0]
+    rows = (await client.engine.approvals.find([f"run:{run_id}"]))[0]
     assert {row.visit: row.comments for row in rows} == {1: "more", 2: "more", 3: "good"}
     assert len(await mill.of(run_id, NodeCompleted, "ok")) == 3
 

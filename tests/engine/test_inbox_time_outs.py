@@ -27,7 +27,7 @@ async def _asked(mill: Mill, process: Process, **config: Any) -> str:
 
 
 async def _row(process: Process, run_id: str) -> Any:
-    (row,) = (await process.engine.approvals([f"run:{run_id}"]))[0]
+    (row,) = (await process.engine.approvals.find([f"run:{run_id}"]))[0]
     return row
 
 

@@ -23,8 +23,8 @@ from tidemill.stores.contract import Claim, Job, Lease
 
 
 def _keeper(process: Process) -> Reconciler:
-    assert process.engine.keeper is not None
-    return process.engine.keeper
+    assert process.engine.reconciler is not None
+    return process.engine.reconciler
 
 
 def _job(task: JobBody) -> Job:
@@ -298,7 +298,7 @@ async def test_the_audit_itself(mill: Mill) -> None:
     worker = await mill.process(functions={"work": ledger.work})
     run_id = await worker.start(document(call("a", args={"seconds": 30})))
     await mill.until(lambda: ledger.running == 1)
-    entry = (await worker.engine.runs.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
+    entry = (await worker.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
     jobs = await mill.jobs(run_id)
     assert compare(entry, jobs) == compare(entry, list(jobs))
     assert (compare(entry, jobs).missing, compare(entry, jobs).surplus) == ((), ())
@@ -354,7 +354,7 @@ async def test_the_audit_says_nothing_about_a_run_that_moves(mill: Mill) -> None
     await asyncio.sleep(1.5)
     assert worker.door.fired["jobs"] == 1
     assert (await mill.state(run)).peek("b").status == "QUEUED"
-    assert worker.engine.keeper is not None and worker.engine.keeper.repairs == 0
+    assert worker.engine.reconciler is not None and worker.engine.reconciler.repairs == 0
     assert await mill.of(run, RunRepaired) == []
 
 

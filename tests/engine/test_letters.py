@@ -38,7 +38,7 @@ async def _process(mill: Mill, shop: Shop) -> Process:
 
 
 async def _letters(process: Process, *terms: str) -> list[DeadLetterRow]:
-    return (await process.engine.dead_letters(terms))[0]
+    return (await process.engine.dead_letters.find(terms))[0]
 
 
 # Lists
@@ -67,12 +67,12 @@ async def test_letters_come_page_by_page(mill: Mill) -> None:
     seen: list[str] = []
     after: str | None = None
     while True:
-        rows, after = await worker.engine.dead_letters(["status:open"], after=after, limit=4)
+        rows, after = await worker.engine.dead_letters.find(["status:open"], after=after, limit=4)
         seen += [row.run_id for row in rows]
         if after is None:
             break
     assert sorted(seen) == sorted(runs) and len(seen) == 11
-    assert await code_of(worker.engine.dead_letters(limit=0)) == "limit_invalid"
+    assert await code_of(worker.engine.dead_letters.find(limit=0)) == "limit_invalid"
 
 
 @simulated

@@ -125,7 +125,7 @@ def test_dead_letters_can_be_listed() -> None:
         async with engine_at("memory://") as engine:
             await engine.publish({"name": "one", "nodes": [{"id": "a", "type": "fail", "config": {"kind": "boom"}}]})
             await engine.result(await engine.start("one"), timeout_s=10)
-            letters, _ = await engine.dead_letters(["workflow:one"])
+            letters, _ = await engine.dead_letters.find(["workflow:one"])
             return [f"{letter.node} {letter.code} {letter.attempts}" for letter in letters]
 
     assert asyncio.run(listed()) == ["a boom 1"]

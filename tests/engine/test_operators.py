@@ -164,7 +164,7 @@ async def test_retry_goes_on_where_it_stopped_also_when_nobody_remembers_the_run
         document(call("a"), call("f", "a", function="flaky", retry={"max_attempts": 1}), call("z", "f"))
     )
     assert (await worker.end(run_id)).status == "FAILED"
-    worker.engine.runs._entries.clear()
+    worker.engine.run_cache._entries.clear()
     works["now"] = True
     await worker.engine.retry(run_id)
     run = await worker.end(run_id)

@@ -71,7 +71,7 @@ async def test_the_keeper_goes_on_after_a_log_it_cannot_read(mill: Mill) -> None
     await asyncio.sleep(40)
     (repaired,) = await mill.of(run_id, RunRepaired)
     assert repaired.restored == ("run/x/1/-1",)
-    assert worker.engine.keeper is not None and worker.engine.keeper.audited > 0
+    assert worker.engine.reconciler is not None and worker.engine.reconciler.audited > 0
 
 
 @simulated
@@ -222,7 +222,7 @@ async def test_a_snapshot_that_cannot_be_used_stops_no_run(mill: Mill, kind: str
     log.snapshot = Snapshot(version=1, body=SNAPSHOTS[kind])
     mill.unjudged.add(run_ids[0])
     other = await mill.process("other", work=False)
-    found = await other.engine.runs.refresh([mill.stream(run_id) for run_id in run_ids])
+    found = await other.engine.run_cache.refresh([mill.stream(run_id) for run_id in run_ids])
     assert [found[mill.stream(run_id)].state.seq for run_id in run_ids] == [2, 2, 2]
     worker = await mill.process("w1")
     for run_id in run_ids:
@@ -235,7 +235,7 @@ async def test_a_cached_state_that_does_not_fold_on_is_folded_from_the_log(
 ) -> None:
     client = await mill.process("client", work=False)
     run_ids = [await client.start(chain("a", "b", name=f"run-{number}")) for number in range(2)]
-    entry = client.engine.runs.get(mill.stream(run_ids[0]))
+    entry = client.engine.run_cache.get(mill.stream(run_ids[0]))
     assert entry is not None
     entry.state.cells = None  # type: ignore[assignment]
     worker = await mill.process("w1")

@@ -21,11 +21,11 @@ SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))
 
 
 async def states(process: Process) -> dict[str, str]:
-    return {worker.name: worker.state for worker in await process.engine.workers()}
+    return {worker.name: worker.state for worker in await process.engine.workers.find()}
 
 
 async def only(process: Process) -> WorkerView:
-    (found,) = await process.engine.workers()
+    (found,) = await process.engine.workers.find()
     return found
 
 
@@ -36,7 +36,7 @@ async def rows(mill: Mill) -> list[WorkerRow]:
 @simulated
 async def test_a_worker_says_who_it_is_and_what_it_can_do(mill: Mill) -> None:
     client = await mill.process("client", work=False)
-    assert await client.engine.workers() == []
+    assert await client.engine.workers.find() == []
     began = mill.now_ms()
     await mill.process("w1", more=[SPECIAL], queues=("a", "b"), concurrency=7, host="here", pid=42, version="9.9")
     await asyncio.sleep(1)
@@ -201,7 +201,7 @@ async def test_rows_of_a_later_format_are_left_alone(mill: Mill) -> None:
     client = await mill.process("client", work=False)
     strange = Row(kind=WORKER, key="w9", sort=1, body=b"\x01")
     await mill.store.commit([Commit(stream=Stream(TENANT, WORKER, "w9"), expected=None, rows=(strange,))])
-    assert await client.engine.workers() == []
+    assert await client.engine.workers.find() == []
     await mill.process("w1")
     await asyncio.sleep(4_000)
     assert await mill.store.count(TENANT, WORKER) == 2

@@ -18,8 +18,8 @@ from tidemill.kernel.events import CompensationCompleted, RunRepaired
 
 
 def _keeper(process: Process) -> Reconciler:
-    assert process.engine.keeper is not None
-    return process.engine.keeper
+    assert process.engine.reconciler is not None
+    return process.engine.reconciler
 
 
 async def _followed(process: Process, run_id: str, after: int = 0) -> list[str]:

@@ -357,7 +357,7 @@ async def test_a_standing_worker_waits_for_one_that_has_the_function(
     assert "no worker has what it needs: no function work is registered" in (await poor.engine.why(undone)).headline
     # Each of the two says it once, whatever it is needed for and however often it meets it.
     assert caplog.text.count("left to other workers: no function work is registered") == 2
-    assert [worker.lacks for worker in await twin.engine.workers()] == [("no function work is registered",)] * 2
+    assert [worker.lacks for worker in await twin.engine.workers.find()] == [("no function work is registered",)] * 2
     rich = await mill.process("rich", functions={"work": ledger.work}, standing=True)
     assert (await rich.end(run_id)).status == "COMPLETED"
     await mill.until(lambda: ledger.count("u") == 1)

@@ -404,7 +404,7 @@ async def test_a_tail_that_is_loaded_twice_is_folded_once(mill: Mill) -> None:
     await second.engine.resume(run)
     first.door.next("load", after_s(0.01), after_s(0.02))
     stream = mill.stream(run)
-    await asyncio.gather(first.engine.runs.refresh([stream]), first.engine.runs.refresh([stream]))
+    await asyncio.gather(first.engine.run_cache.refresh([stream]), first.engine.run_cache.refresh([stream]))
     state = first.cached(run)
     assert first.door.fired["load"] == 2
     assert state is not None and (state.seq, state.status) == (4, "RUNNING")
@@ -432,6 +432,6 @@ async def test_a_state_older_than_the_snapshot_catches_up(mill: Mill, monkeypatc
     snapshot_always(monkeypatch)
     for act in (second.engine.pause, second.engine.resume, second.engine.pause):
         await act(run)
-    await first.engine.runs.refresh([mill.stream(run)])
+    await first.engine.run_cache.refresh([mill.stream(run)])
     state = first.cached(run)
     assert state is not None and (state.seq, state.status) == (5, "PAUSED")

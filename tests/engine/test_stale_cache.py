@@ -101,7 +101,7 @@ async def test_a_clock_that_is_set_amid_a_turn_makes_no_run_unknown(looks: int) 
     engine.turns.open()
     await engine.publish(chain("a"))
     known, loaded = [await engine.start(chain("a")["name"]) for _ in range(2)]
-    engine.runs._entries.pop(engine._stream(loaded))
+    engine.run_cache._entries.pop(engine.context.stream(loaded))
     clock.looks = looks
     # Decided in one turn: while one of them is loaded, the other one may be forgotten.
     await asyncio.gather(engine.pause(known), engine.pause(loaded))
@@ -123,7 +123,7 @@ async def test_a_clock_that_is_set_while_a_job_is_taken_over_hides_no_lost_worke
     clock.now_ms += 10
     leases = await engine._store.claim(claim)
     assert [lease.expired for lease in leases] == [1, 1]
-    engine.runs._entries.pop(engine._stream(loaded))
+    engine.run_cache._entries.pop(engine.context.stream(loaded))
     clock.looks = looks
     await engine.worker._accept(leases)
     for _ in range(100):

@@ -43,7 +43,7 @@ class Countdown:
 async def main():
     async with engine_at(sys.argv[1], work=False) as engine:
         engine._store, engine._archive = Countdown(engine._store), Countdown(engine._archive)
-        engine.runs._store = engine._store
+        engine.run_cache._store = engine._store
         await engine.archive_sweep()
 asyncio.run(main())
 """

@@ -229,8 +229,8 @@ async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Mi
     for number in range(300):
         await worker.engine.start(fine, key=f"c{number}")
     read: list[str] = []
-    assert worker.engine.keeper is not None
-    sampler = worker.engine.keeper._sampling
+    assert worker.engine.reconciler is not None
+    sampler = worker.engine.reconciler._sampling
     original = sampler._auditor.run  # type: ignore[attr-defined]
 
     async def noted(stream: Stream, **options: object) -> object:
@@ -241,7 +241,7 @@ async def test_the_keeper_reads_every_failed_run_and_some_of_the_others(mill: Mi
     await worker.ambient.sleep(30_000)
     assert set(failed) <= set(read)
     assert len({key for key in read if key.startswith("c")}) >= 3
-    assert worker.engine.keeper.findings == 0
+    assert worker.engine.reconciler.findings == 0
 
 
 @simulated
@@ -255,8 +255,8 @@ async def test_a_finding_is_called_out_once_and_listed(mill: Mill, caplog: pytes
         await worker.ambient.sleep(30_000)
     (said,) = [record for record in caplog.records if run.run_id in record.getMessage()]
     assert "verify-log" in said.getMessage()
-    assert worker.engine.keeper is not None
-    assert worker.engine.keeper.findings == 1
+    assert worker.engine.reconciler is not None
+    assert worker.engine.reconciler.findings == 1
     rows, _ = await worker.engine.find(["suspect"])
     assert [(row.run_id, row.suspect) for row in rows] == [(run.run_id, "log_unreadable")]
     assert (await mill.row(other.run_id)).suspect == ""
@@ -266,8 +266,8 @@ async def test_a_finding_is_called_out_once_and_listed(mill: Mill, caplog: pytes
 async def test_the_sample_rests_a_hundred_times_as_long_as_it_took(mill: Mill) -> None:
     worker = await mill.process(audit_every_ms=1_000)
     await worker.run(document(node("a"), FAILS))
-    assert worker.engine.keeper is not None
-    sampler = worker.engine.keeper._sampling
+    assert worker.engine.reconciler is not None
+    sampler = worker.engine.reconciler._sampling
     original = sampler._auditor.run  # type: ignore[attr-defined]
 
     async def slow(stream: Stream, **options: object) -> object:

@@ -86,7 +86,7 @@ async def test_what_a_run_waits_for_in_words(mill: Mill) -> None:
     )
     await asyncio.sleep(1)
     state = await mill.state(run_id)
-    entry = (await worker.engine.runs.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
+    entry = (await worker.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
     workflow = entry.flow.workflow
     assert set(waiting_for(workflow, state)) >= {"timer (s)", "retry (f)"}
     assert named_wait(workflow, state, mill.now_ms())
@@ -98,7 +98,7 @@ async def test_what_a_run_waits_for_in_words(mill: Mill) -> None:
 async def test_a_run_with_a_ready_job_waits_for_nothing_with_a_name(mill: Mill) -> None:
     client = await mill.process(work=False)
     run_id = await client.start(chain("a", limits={"deadline_seconds": 900}))
-    entry = (await client.engine.runs.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
+    entry = (await client.engine.run_cache.refresh([mill.stream(run_id)]))[mill.stream(run_id)]
     assert waiting_for(entry.flow.workflow, entry.state) == ()
     assert not named_wait(entry.flow.workflow, entry.state, mill.now_ms())
 

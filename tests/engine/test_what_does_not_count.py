@@ -50,7 +50,7 @@ async def test_people_are_asked_anew_in_a_fork(mill: Mill) -> None:
     await waits(mill, fork, "ok")
     assert (await worker.engine.approval(fork, "ok")).approval.title == "Pay Mallory?"
     assert len(await mill.of(fork, ApprovalRequested)) == 2
-    rows, _ = await worker.engine.approvals(["status:pending", f"run:{fork}"])
+    rows, _ = await worker.engine.approvals.find(["status:pending", f"run:{fork}"])
     assert [row.title for row in rows] == ["Pay Mallory?"]
 
 

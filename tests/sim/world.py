@@ -107,7 +107,7 @@ class Process:
     @property
     def findings(self) -> int:
         """Runs whose logs this process's keeper takes for damaged."""
-        return 0 if self.engine.keeper is None else self.engine.keeper.findings
+        return 0 if self.engine.reconciler is None else self.engine.reconciler.findings
 
     async def start(self) -> None:
         """Begin to work, under this process's name, so that all its tasks can be killed together."""

@@ -1,4 +1,4 @@
-"""What the world says to a run: decisions of people, and signals."""
+"""Approvals for callers: list, show, decide, delegate. The rules of voting are the kernel's."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.index_rows import APPROVAL, ApprovalRow, read_approval_row
-from tidemill.engine.services.context import Desk, at_index
+from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.activation import Approval, folded
-from tidemill.kernel.commands import Decide, Delegate, Signal, Verb
+from tidemill.kernel.commands import Decide, Delegate, Verb
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent
 from tidemill.kernel.state import peek_at
 
 VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")
-NAME_LENGTH_MAX = 200
 
 
-class Inbox(Desk):
-    """The verbs."""
+class ApprovalService:
+    """List, show and decide approvals; delegate them."""
 
-    async def approvals(
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+
+    async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[ApprovalRow], str | None]:
         """Approvals that have all terms (`status:pending`, `run:ID`, `workflow:NAME`, `approver:user:x`…)."""
-        page = await self._page(APPROVAL, terms, after, limit)
+        page = await self._context.page(APPROVAL, terms, after, limit)
         return [read_approval_row(row) for row in page.rows], page.after
 
-    async def approval(
-        self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
-    ) -> ApprovalView:
+    async def show(self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None) -> ApprovalView:
         """One approval with its form; by default that of the node's latest visit."""
         check_place(visit, index)
-        entry = await self._entry(run_id)
+        entry = await self._context.entry(run_id)
         if node not in entry.flow.workflow.by_id:
             hint = offered(str(node), entry.flow.workflow.by_id)
             raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
@@ -74,7 +74,7 @@ class Inbox(Desk):
         if verb not in VERBS:
             raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
         _check_person(actor, roles, comments)
-        shown = await self.approval(run_id, node, visit=visit, index=index)
+        shown = await self.show(run_id, node, visit=visit, index=index)
         decision = Decide(
             id=command_id,
             actor=actor or None,
@@ -88,14 +88,14 @@ class Inbox(Desk):
         await self._may_decide(run_id, decision)
         filled = _checked_form(shown.approval, verb, form) if shown.status == "pending" else None
         if filled is not None:
-            await check_described(self._tenant, filled, self._blobs, path="/form")
-        await self._command(run_id, msgspec.structs.replace(decision, form=filled))
+            await check_described(self._context.tenant, filled, self._context.blobs, path="/form")
+        await self._context.command(run_id, msgspec.structs.replace(decision, form=filled))
         return await self._after(run_id, node, shown)
 
     async def _may_decide(self, run_id: str, decision: Decide) -> None:
         """Refuse somebody who may not decide before what they filled in is looked at."""
-        entry = await self._entry(run_id)
-        answer = decide(entry.flow.workflow, entry.state, decision, self._store.now_ms())
+        entry = await self._context.entry(run_id)
+        answer = decide(entry.flow.workflow, entry.state, decision, self._context.store.now_ms())
         if isinstance(answer, Problem):
             raise Rejected(answer)
 
@@ -115,7 +115,7 @@ class Inbox(Desk):
         """Let another person decide in your place."""
         _check_person(actor, roles, comments)
         check_words(to=to)
-        shown = await self.approval(run_id, node, visit=visit, index=index)
+        shown = await self.show(run_id, node, visit=visit, index=index)
         delegate = Delegate(
             id=command_id,
             actor=actor or None,
@@ -126,35 +126,19 @@ class Inbox(Desk):
             roles=tuple(roles),
             comments=comments,
         )
-        await self._command(run_id, delegate)
+        await self._context.command(run_id, delegate)
         return await self._after(run_id, node, shown)
 
     async def _after(self, run_id: str, node: str, shown: ApprovalView) -> ApprovalView:
         """The approval as the decision has left it; a loop may have gone on to the next visit since."""
         try:
-            return await self.approval(run_id, node, visit=shown.visit, index=None if shown.index < 0 else shown.index)
+            return await self.show(run_id, node, visit=shown.visit, index=None if shown.index < 0 else shown.index)
         except Rejected:
             place, approval = (node, shown.visit, shown.index), None
-            for event in await self._log(run_id):
+            for event in await self._context.log(run_id):
                 if isinstance(event, ApprovalEvent) and (event.node, event.visit, event.index) == place:
                     approval = folded(approval, event)
             return ApprovalView(run_id, shown.workflow, *place, approval or shown.approval)
-
-    async def signal(
-        self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
-    ) -> str:
-        """Tell a run something; the first node that waits for `name` takes it, else it is kept for one that will.
-
-        Answers the signal's id; a second signal with the same id changes nothing.
-        """
-        sent = signal_id if signal_id is not None else self._ambient.new_id()
-        check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
-        if not name or not sent:
-            hint = "give it the name that a node waits for"
-            raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
-        packed = await self._packed(payload, code="payload_not_json", path="/payload")
-        await self._command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
-        return sent
 
 
 def _check_person(actor: str, roles: Sequence[str], comments: str) -> None:

@@ -7,8 +7,9 @@ from typing import IO, Any
 
 from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
 from tidemill.engine.attempts.results import UNREADABLE, described
-from tidemill.engine.maintenance.blob_gc import YOUNG_MS, BlobPlaceOwnership, GcReport, collect
-from tidemill.engine.services.context import LIMIT_HINT, Desk
+from tidemill.engine.maintenance.blob_gc import YOUNG_MS, BlobPlaceOwnership, GcReport
+from tidemill.engine.maintenance.blob_gc import collect as collect_garbage
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
 
@@ -18,12 +19,13 @@ PAGES_MAX = 1_000
 """Pages that one question looks through for blobs in a certain state."""
 
 
-class Vault(Desk):
-    """The verbs. A digest is `sha256:` and 64 digits."""
+class BlobService:
+    """Store, read, list and collect blobs. A digest is `sha256:` and 64 digits."""
 
-    _lodging: BlobPlaceOwnership | None = None
+    def __init__(self, context: ServiceContext, ownership: BlobPlaceOwnership | None) -> None:
+        self._context, self._ownership = context, ownership
 
-    async def put_blob(
+    async def put(
         self,
         data: bytes | Path,
         *,
@@ -36,29 +38,29 @@ class Vault(Desk):
         Without `keep` they are collected after a day or so, unless a run or workflow refers to them by then.
         """
         try:
-            return await described(self._blobs, self._tenant, Blob(data, media_type, name, keep=keep))
+            return await described(self._context.blobs, self._context.tenant, Blob(data, media_type, name, keep=keep))
         except Fail as error:
             if error.code == UNREADABLE:
                 raise rejected(error.code, error.message, hint="name a file that can be read") from None
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
 
-    async def blob(self, digest: str) -> BlobInfo:
+    async def show(self, digest: str) -> BlobInfo:
         """What is known of a blob."""
         _check(digest)
-        info = await self._blobs.stat(self._tenant, digest)
+        info = await self._context.blobs.stat(self._context.tenant, digest)
         if info is None:
             hint = "see `tidemill blobs list`; it may have been collected"
             raise rejected("blob_unknown", f"there is no blob {digest}", hint=hint)
         return info
 
-    async def save_blob(self, digest: str, file: IO[bytes]) -> int:
+    async def save(self, digest: str, file: IO[bytes]) -> int:
         """Write the bytes of a blob to an open file; answers how many there were."""
-        info = await self.blob(digest)
-        async for chunk in self._blobs.read(self._tenant, digest):
+        info = await self.show(digest)
+        async for chunk in self._context.blobs.read(self._context.tenant, digest):
             file.write(chunk)
         return info.size
 
-    async def blobs(
+    async def find(
         self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50
     ) -> tuple[list[BlobInfo], str | None]:
         """Blobs in the order of their digests, and where the next page begins."""
@@ -68,7 +70,7 @@ class Vault(Desk):
             raise rejected("bad_cursor", "the next page begins behind a digest", path="/after", hint=DIGEST_HINT)
         found: list[BlobInfo] = []
         for _ in range(PAGES_MAX):
-            page = await self._blobs.list(self._tenant, after=after, limit=limit)
+            page = await self._context.blobs.list(self._context.tenant, after=after, limit=limit)
             if not page:
                 return found, None
             for info in page:
@@ -79,7 +81,7 @@ class Vault(Desk):
             after = page[-1].digest
         return found, after
 
-    async def collect_blobs(self, *, dry_run: bool = False, grace_s: float = 86_400) -> GcReport:
+    async def collect(self, *, dry_run: bool = False, grace_s: float = 86_400) -> GcReport:
         """Take away blobs that nothing refers to: first aside, and after `grace_s` for good."""
         if not grace_s <= GRACE_S_MAX:
             hint = "to keep a blob for good, put it with `keep`"
@@ -88,10 +90,17 @@ class Vault(Desk):
         if grace_ms < YOUNG_MS:
             message = f"a grace period of {grace_s:g} s is too short: a run may be about to refer to a blob"
             raise rejected("grace_too_short", message, path="/grace_s", hint="give it an hour at least")
-        if self._lodging is not None:
-            await self._lodging.check_alone()
-        now_ms = self._store.now_ms()
-        return await collect(self._store, self._blobs, self._tenant, now_ms=now_ms, grace_ms=grace_ms, dry_run=dry_run)
+        if self._ownership is not None:
+            await self._ownership.check_alone()
+        now_ms = self._context.store.now_ms()
+        return await collect_garbage(
+            self._context.store,
+            self._context.blobs,
+            self._context.tenant,
+            now_ms=now_ms,
+            grace_ms=grace_ms,
+            dry_run=dry_run,
+        )
 
 
 def _check(digest: str) -> None:

@@ -1,4 +1,8 @@
-"""What every verb of the façade needs: the run it speaks of, brought up to date, and a way to ask something of it."""
+"""What the services share: the parts of an engine, run lookup, command dispatch and paging.
+
+A service is constructed with one `ServiceContext`. Business rules live in the kernel; a context only loads, asks and
+raises what the kernel refuses.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ from tidemill.stores.contract import Page, Store, Stream, Tail
 LIMIT_HINT = "ask for 1 or more"
 
 
-class Desk:
-    """Where requests are taken in; the groups of verbs build on it."""
+class ServiceContext:
+    """The parts that every service of one engine uses, for one tenant."""
 
     def __init__(
         self,
@@ -36,37 +40,37 @@ class Desk:
         blobs: Blobs,
         ambient: Ambient,
         catalog: Catalog,
-        runs: RunCache,
+        run_cache: RunCache,
         turns: TurnLoop,
         tenant: str,
     ) -> None:
-        self._store, self._blobs, self._ambient, self._tenant = store, blobs, ambient, tenant
-        self.catalog, self.runs, self.turns = catalog, runs, turns
+        self.store, self.blobs, self.ambient, self.tenant = store, blobs, ambient, tenant
+        self.catalog, self.run_cache, self.turns = catalog, run_cache, turns
 
-    def _stream(self, run_id: str) -> Stream:
-        return Stream(self._tenant, RUN, run_id)
+    def stream(self, run_id: str) -> Stream:
+        return Stream(self.tenant, RUN, run_id)
 
-    async def _entry(self, run_id: str) -> CachedRun:
+    async def entry(self, run_id: str) -> CachedRun:
         """The run as the store knows it now."""
-        stream = self._stream(run_id)
-        entry = (await self.runs.refresh([stream])).get(stream)
+        stream = self.stream(run_id)
+        entry = (await self.run_cache.refresh([stream])).get(stream)
         if entry is None:
-            raise self.runs.damage(stream) or rejected(
+            raise self.run_cache.damage(stream) or rejected(
                 "run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`"
             )
         return entry
 
-    async def _log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
+    async def log(self, run_id: str, *, limit: int | None = None) -> list[AnyEvent]:
         """The events of a run, or the first of them."""
-        return [decode_event(record) for record in (await self._tail(run_id, 0, limit)).records]
+        return [decode_event(record) for record in (await self.tail(run_id, 0, limit)).records]
 
-    async def _tail(self, run_id: str, after: int, limit: int | None) -> Tail:
-        (tail,) = await self._store.load({self._stream(run_id): after}, snapshots=False, limit=limit)
+    async def tail(self, run_id: str, after: int, limit: int | None) -> Tail:
+        (tail,) = await self.store.load({self.stream(run_id): after}, snapshots=False, limit=limit)
         if require_intact(tail).version == 0:
             raise rejected("run_unknown", f"there is no run {run_id}", hint="see `tidemill runs list`")
         return tail
 
-    async def _command(
+    async def command(
         self, run_id: str, command: AnyCommand, *, flow: CompiledWorkflow | None = None, reason: str = ""
     ) -> None:
         """Ask something of a run; a refusal is raised, and nothing has changed then."""
@@ -75,17 +79,17 @@ class Desk:
             check_command_id(command.id)
             command = msgspec.structs.replace(command, id=command_name(type(command), command.id))
             await self._same_request(run_id, command)
-        answer = await self.turns.command(self._stream(run_id), command, flow=flow)
+        answer = await self.turns.command(self.stream(run_id), command, flow=flow)
         if answer.problem is not None:
             raise Rejected(answer.problem)
 
-    async def _check_parent(self, run_id: str) -> None:
+    async def check_parent(self, run_id: str) -> None:
         """Refuse to reopen a child that nobody waits for: it would be closed again at once."""
-        state = (await self._entry(run_id)).state
+        state = (await self.entry(run_id)).state
         if state.parent is None or state.live or state.close == ABANDON:
             return
         parent_id, node, visit, index = state.parent
-        parent = (await self.runs.refresh([self._stream(parent_id)])).get(self._stream(parent_id))
+        parent = (await self.run_cache.refresh([self.stream(parent_id)])).get(self.stream(parent_id))
         cell = None if parent is None else parent.state.peek(node)
         act = peek_at(cell, index) if cell is not None and cell.visit == visit else None
         if act is None or act.wait is None or act.wait.name != run_id:
@@ -94,10 +98,10 @@ class Desk:
 
     async def _same_request(self, run_id: str, command: AnyCommand) -> None:
         """Refuse a command id that was used for the same act on something else."""
-        seq = (await self._entry(run_id)).state.commands.get(command.id or "")
+        seq = (await self.entry(run_id)).state.commands.get(command.id or "")
         if seq is None:
             return
-        (tail,) = await self._store.load({self._stream(run_id): seq - 1}, snapshots=False, limit=1)
+        (tail,) = await self.store.load({self.stream(run_id): seq - 1}, snapshots=False, limit=1)
         first = decode_event(require_intact(tail).records[0])
         node, wanted = getattr(first, "node", None), getattr(command, "node", None)
         labels, set_ = getattr(first, "labels", {}), getattr(command, "labels", {})
@@ -109,13 +113,13 @@ class Desk:
                 hint="use a new id for a new request",
             )
 
-    async def _packed(self, value: Any, *, code: str, path: str) -> Payload:
-        return await packed(self._tenant, value, self._blobs, code=code, path=path)
+    async def packed(self, value: Any, *, code: str, path: str) -> Payload:
+        return await packed(self.tenant, value, self.blobs, code=code, path=path)
 
-    async def _page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
+    async def page(self, kind: str, terms: Any, after: str | None, limit: int) -> Page:
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
-        return await self._store.find(self._tenant, kind, terms, after=after, limit=limit)
+        return await self.store.find(self.tenant, kind, terms, after=after, limit=limit)
 
 
 def command_name(kind: type[AnyCommand], command_id: str) -> str:

@@ -10,9 +10,9 @@ import msgspec
 
 from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
 from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
-from tidemill.engine.services.context import LIMIT_HINT, at_index
-from tidemill.engine.services.patches import Changes
-from tidemill.engine.services.runs import UNSET, Operators
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
+from tidemill.engine.services.patches import PatchService
+from tidemill.engine.services.runs import UNSET, RunService
 from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Problem, Rejected, rejected
@@ -56,28 +56,31 @@ class ReprocessedRun(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Letters(Operators, Changes):
-    """The verbs."""
+class DeadLetterService:
+    """List, show, discard and reprocess dead letters."""
 
-    async def dead_letters(
+    def __init__(self, context: ServiceContext, runs: RunService, patches: PatchService) -> None:
+        self._context, self._runs, self._patches = context, runs, patches
+
+    async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[DeadLetterRow], str | None]:
         """Failures that nobody will try again by itself (`run:ID`, `workflow:NAME`, `code:CODE`…), newest first."""
-        page = await self._page(DEAD_LETTER, terms, after, limit)
+        page = await self._context.page(DEAD_LETTER, terms, after, limit)
         return [read_dead_letter_row(row) for row in page.rows], page.after
 
-    async def dead_letter(
+    async def show(
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> dict[str, Any]:
         """One dead letter with the input that the node was given, rendered again from the log."""
         check_place(visit, index)
-        entry = await self._entry(run_id)
+        entry = await self._context.entry(run_id)
         at = visit or entry.state.peek(node).visit
         place = key_at(node, at, at_index(index))
         letter = entry.state.letters.get(place)
         if letter is None:
             raise rejected("dead_letter_unknown", f"there is no dead letter {place}", hint="see `tidemill dlq list`")
-        events = await self._log(run_id, limit=letter.seq if letter.open else None)
+        events = await self._context.log(run_id, limit=letter.seq if letter.open else None)
         closed = _closing(events[letter.seq :], node, at, at_index(index))
         return {
             "run_id": run_id,
@@ -98,13 +101,13 @@ class Letters(Operators, Changes):
     async def _input(self, run_id: str, node: str, index: int, events: Sequence[AnyEvent]) -> Any:
         """The node's config as its last attempt saw it; None when it cannot be rendered, which may be the error."""
         state = replay(events)
-        flow = await self.catalog.flow(self._tenant, state.digest)
+        flow = await self._context.catalog.flow(self._context.tenant, state.digest)
         known = flow.workflow.by_id[node]
         wanted = {ref.digest for ref in blobs_of(flow.workflow, state, known)}
         items = state.peek(node).map
         if items is not None and isinstance(items.items, BlobRef):
             wanted.add(items.items.digest)
-        fetched = await Values(self._blobs).fetch(self._tenant, wanted)
+        fetched = await Values(self._context.blobs).fetch(self._context.tenant, wanted)
         scope = scope_of(flow.workflow, state, run_id, known, fetched)
         if items is not None and index >= 0:
             item = shared_value(items.items, fetched)[index]
@@ -127,7 +130,7 @@ class Letters(Operators, Changes):
     ) -> None:
         """Take a dead letter off the list; by default that of the node's latest visit."""
         check_place(visit, index)
-        latest = (await self._entry(run_id)).state.peek(node).visit
+        latest = (await self._context.entry(run_id)).state.peek(node).visit
         close = CloseDeadLetter(
             id=command_id,
             actor=actor or None,
@@ -136,7 +139,7 @@ class Letters(Operators, Changes):
             index=at_index(index),
             reason=reason,
         )
-        await self._command(run_id, close, reason=reason)
+        await self._context.command(run_id, close, reason=reason)
 
     async def reprocess(
         self,
@@ -174,7 +177,9 @@ class Letters(Operators, Changes):
             if handled >= limit:
                 return _reprocessed(found, more=True)
             # Counted before the run goes on, because that closes them.
-            letters = await self._store.count(self._tenant, DEAD_LETTER, [*terms, f"run:{each}"], at_most=LETTERS_MAX)
+            letters = await self._context.store.count(
+                self._context.tenant, DEAD_LETTER, [*terms, f"run:{each}"], at_most=LETTERS_MAX
+            )
             again = await self._again(each, letters, operations, tuple(did_not_happen), dry_run, reason, actor)
             found[each] = again
             handled += letters if again.result != "refused" else 0
@@ -184,7 +189,7 @@ class Letters(Operators, Changes):
         """The run of every letter with these terms, newest first; one with many letters comes many times."""
         after: str | None = None
         while True:
-            rows, after = await self.dead_letters(terms, after=after, limit=PAGE)
+            rows, after = await self.find(terms, after=after, limit=PAGE)
             for row in rows:
                 yield row.run_id
             if after is None:
@@ -202,7 +207,7 @@ class Letters(Operators, Changes):
     ) -> ReprocessedRun:
         try:
             if operations is not None:
-                await self.patch(
+                await self._patches.patch(
                     run_id,
                     operations,
                     retry=True,
@@ -214,7 +219,7 @@ class Letters(Operators, Changes):
             elif dry_run:
                 await self._could_retry(run_id, sure)
             else:
-                await self.retry(run_id, reason=reason, actor=actor, did_not_happen=sure)
+                await self._runs.retry(run_id, reason=reason, actor=actor, did_not_happen=sure)
         except Rejected as refusal:
             first = refusal.problems[0]
             return ReprocessedRun(
@@ -224,8 +229,8 @@ class Letters(Operators, Changes):
 
     async def _could_retry(self, run_id: str, sure: tuple[str, ...]) -> None:
         """Raise what a retry would be refused with."""
-        entry = await self._entry(run_id)
-        answer = decide(entry.flow.workflow, entry.state, Retry(confirmed_not_done=sure), self._store.now_ms())
+        entry = await self._context.entry(run_id)
+        answer = decide(entry.flow.workflow, entry.state, Retry(confirmed_not_done=sure), self._context.store.now_ms())
         if isinstance(answer, Problem):
             raise Rejected(answer)
 

@@ -33,7 +33,8 @@ from tidemill.engine.corruption import UNREADABLE
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun, RunCache
-from tidemill.engine.services.workers import Roster
+from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, offered, rejected
 from tidemill.kernel.activation import Wait
@@ -68,56 +69,6 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """`stdout`, `stderr`, or the level of a log record in small letters."""
     text: str
     """Without the end of the line."""
-
-
-class Logs(Roster):
-    """The verbs."""
-
-    async def logs(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        visit: int | None = None,
-        index: int | None = None,
-        attempt: int | None = None,
-    ) -> list[LogLine]:
-        """What handlers have printed and logged, in order of time: about the last megabyte of each attempt.
-
-        Lines of a node, of one visit, item or attempt of it, or of the whole run. They are written once a second, so
-        those of an attempt under way may be that late.
-        """
-        entry = await self._entry(run_id)
-        wanted = _wanted(node, visit, index, attempt)
-        spoken = await read_journals(self._store, self._tenant, run_id, {}, wanted)
-        if not spoken:
-            _check_node(entry.flow.workflow, node)
-            _check_attempt(entry.state, node, visit, index, attempt)
-        lines = Lines()
-        return _in_time([*lines.of(_latest(spoken)), *lines.rest()])
-
-    async def follow_logs(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        visit: int | None = None,
-        index: int | None = None,
-        attempt: int | None = None,
-    ) -> AsyncIterator[LogLine]:
-        """The same lines, then those that are written from now on; ends with the run."""
-        _check_node((await self._entry(run_id)).flow.workflow, node)
-        wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
-        busy = True
-        while busy:
-            # Asked first: whatever was said before the end is written before it is told.
-            busy = (await self._entry(run_id)).state.busy
-            spoken = await read_journals(self._store, self._tenant, run_id, seen, wanted)
-            fresh = list(lines.of(_latest(spoken)))
-            for line in _in_time(fresh if busy else [*fresh, *lines.rest()]):
-                yield line
-            if busy:
-                await self._ambient.sleep(LOOK_EVERY_MS)
 
 
 class Lines:
@@ -313,13 +264,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[dict[str, Any], ...]
 
 
-class History(Roster):
-    """The verbs."""
+class InspectionService:
+    """Show runs, their events, logs and paths; explain and compare them."""
+
+    def __init__(self, context: ServiceContext, workers: WorkerService) -> None:
+        self._context, self._workers = context, workers
 
     async def show(self, run_id: str, *, at: int | None = None) -> RunView:
         """The run as it is now, or as it was after event `at`."""
         entry = await self._at(run_id, at)
-        view = await view_run(self._stream(run_id), entry.state, entry.flow, self._blobs, gaps=True)
+        view = await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs, gaps=True)
         view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
         return view
 
@@ -329,18 +283,18 @@ class History(Roster):
         if not state.busy:
             return ""
         like = Row(kind=RUN, key=run_id, sort=state.created_ms, terms=("stuck", f"workflow:{state.workflow}"))
-        row = await row_like(self._store, self._tenant, like)
+        row = await row_like(self._context.store, self._context.tenant, like)
         shown = None if row is None else read_run_row(row)
         return shown.stuck_reason if shown is not None and shown.events == state.seq else ""
 
     async def _at(self, run_id: str, at: int | None) -> CachedRun:
         if at is None:
-            return await self._entry(run_id)
+            return await self._context.entry(run_id)
         state = replay(await self._events_until(run_id, at))
-        return CachedRun(state, await self.catalog.flow(self._tenant, state.digest))
+        return CachedRun(state, await self._context.catalog.flow(self._context.tenant, state.digest))
 
     async def _events_until(self, run_id: str, at: int) -> list[AnyEvent]:
-        tail = await self._tail(run_id, 0, max(at, 0))
+        tail = await self._context.tail(run_id, 0, max(at, 0))
         if not 1 <= at <= tail.version:
             message = f"the run has events 1 to {tail.version}, not {at}"
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
@@ -350,12 +304,12 @@ class History(Roster):
         """The run's events so far, from `after` + 1 on."""
         if after < 0:
             raise rejected("cursor_invalid", "events are counted from 1", path="/after")
-        tail = await self._tail(run_id, after, None if limit is None else max(limit, 0))
+        tail = await self._context.tail(run_id, after, None if limit is None else max(limit, 0))
         return [plain(decode_event(record), seq) for seq, record in enumerate(tail.records, after + 1)]
 
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
         """The way the run went: every visit in the order in which they ended, each with the edges it took."""
-        events = await (self._log(run_id) if at is None else self._events_until(run_id, at))
+        events = await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
         return [_step_view(step) for step in path(events)]
 
     async def tokens(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
@@ -368,15 +322,23 @@ class History(Roster):
 
     async def why(self, run_id: str) -> Explanation:
         """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
-        entry = await self._entry(run_id)
-        jobs = await self._store.jobs(self._stream(run_id))
+        entry = await self._context.entry(run_id)
+        jobs = await self._context.store.jobs(self._context.stream(run_id))
         facts = [_fact(job) for job in jobs]
         if entry.state.blobs:
-            facts = await Unread(self._blobs, self._tenant, entry).noted(facts, self._store.now_ms())
-        unstarted = Unstarted(self.catalog, self.runs, self._blobs, self._stream(run_id), entry.state)
+            facts = await Unread(self._context.blobs, self._context.tenant, entry).noted(
+                facts, self._context.store.now_ms()
+            )
+        unstarted = Unstarted(
+            self._context.catalog,
+            self._context.run_cache,
+            self._context.blobs,
+            self._context.stream(run_id),
+            entry.state,
+        )
         facts = await unstarted.noted(facts)
-        workers = await self._workers(entry.state.digest)
-        found = explain(entry.flow.workflow, entry.state, facts, self._store.now_ms(), workers=workers)
+        workers = await self._workers.capabilities(entry.state.digest)
+        found = explain(entry.flow.workflow, entry.state, facts, self._context.store.now_ms(), workers=workers)
         if stuck := await self._stuck_reason(run_id, entry):
             headline = f"the run is stuck: {stuck}; {found.headline}"
             found = msgspec.structs.replace(found, stuck=stuck, headline=headline)
@@ -384,21 +346,21 @@ class History(Roster):
 
     async def why_node(self, run_id: str, node: str) -> NodeHistory:
         """How the visits of a node ended and what decided that, or what it waits for."""
-        entry = await self._entry(run_id)
+        entry = await self._context.entry(run_id)
         known = entry.flow.workflow.by_id.get(node)
         if known is None:
             hint = offered(str(node), entry.flow.workflow.by_id)
             raise rejected("node_unknown", f"the workflow has no node {node}", path="/node", hint=hint)
         found = await self.why(run_id)
-        return account_for(entry.state, await self._log(run_id), known, found.blockers)
+        return account_for(entry.state, await self._context.log(run_id), known, found.blockers)
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
         """Lead on to the child that a run has failed with, where it ever began."""
         cause = found.first_cause
         if cause is None or cause.error.code != CHILD_FAILED or found.rollback != "none":
             return found
-        child = self._stream(child_id(run_id, cause.node, cause.visit, cause.index))
-        if child not in await self.runs.refresh([child]):
+        child = self._context.stream(child_id(run_id, cause.node, cause.visit, cause.index))
+        if child not in await self._context.run_cache.refresh([child]):
             return found
         words = "see why the child run failed and put that right, then retry this run: what completed stays"
         return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
@@ -419,6 +381,54 @@ class History(Roster):
             first_divergence=apart[0] if apart else None,
             nodes=nodes,
         )
+
+    # Logs of attempts
+
+    async def logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> list[LogLine]:
+        """What handlers have printed and logged, in order of time: about the last megabyte of each attempt.
+
+        Lines of a node, of one visit, item or attempt of it, or of the whole run. They are written once a second, so
+        those of an attempt under way may be that late.
+        """
+        entry = await self._context.entry(run_id)
+        wanted = _wanted(node, visit, index, attempt)
+        spoken = await read_journals(self._context.store, self._context.tenant, run_id, {}, wanted)
+        if not spoken:
+            _check_node(entry.flow.workflow, node)
+            _check_attempt(entry.state, node, visit, index, attempt)
+        lines = Lines()
+        return _in_time([*lines.of(_latest(spoken)), *lines.rest()])
+
+    async def follow_logs(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        visit: int | None = None,
+        index: int | None = None,
+        attempt: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """The same lines, then those that are written from now on; ends with the run."""
+        _check_node((await self._context.entry(run_id)).flow.workflow, node)
+        wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
+        busy = True
+        while busy:
+            # Asked first: whatever was said before the end is written before it is told.
+            busy = (await self._context.entry(run_id)).state.busy
+            spoken = await read_journals(self._context.store, self._context.tenant, run_id, seen, wanted)
+            fresh = list(lines.of(_latest(spoken)))
+            for line in _in_time(fresh if busy else [*fresh, *lines.rest()]):
+                yield line
+            if busy:
+                await self._context.ambient.sleep(LOOK_EVERY_MS)
 
 
 def _fact(view: JobView) -> JobFact:

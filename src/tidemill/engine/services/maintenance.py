@@ -13,10 +13,9 @@ from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage, Archi
 from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
 from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
 from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
-from tidemill.engine.services.context import LIMIT_HINT, Desk
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
-from tidemill.kernel.model import RETENTION_DAYS
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
 from tidemill.stores.optional import IndexProblems, flaws_of
 
@@ -28,11 +27,11 @@ Progress = Callable[[int, int], None]
 """Told how many runs and events were read so far."""
 
 
-class Upkeep(Desk):
-    """Verbs for whoever is responsible for the store."""
+class MaintenanceService:
+    """Verify logs, rebuild rows, archive and restore runs."""
 
-    _archive: Archive | None = None
-    _retention_days: float | None = RETENTION_DAYS
+    def __init__(self, context: ServiceContext, archive: Archive | None, retention_days: float | None) -> None:
+        self._context, self._archive, self._retention_days = context, archive, retention_days
 
     # Audit
 
@@ -67,56 +66,58 @@ class Upkeep(Desk):
         return AuditReport(**tally, findings=tuple(findings))
 
     async def _audited(self, run_ids: Sequence[str], sample: float) -> AsyncIterator[tuple[str, RunAudit]]:
-        auditor = Auditor(self._store, self._blobs, self.catalog)
+        auditor = Auditor(self._context.store, self._context.blobs, self._context.catalog)
         for run_id in run_ids:
-            stream = self._stream(run_id)
+            stream = self._context.stream(run_id)
             await self._known_run(stream)
             yield "runs", await auditor.run(stream)
         if run_ids:
             return
-        flaws = await flaws_of(self._store) if sample == 100 else IndexProblems()
+        flaws = await flaws_of(self._context.store) if sample == 100 else IndexProblems()
         if not flaws.sound:
             yield "lists", index_findings(flaws)
         readable = not flaws.unreadable
-        auditor = Auditor(self._store, self._blobs, self.catalog, lists=readable)
-        async for stream in all_streams(self._store, WORKFLOW):
+        auditor = Auditor(self._context.store, self._context.blobs, self._context.catalog, lists=readable)
+        async for stream in all_streams(self._context.store, WORKFLOW):
             yield "workflows", await auditor.workflow(stream)
         marks = await self._marks() if sample == 100 and readable else None
-        async for stream in all_streams(self._store, RUN):
+        async for stream in all_streams(self._context.store, RUN):
             if sample == 100 or crc32(stream.key.encode()) % 10_000 < sample * 100:
                 listed = None if marks is None else lambda row, tenant=stream.tenant: _mark(tenant, row) in marks
                 yield "runs", await auditor.run(stream, listed=listed)
         if sample == 100 and readable:
-            async for found in missing_logs(self._store, self._tenant):
+            async for found in missing_logs(self._context.store, self._context.tenant):
                 yield "lists", found
 
     async def _known_run(self, stream: Stream) -> Tail:
-        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        (tail,) = await self._context.store.load({stream: 0}, snapshots=False)
         if not tail.version and not tail.damage:
             raise rejected("run_unknown", f"there is no run {stream.key}", hint="see `tidemill runs list`")
         return tail
 
     async def _marks(self) -> set[int]:
         """A few bytes for every row of a run, so that most rows need not be looked for one by one."""
-        return {_mark(self._tenant, row) async for row in all_rows(self._store, self._tenant, RUN)}
+        return {
+            _mark(self._context.tenant, row) async for row in all_rows(self._context.store, self._context.tenant, RUN)
+        }
 
     # Rows
 
     async def reindex(self, *, dry_run: bool = False, on_progress: Callable[[int], None] | None = None) -> Reindexed:
         """Rebuild every row from the logs, also while workers run; with `dry_run` only say what would change."""
-        indexer = Indexer(self._store, self.catalog, tenant=self._tenant, dry_run=dry_run)
+        indexer = Indexer(self._context.store, self._context.catalog, tenant=self._context.tenant, dry_run=dry_run)
         return await indexer.run(on_progress)
 
     # Retention
 
-    def retirer(self, *, dry_run: bool = False) -> RetentionSweep:
+    def retention_sweep(self, *, dry_run: bool = False) -> RetentionSweep:
         """What sweeps old runs of this tenant into the archive."""
         return RetentionSweep(
-            tenant=self._tenant,
-            store=self._store,
-            blobs=self._blobs,
-            catalog=self.catalog,
-            runs=self.runs,
+            tenant=self._context.tenant,
+            store=self._context.store,
+            blobs=self._context.blobs,
+            catalog=self._context.catalog,
+            runs=self._context.run_cache,
             archive=self._open_archive(),
             days=self._retention_days,
             dry_run=dry_run,
@@ -124,7 +125,7 @@ class Upkeep(Desk):
 
     async def archive_sweep(self, *, dry_run: bool = False) -> SweepResult:
         """Retire every run that is due now; with `dry_run` only say which."""
-        retirer = self.retirer(dry_run=dry_run)
+        retirer = self.retention_sweep(dry_run=dry_run)
         retired, left, failed = list[str](), list[tuple[str, str]](), list[str]()
         for _ in range(SWEEPS_MAX):
             swept = await retirer.sweep()
@@ -139,11 +140,11 @@ class Upkeep(Desk):
         """Archived runs, the latest months first, and the names of entries that cannot be read."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
-        return await ArchiveReader(self._open_archive(), self._tenant).page(workflow, limit)
+        return await ArchiveReader(self._open_archive(), self._context.tenant).page(workflow, limit)
 
     async def archive_show(self, run_id: str) -> tuple[ArchiveEntry, list[dict[str, Any]]]:
         """An archived run as it was when it was retired, with its events: the newest of this id, or of this entry."""
-        listed, found = await ArchiveReader(self._open_archive(), self._tenant).read(run_id)
+        listed, found = await ArchiveReader(self._open_archive(), self._context.tenant).read(run_id)
         return listed, found.events()
 
     async def archive_restore(self, run_id: str) -> ArchiveEntry:
@@ -153,19 +154,19 @@ class Upkeep(Desk):
         there; nothing has changed then.
         """
         archive = self._open_archive()
-        listed, found = await ArchiveReader(archive, self._tenant).read(run_id)
-        stream = self._stream(listed.run_id)
+        listed, found = await ArchiveReader(archive, self._context.tenant).read(run_id)
+        stream = self._context.stream(listed.run_id)
         await self._refuse_present(stream)
         for digest, inline in found.blobs.items():
-            body = await archive.stream(blob_name(self._tenant, digest)) if inline is None else at_once(inline)
+            body = await archive.stream(blob_name(self._context.tenant, digest)) if inline is None else at_once(inline)
             if body is None or not await self._brought_back(digest, body):
                 message = f"the archive has lost {digest}, which run {listed.run_id} needs"
                 raise rejected("archive_damaged", message, hint="restore the archive from a backup")
         tail = Tail(stream=stream, version=len(found.records), after=0, records=found.records)
-        _, rows = await rows_of(self.catalog, tail)
-        mark = Row(kind=RESTORED, key=listed.run_id, sort=self._store.now_ms())
+        _, rows = await rows_of(self._context.catalog, tail)
+        mark = Row(kind=RESTORED, key=listed.run_id, sort=self._context.store.now_ms())
         commit = Commit(stream=stream, expected=0, records=found.records, rows=(*rows.values(), mark))
-        (result,) = await self._store.commit([commit])
+        (result,) = await self._context.store.commit([commit])
         if not isinstance(result, Committed):
             await self._refuse_present(stream)
         return listed
@@ -173,7 +174,7 @@ class Upkeep(Desk):
     async def _brought_back(self, digest: str, body: AsyncIterator[bytes]) -> bool:
         """Store what the archive has of a blob; false, and nothing is stored, when it is something else."""
         try:
-            await self._blobs.put_stream(self._tenant, verified(digest, body))
+            await self._context.blobs.put_stream(self._context.tenant, verified(digest, body))
         except BlobDamaged:
             return False
         return True
@@ -185,7 +186,7 @@ class Upkeep(Desk):
         return self._archive
 
     async def _refuse_present(self, stream: Stream) -> None:
-        (tail,) = await self._store.load({stream: 0}, snapshots=False)
+        (tail,) = await self._context.store.load({stream: 0}, snapshots=False)
         if tail.version or tail.damage:
             raise rejected("run_exists", f"run {stream.key} is in the store already", hint="nothing was changed")
 

@@ -15,7 +15,7 @@ from tidemill.blobs.payloads import decode_value
 from tidemill.engine.catalog import Published
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.services.context import Desk, command_name
+from tidemill.engine.services.context import ServiceContext, command_name
 from tidemill.engine.validation import check_command_id, check_labels, check_run_id, check_words, checked_inputs
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.commands import Fork, Patch
@@ -60,19 +60,24 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The run has ended: the patch can be applied only with `retry`, which this dry run was not given."""
 
 
-class Changes(Desk):
-    """The verbs."""
+class PatchService:
+    """Show and patch a run's document; fork a run."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     async def document(self, run_id: str) -> RunDocument:
         """The run's document in its normal form: what patches are made against."""
-        return await self._document(run_id, await self._entry(run_id))
+        return await self._document(run_id, await self._context.entry(run_id))
 
     async def _document(self, run_id: str, entry: CachedRun) -> RunDocument:
         state = entry.state
-        version = await self.catalog.resolve(self._tenant, f"{state.workflow}@{state.version}")
-        document = await self._pinned(await self.catalog.document(self._tenant, version), version.digest)
+        version = await self._context.catalog.resolve(self._context.tenant, f"{state.workflow}@{state.version}")
+        document = await self._pinned(
+            await self._context.catalog.document(self._context.tenant, version), version.digest
+        )
         if state.revision:
-            patches = [event for event in await self._log(run_id) if isinstance(event, RunPatched)]
+            patches = [event for event in await self._context.log(run_id) if isinstance(event, RunPatched)]
             for event in patches[: state.revision]:
                 patched, _ = normalise(apply_patch(document, await self._value(event.patch)))
                 document = await self._pinned(patched, event.digest)
@@ -85,10 +90,14 @@ class Changes(Desk):
         )
 
     async def _pinned(self, document: Json, digest: str) -> Json:
-        return pinned(document, (await self.catalog.flow(self._tenant, digest)).workflow)
+        return pinned(document, (await self._context.catalog.flow(self._context.tenant, digest)).workflow)
 
     async def _value(self, payload: Payload) -> Any:
-        text = await self._blobs.get(self._tenant, payload.digest) if isinstance(payload, BlobRef) else payload
+        text = (
+            await self._context.blobs.get(self._context.tenant, payload.digest)
+            if isinstance(payload, BlobRef)
+            else payload
+        )
         return decode_value(text)
 
     async def patch(
@@ -114,8 +123,8 @@ class Changes(Desk):
         """
         check_words(message=message, actor=actor)
         check_command_id(command_id)
-        await self._check_parent(run_id)
-        entry = await self._entry(run_id)
+        await self._context.check_parent(run_id)
+        entry = await self._context.entry(run_id)
         if command_id is not None and entry.state.commands.get(command_name(Patch, command_id)) is not None:
             return await self._patched_before(run_id, command_name(Patch, command_id), publish, message, actor)
         command, compiled = await self._patch_command(run_id, entry, operations, base_digest, expected_seq)
@@ -131,13 +140,13 @@ class Changes(Desk):
         found = tuple(problems(flow, state, command))
         if found:
             raise Rejected(found)
-        trial = decide(flow, state, command, self._store.now_ms())
+        trial = decide(flow, state, command, self._context.store.now_ms())
         if isinstance(trial, Problem):
             raise Rejected(trial)
         seen = verdict(flow, compiled.workflow, state)
         if not dry_run:
-            await self.catalog.store_flow(self._tenant, compiled)
-            await self._command(run_id, command, flow=CompiledWorkflow(compiled.workflow))
+            await self._context.catalog.store_flow(self._context.tenant, compiled)
+            await self._context.command(run_id, command, flow=CompiledWorkflow(compiled.workflow))
         published: Published | None = None
         if publish and not dry_run:
             published = await self._publish_patched(state.version, compiled, actor, message)
@@ -159,15 +168,15 @@ class Changes(Desk):
         self, run_id: str, command_id: str, publish: bool, message: str, actor: str
     ) -> PatchOutcome:
         """The answer to a patch that was applied already; whether it was published too, nobody knows."""
-        events = await self._log(run_id)
+        events = await self._context.log(run_id)
         for seq, event in enumerate(events, 1):
             if isinstance(event, RunPatched) and event.command == command_id:
                 published: Published | None = None
                 if publish:
-                    flow = await self.catalog.flow(self._tenant, event.digest)
+                    flow = await self._context.catalog.flow(self._context.tenant, event.digest)
                     entry = CachedRun(replay(events, until=seq), flow)
                     shown = await self._document(run_id, entry)
-                    compiled = await self.catalog.compile(self._tenant, shown.document)
+                    compiled = await self._context.catalog.compile(self._context.tenant, shown.document)
                     published = await self._publish_patched(entry.state.version, compiled, actor, message)
                 return PatchOutcome(
                     applied=True,
@@ -189,17 +198,21 @@ class Changes(Desk):
         if base_digest is not None and base_digest != shown.digest:
             hint = "read the run's document again and make the patch against it"
             raise rejected("patch_stale", "the run has another graph by now", path="/base_digest", hint=hint)
-        compiled = await self.catalog.compile(self._tenant, apply_patch(shown.document, operations))
-        payload = await self._packed(operations, code="patch_invalid", path="/operations")
+        compiled = await self._context.catalog.compile(self._context.tenant, apply_patch(shown.document, operations))
+        payload = await self._context.packed(operations, code="patch_invalid", path="/operations")
         patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
         return patch, compiled
 
     async def _publish_patched(self, version: int, compiled: Compiled, actor: str, message: str) -> Published:
         """Make what the run runs a version, as a patch of the version that the run was started with."""
         reference = f"{compiled.workflow.name}@{version}"
-        base = await self.catalog.document(self._tenant, await self.catalog.resolve(self._tenant, reference))
+        base = await self._context.catalog.document(
+            self._context.tenant, await self._context.catalog.resolve(self._context.tenant, reference)
+        )
         operations = diff_documents(base, unpinned(compiled.document, base))
-        return await self.catalog.patch(self._tenant, reference, operations, author=actor, message=message)
+        return await self._context.catalog.patch(
+            self._context.tenant, reference, operations, author=actor, message=message
+        )
 
     # Another run
 
@@ -221,15 +234,15 @@ class Changes(Desk):
         `node` begins anew there; `inputs` and a JSON Patch may differ. With `key` it may be repeated without harm.
         """
         check_words(reason=reason, actor=actor)
-        fork_id = key if key is not None else self._ambient.new_id()
+        fork_id = key if key is not None else self._context.ambient.new_id()
         check_run_id(fork_id)
-        events = await self._log(run_id)
+        events = await self._context.log(run_id)
         last = shared_prefix(events, rewinds=node is not None) if at is None else at
         if not 1 <= last <= len(events):
             message = f"the run has events 1 to {len(events)}, not {last}"
             raise rejected("event_unknown", message, path="/at", hint="see `tidemill runs events`")
         prefix = tuple(events[:last])
-        flow = await self.catalog.flow(self._tenant, graph_after(prefix))
+        flow = await self._context.catalog.flow(self._context.tenant, graph_after(prefix))
         command = Fork(
             id=f"fork:{fork_id}",
             actor=actor or None,
@@ -246,21 +259,21 @@ class Changes(Desk):
         if patch is not None:
             entry = CachedRun(replay(prefix), flow)
             patched, compiled = await self._patch_command(run_id, entry, patch, None, None)
-            await self.catalog.store_flow(self._tenant, compiled)
+            await self._context.catalog.store_flow(self._context.tenant, compiled)
             command = msgspec.structs.replace(
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
             )
             after = CompiledWorkflow(compiled.workflow)
-        answer = await self.turns.command(self._stream(fork_id), command, start=flow, flow=after)
+        answer = await self._context.turns.command(self._context.stream(fork_id), command, start=flow, flow=after)
         if answer.problem is not None and answer.problem.code != "run_exists":
             raise Rejected(answer.problem)
-        made = (await self._entry(fork_id)).state.forked_from
+        made = (await self._context.entry(fork_id)).state.forked_from
         if made is None or made[0] != run_id:
             raise rejected("key_reused", f"key {fork_id} belongs to another run", hint="use a new key")
         return fork_id
 
     async def _fork_inputs(self, inputs: Any, workflow: Workflow) -> Payload:
-        return await checked_inputs(self._tenant, inputs, workflow.inputs, self._blobs)
+        return await checked_inputs(self._context.tenant, inputs, workflow.inputs, self._context.blobs)
 
 
 def pinned(document: Json, workflow: Workflow) -> Json:

@@ -6,21 +6,203 @@ repeated without harm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast
 
-from tidemill.engine.services.context import Desk, at_index
-from tidemill.engine.validation import check_labels
-from tidemill.errors import rejected
-from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback
-from tidemill.kernel.events import Payload
+from tidemill.blobs.payloads import decode_value, encode_given
+from tidemill.engine.attempts.streaming import shown
+from tidemill.engine.index_rows import RUN, RunRow, read_run_row
+from tidemill.engine.run_cache import CachedRun
+from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
+from tidemill.engine.versions import Version
+from tidemill.engine.views import RunView, view_run
+from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.codec import decode_event, plain
+from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
+from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.stores.contract import Frame, IdleCallback, Stream
+
+LOOK_AGAIN_MS = 5.0
+"""How much later than it could the end of a long run is told to whoever waits for nothing else."""
+
+_ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
+"""Events after which a run may be over."""
+NAME_LENGTH_MAX = 200
 
 UNSET: Any = object()
 """No value was given; None is one."""
 
 
-class Operators(Desk):
-    """The verbs."""
+class RunService:
+    """Start, follow and find runs, and act on them."""
+
+    def __init__(self, context: ServiceContext, user: str = "") -> None:
+        self._context, self._user = context, user
+
+    async def start(
+        self,
+        workflow: str,
+        inputs: Any = None,
+        *,
+        key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+    ) -> str:
+        """Start a run and return its id once it is durable.
+
+        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        Without `submitted_by` it is whoever this process runs for.
+        """
+        marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
+        check_words(submitted_by=submitted_by, correlation_id=correlation_id)
+        version = await self._context.catalog.resolve(self._context.tenant, workflow)
+        flow = await self._context.catalog.flow(self._context.tenant, version.digest)
+        payload = await checked_inputs(self._context.tenant, inputs, flow.workflow.inputs, self._context.blobs)
+        run_id = key if key is not None else self._context.ambient.new_id()
+        check_run_id(run_id)
+        stream = self._context.stream(run_id)
+        command = Start(
+            id=f"start:{run_id}",
+            version=version.version,
+            digest=version.digest,
+            inputs=payload,
+            labels=marks,
+            submitted_by=submitted_by,
+            actor=submitted_by or None,
+            correlation_id=correlation_id,
+            tag_used=workflow,
+        )
+        answer = await self._context.turns.command(stream, command, start=flow)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+        if key is not None:
+            await self._same_start(stream, version, inputs)
+        return run_id
+
+    async def _same_start(self, stream: Stream, version: Version, inputs: Any) -> None:
+        """Refuse a key that was used for another workflow or other inputs, or by a run of another origin.
+
+        Defaults are those of the version that the run was started with: a newer one does not make a repeated request
+        another request.
+        """
+        entry = await self._context.entry(stream.key)
+        state, given = entry.state, with_defaults(inputs, entry.flow.workflow.inputs)
+        foreign = state.parent is not None or state.forked_from is not None
+        if foreign or state.workflow != version.name or not await self._is_recorded(state.inputs, given):
+            raise rejected(
+                "key_reused",
+                f"key {stream.key} belongs to a run with other inputs",
+                hint="use a new key for a new request",
+            )
+
+    async def _is_recorded(self, recorded: Payload, value: Any) -> bool:
+        """Whether a value is the recorded one; the order of keys does not matter."""
+        text = encode_given(value)
+        known = (
+            await self._context.blobs.get(self._context.tenant, recorded.digest)
+            if isinstance(recorded, BlobRef)
+            else recorded
+        )
+        return known == text or bool(decode_value(known) == decode_value(text))
+
+    async def result(self, run_id: str, *, timeout_s: float | None = None) -> RunView:
+        """Wait until the run has ended and show it. Raises TimeoutError when that takes too long."""
+        async with asyncio.timeout(timeout_s):
+            # What this process knows of a run may be old, but never too new to follow it from there.
+            self._context.run_cache.forget_unseen()
+            entry = self._context.run_cache.get(self._context.stream(run_id)) or await self._context.entry(run_id)
+            if entry.state.busy:
+                entry = await self._ended(run_id, entry.state.seq)
+        return await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs)
+
+    async def follow(self, run_id: str, after: int = 0, *, live: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """The run's events from `after` + 1 on, as they are committed; ends with the run.
+
+        With `live` also what handlers show meanwhile: `NodeStreamed` with a part of a result, `NodeProgressed`. Those
+        have no `seq` and are not kept, and whoever is slow may miss some.
+        """
+        entry = await self._context.entry(run_id)
+        if not 0 <= after <= entry.state.seq:
+            message = f"the run has events 1 to {entry.state.seq}, so nothing can be followed after {after}"
+            raise rejected(
+                "cursor_invalid", message, path="/after", hint="pass the seq of the last event you have seen"
+            )
+        if not entry.state.busy and after >= entry.state.seq:
+            return
+        # Behind the end of a run there may be late results that were discarded, and nothing after them.
+        last = None if entry.state.busy else entry.state.seq
+        async with aclosing(self._frames(run_id, after, live=live)) as frames:
+            async for frame in frames:
+                seq = frame.version
+                if not seq:
+                    for told in shown(frame.body):
+                        yield told
+                    continue
+                event = decode_event(frame.body)
+                yield plain(event, seq)
+                if seq == last or (last is None and type(event) in _ENDS and await self._over(run_id, seq)):
+                    return
+
+    async def _ended(self, run_id: str, after: int) -> CachedRun:
+        """Wait for the end of a run, looking at nothing but that: many wait for many."""
+        begun = self._context.ambient.monotonic_ms()
+
+        async def breathe() -> None:
+            """Look less often at what takes long: its end is told a twentieth later at most."""
+            late_ms = min(LOOK_AGAIN_MS, (self._context.ambient.monotonic_ms() - begun) / 20)
+            if late_ms > 0.5:
+                await self._context.ambient.sleep(late_ms)
+
+        async with aclosing(self._frames(run_id, after, breathe)) as frames:
+            async for frame in frames:
+                if frame.version and type(decode_event(frame.body)) in _ENDS:
+                    over = await self._over(run_id, frame.version)
+                    if over is not None:
+                        return over
+        raise Unavailable("the store was closed before the run ended")
+
+    def _frames(
+        self, run_id: str, after: int, breath: IdleCallback | None = None, *, live: bool = False
+    ) -> AsyncGenerator[Frame, None]:
+        """Committed events behind `after` and live frames, without end."""
+        return cast(
+            AsyncGenerator[Frame, None],
+            self._context.store.follow(self._context.stream(run_id), after, breath, live=live),
+        )
+
+    async def _over(self, run_id: str, seq: int) -> CachedRun | None:
+        """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""
+        entry = await self._context.entry(run_id)
+        return None if entry.state.busy or seq < entry.state.ended_seq else entry
+
+    async def find(
+        self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
+    ) -> tuple[list[RunRow], str | None]:
+        """Runs that have all terms (`status:FAILED`, `workflow:billing`, `label:k=v`, `stuck`…), newest first."""
+        page = await self._context.page(RUN, terms, after, limit)
+        return [read_run_row(row) for row in page.rows], page.after
+
+    async def signal(
+        self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
+    ) -> str:
+        """Tell a run something; the first node that waits for `name` takes it, else it is kept for one that will.
+
+        Answers the signal's id; a second signal with the same id changes nothing.
+        """
+        sent = signal_id if signal_id is not None else self._context.ambient.new_id()
+        check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
+        if not name or not sent:
+            hint = "give it the name that a node waits for"
+            raise rejected("signal_invalid", "a signal has a name and an id", path="/name", hint=hint)
+        packed = await self._context.packed(payload, code="payload_not_json", path="/payload")
+        await self._context.command(run_id, Signal(actor=actor or None, name=name, signal=sent, payload=packed))
+        return sent
+
+    # Operator actions
 
     async def cancel(
         self,
@@ -34,15 +216,15 @@ class Operators(Desk):
     ) -> None:
         """End the run; what runs is told, what comes late is discarded. `force` also stops a rollback."""
         cancel = Cancel(id=command_id, reason=reason, actor=actor or None, compensate=compensate, force=force)
-        await self._command(run_id, cancel, reason=reason)
+        await self._context.command(run_id, cancel, reason=reason)
 
     async def pause(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
         """Dispatch nothing more until `resume`; attempts that run may finish."""
-        await self._command(run_id, Pause(id=command_id, reason=reason, actor=actor or None), reason=reason)
+        await self._context.command(run_id, Pause(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def resume(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
         """Go on after a pause."""
-        await self._command(run_id, Resume(id=command_id, reason=reason, actor=actor or None), reason=reason)
+        await self._context.command(run_id, Resume(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def retry(
         self,
@@ -57,9 +239,9 @@ class Operators(Desk):
 
         `did_not_happen` names nodes whose outcome is unknown and of which you know that it did not happen.
         """
-        await self._check_parent(run_id)
+        await self._context.check_parent(run_id)
         retry = Retry(id=command_id, reason=reason, actor=actor or None, confirmed_not_done=tuple(did_not_happen))
-        await self._command(run_id, retry, reason=reason)
+        await self._context.command(run_id, retry, reason=reason)
 
     async def rewind(
         self,
@@ -74,7 +256,7 @@ class Operators(Desk):
         """Let a node of an unfinished run, and everything behind it, happen anew."""
         sure = tuple(did_not_happen)
         rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
-        await self._command(run_id, rewind, reason=reason)
+        await self._context.command(run_id, rewind, reason=reason)
 
     async def override(
         self,
@@ -93,7 +275,7 @@ class Operators(Desk):
         """Settle a node that has not ended well by hand: give it a value, or skip it."""
         if skip is (value is not UNSET):
             raise rejected("override_unclear", "give a value or skip the node, one of the two", path="/value")
-        output = None if skip else await self._packed(value, code="value_not_json", path="/value")
+        output = None if skip else await self._context.packed(value, code="value_not_json", path="/value")
         override = Override(
             id=command_id,
             actor=actor or None,
@@ -105,11 +287,11 @@ class Operators(Desk):
             next_nodes=None if next_nodes is None else tuple(next_nodes),
             reason=reason,
         )
-        await self._command(run_id, override, reason=reason)
+        await self._context.command(run_id, override, reason=reason)
 
     async def rollback(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
         """Undo what a run that has ended did, with the compensators of its nodes, backwards."""
-        await self._command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
+        await self._context.command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def relabel(
         self,
@@ -122,9 +304,11 @@ class Operators(Desk):
     ) -> None:
         """Change what a run can be found by."""
         labels = check_labels(set or {})
-        known = (await self._entry(run_id)).state.labels.items()
+        known = (await self._context.entry(run_id)).state.labels.items()
         check_labels({**{name: text for name, text in known if name not in remove}, **labels})
-        await self._command(run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove)))
+        await self._context.command(
+            run_id, Relabel(id=command_id, actor=actor or None, labels=labels, remove=tuple(remove))
+        )
 
 
 def _size(payload: Payload | None) -> int:

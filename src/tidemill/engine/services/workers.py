@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.engine.services.context import Desk
+from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
@@ -40,31 +40,34 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """What it had to leave to others lately, and why."""
 
 
-class Roster(Desk):
-    """The verbs."""
+class WorkerService:
+    """List workers, and answer what they can run between them."""
 
-    registry: Registry | None = None
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self.registry: Registry | None = None
+        """Of this process's own worker, if it has one."""
 
-    async def workers(self) -> list[WorkerView]:
+    async def find(self) -> list[WorkerView]:
         """Every worker that is known, those that started last first; a dead one is forgotten after an hour."""
         return [_view(row, state) for row, state in await self._states()]
 
     async def _states(self) -> list[tuple[WorkerRow, State]]:
         """Every worker and how it is. This process's own is there, whatever the store knows of it yet."""
         rows = await self._registered()
-        there = await self._store.live_processes() if isinstance(self._store, ProcessLiveness) else None
-        now, mine = self._store.now_ms(), None if self.registry is None else self.registry.row().name
+        there = await self._context.store.live_processes() if isinstance(self._context.store, ProcessLiveness) else None
+        now, mine = self._context.store.now_ms(), None if self.registry is None else self.registry.row().name
         return [(row, row.state(now) if row.name == mine else _state(row, now, there)) for row in rows]
 
     async def _registered(self) -> list[WorkerRow]:
         """All rows, with this process's worker as it is now, also before it has written its own."""
-        rows = await registered(self._store, self._tenant)
+        rows = await registered(self._context.store, self._context.tenant)
         if self.registry is None or not self.registry.is_open:
             return rows
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def _others(self, lacking: CapabilityMissing) -> bool:
+    async def another_may_have(self, lacking: CapabilityMissing) -> bool:
         """Whether another worker may have what this process's lacks: one that is there, or one that may come.
 
         Nobody comes for a worker that serves one run alone. And what may pass by itself is tried again here, where
@@ -77,7 +80,7 @@ class Roster(Desk):
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())
 
-    async def _workers(self, digest: str) -> Workers:
+    async def capabilities(self, digest: str) -> Workers:
         """What those can do between them who take on work now, in runs of one document."""
         states = await self._states()
         silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}

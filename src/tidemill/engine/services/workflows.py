@@ -6,65 +6,73 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemill.engine.catalog import Diff, Published, Tagged
-from tidemill.engine.services.context import Desk
+from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.kernel.document.reader import read_document
 from tidemill.kernel.model import Json, Workflow
 
 
-class Library(Desk):
-    """The verbs. A reference is `name` (the latest version), `name@3` or `name:tag`."""
+class WorkflowService:
+    """Publish, find, tag, compare and patch workflows.
+
+    A reference is `name` (the latest version), `name@3` or `name:tag`.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     async def publish(self, document: Any, *, author: str = "", message: str = "") -> Published:
         """Publish a document: a mapping, or YAML or JSON text. Refused whole, with every problem, or taken whole."""
         if isinstance(document, (str, bytes)):
             document = read_document(document, format=None)
-        return await self.catalog.publish(self._tenant, document, author=author, message=message)
+        return await self._context.catalog.publish(self._context.tenant, document, author=author, message=message)
 
-    async def workflow(self, reference: str) -> Workflow:
+    async def show(self, reference: str) -> Workflow:
         """The compiled form of a published workflow."""
-        version = await self.catalog.resolve(self._tenant, reference)
-        return (await self.catalog.flow(self._tenant, version.digest)).workflow
+        version = await self._context.catalog.resolve(self._context.tenant, reference)
+        return (await self._context.catalog.flow(self._context.tenant, version.digest)).workflow
 
-    async def workflow_document(self, reference: str) -> Json:
+    async def document(self, reference: str) -> Json:
         """The document of a published workflow, in its normal form."""
-        return await self.catalog.document(self._tenant, await self.catalog.resolve(self._tenant, reference))
+        return await self._context.catalog.document(
+            self._context.tenant, await self._context.catalog.resolve(self._context.tenant, reference)
+        )
 
-    async def patch_workflow(
+    async def patch(
         self, reference: str, operations: Any, *, base_digest: str | None = None, author: str = "", message: str = ""
     ) -> Published:
         """Make a new version of a published one with a JSON Patch on its document."""
-        return await self.catalog.patch(
-            self._tenant, reference, operations, base_digest=base_digest, author=author, message=message
+        return await self._context.catalog.patch(
+            self._context.tenant, reference, operations, base_digest=base_digest, author=author, message=message
         )
 
-    async def workflows(
+    async def find(
         self, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[WorkflowRow], str | None]:
         """Published workflows, the one that changed last first."""
-        return await self.catalog.find(self._tenant, terms, after=after, limit=limit)
+        return await self._context.catalog.find(self._context.tenant, terms, after=after, limit=limit)
 
     async def versions(self, name: str) -> list[Version]:
         """All versions of a workflow, oldest first."""
-        await self.catalog.resolve(self._tenant, name)
-        return await self.catalog.versions(self._tenant, name)
+        await self._context.catalog.resolve(self._context.tenant, name)
+        return await self._context.catalog.versions(self._context.tenant, name)
 
     async def tag(self, name: str, tag: str, version: int, *, actor: str = "", message: str = "") -> Tagged:
         """Make a tag point to a version."""
-        return await self.catalog.tag(self._tenant, name, tag, version, actor=actor, message=message)
+        return await self._context.catalog.tag(self._context.tenant, name, tag, version, actor=actor, message=message)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
         """Take a tag away."""
-        return await self.catalog.untag(self._tenant, name, tag, actor=actor, message=message)
+        return await self._context.catalog.untag(self._context.tenant, name, tag, actor=actor, message=message)
 
     async def tags(self, name: str) -> dict[str, int]:
         """Where the tags of a workflow point, `latest` included."""
-        return await self.catalog.tags(self._tenant, name)
+        return await self._context.catalog.tags(self._context.tenant, name)
 
     async def tag_history(self, name: str, tag: str | None = None) -> list[TagMoved]:
         """Where the tags of a workflow have pointed, oldest first."""
-        return await self.catalog.tag_history(self._tenant, name, tag)
+        return await self._context.catalog.tag_history(self._context.tenant, name, tag)
 
     async def diff(self, left: str, right: str) -> Diff:
         """What lies between two versions, as a JSON Patch and as a difference of graphs."""
-        return await self.catalog.diff(self._tenant, left, right)
+        return await self._context.catalog.diff(self._context.tenant, left, right)
