@@ -130,7 +130,7 @@ async def test_a_sweep_comes_to_what_is_due_however_far_back_it_looks(mill: Mill
     young = await worker.run(document(node("a"), name="young"))
     await worker.stop()
     pass_days(mill, 40)
-    swept = await operator(mill).retirer().sweep()
+    swept = await operator(mill).maintenance.retention_sweep().sweep()
     assert (swept.retired, swept.more) == ((old.run_id, young.run_id), False)
 
 

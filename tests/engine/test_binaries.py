@@ -279,7 +279,7 @@ async def _given_later() -> AsyncIterator[Any]:
 def _shown(context: NodeContext) -> Any:
     for part in _given():
         context.stream(part)
-    return context.voice.collected()
+    return context.voice.folded()
 
 
 @pytest.mark.parametrize("function", [_given, _given_later, _shown], ids=["generator", "async", "stream"])

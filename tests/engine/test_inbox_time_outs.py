@@ -91,7 +91,7 @@ async def test_others_are_asked_who_have_as_much_time(mill: Mill) -> None:
     row = await _row(worker, run_id)
     assert (row.status, row.approvers, row.escalated) == ("pending", ("user:boss",), True)
     assert row.expires_ms == escalated.at_ms + 60_000
-    find = worker.engine.approvals
+    find = worker.engine.approvals.find
     assert (await find(["status:pending", "approver:user:boss"]))[0] == [row]
     assert (await find(["status:pending", "approver:user:ada"]))[0] == []
     assert await code_of(worker.engine.decide(run_id, "ok", "approve", actor="ada")) == "approver_not_allowed"

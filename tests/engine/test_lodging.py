@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import pytest
 
 import tidemill
 from tidemill.bootstrap import open_storage
-from tidemill.engine.maintenance.blob_gc import RACES_MAX, REMEMBERED
-from tidemill.errors import Rejected, Unavailable
-from tidemill.stores.contract import Commit, CommitResult, VersionConflict
-from tidemill.stores.sqlite.store import SqliteStore
+from tidemill.engine.maintenance.blob_gc import REMEMBERED
+from tidemill.errors import Rejected
 
 FLOW = {"name": "flow", "nodes": [{"id": "a", "type": "value", "config": "x" * 70_000}]}
 
@@ -138,20 +135,3 @@ def test_a_settled_store_asks_nothing_of_its_place(tmp_path: Path) -> None:
     with at(store, place) as mill:
         mill.collect_blobs()
     assert [*(place / ".stores").iterdir()] == [mark]
-
-
-def test_losing_every_race_for_the_record_of_the_place_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: list[int] = []
-    commit = SqliteStore.commit
-
-    async def too_late(self: SqliteStore, commits: Sequence[Commit]) -> list[CommitResult]:
-        if commits[0].stream == REMEMBERED:
-            lost.append(1)
-            assert len(lost) <= 100, "there is no end to it"
-            return [VersionConflict(version=0)]
-        return await commit(self, commits)
-
-    monkeypatch.setattr(SqliteStore, "commit", too_late)
-    with pytest.raises(Unavailable, match="too many processes"):
-        used(tmp_path / "a.db", tmp_path / "place")
-    assert len(lost) == RACES_MAX

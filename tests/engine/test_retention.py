@@ -395,7 +395,7 @@ async def test_an_archive_that_does_not_answer_is_asked_again_before_the_run_is_
     await worker.stop()
     pass_days(mill, 40)
     archive = Refusing()
-    retirer = operator(mill, archive=archive).retirer()
+    retirer = operator(mill, archive=archive).maintenance.retention_sweep()
     with pytest.raises(Unavailable):
         await retirer.sweep()
     assert [run for run, _ in await _swept(retirer)] == [never.run_id]
@@ -427,7 +427,7 @@ async def test_a_preview_changes_nothing(mill: Mill) -> None:
 
 @simulated
 async def test_a_worker_sweeps_by_itself(mill: Mill) -> None:
-    assert operator(mill).sweeper is None
+    assert operator(mill).retention is None
     worker = await mill.process("w2")
     run = await worker.run(document(node("a")))
     pass_days(mill, 40)

@@ -42,8 +42,9 @@ class Countdown:
 
 async def main():
     async with engine_at(sys.argv[1], work=False) as engine:
-        engine._store, engine._archive = Countdown(engine._store), Countdown(engine._archive)
-        engine.run_cache._store = engine._store
+        service = engine.maintenance
+        engine.context.store, service._archive = Countdown(engine.context.store), Countdown(service._archive)
+        engine.run_cache._store = engine.context.store
         await engine.archive_sweep()
 asyncio.run(main())
 """

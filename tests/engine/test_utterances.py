@@ -56,7 +56,7 @@ async def test_parts_reach_followers_in_order_and_leave_no_events(mill: Mill) ->
             context.stream(f"{number} ")
             if not number % 100:
                 await asyncio.sleep(0.01)
-        return Return(context.voice.collected())
+        return Return(context.voice.folded())
 
     process, run_id, seen = await run(mill, speak)
     assert [part["number"] for part in parts(seen)] == list(range(1, 5_001))
@@ -104,7 +104,7 @@ def test_parts_are_folded_into_one_value(said: list[Any], folded: Any) -> None:
         def speak(context: NodeContext) -> Ended:
             for part in said:
                 context.stream(part)
-            return Return(context.voice.collected())
+            return Return(context.voice.folded())
 
         process = await mill.process(more=[streamer(speak)])
         done = await process.run(document(node("a", type="streamer")))
@@ -166,7 +166,7 @@ async def test_a_second_attempt_begins_to_count_anew(mill: Mill) -> None:
         context.stream(f"{context.attempt}b")
         if context.attempt == 1:
             raise Fail("cut", "the stream was cut", retryable=True)
-        return Return(context.voice.collected())
+        return Return(context.voice.folded())
 
     process, run_id, seen = await run(mill, speak, retry={"backoff_seconds": 1})
     assert [(part["attempt"], part["number"], part["value"]) for part in parts(seen)] == [
@@ -223,5 +223,5 @@ def test_a_context_without_an_engine_is_mute() -> None:
     context.stream("nobody")
     context.progress(0.5, "hears")
     context.heartbeat()
-    assert NullSink().collected() == []
+    assert NullSink().folded() == []
     assert context.inputs == {}

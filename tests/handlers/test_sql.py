@@ -202,7 +202,7 @@ def test_statements_on_one_row_take_turns(store: Path, monkeypatch: pytest.Monke
         rehearsals.append(statement)
         return rehearse(self, tx, statement)
 
-    monkeypatch.setattr(Statements, "rehearse", counted)
+    monkeypatch.setattr(Statements, "dry_run", counted)
     document = asks("UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total")
     document["nodes"][0]["map"] = {"over": "{{ range(70) | list }}"}
     run = ran(store, document)

@@ -227,7 +227,7 @@ class FaultyStore:
     ) -> AsyncIterator[Frame]:
         return self._inner.follow(stream, after, breath, live=live)
 
-    async def tell(self, stream: Stream, frames: Sequence[bytes]) -> None:
+    async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:
         await self._enter()
         await self._inner.publish(stream, frames)
 

@@ -102,7 +102,7 @@ class Operators:
             )  # fmt: skip
 
     async def _pending(self, client: Engine, terms: list[str]) -> list[Any]:
-        found = await self._ask("list", "", "", lambda: client.approvals(terms, limit=50))
+        found = await self._ask("list", "", "", lambda: client.approvals.find(terms, limit=50))
         return [] if found is None else found[0]
 
     async def _signal(self, client: Engine) -> None:
@@ -142,7 +142,7 @@ class Operators:
         await self._ask("rollback", run, command, lambda: client.rollback(run, actor="op", command_id=command))
 
     async def _discard(self, client: Engine) -> None:
-        found = await self._ask("list", "", "", lambda: client.dead_letters(["status:open"], limit=20))
+        found = await self._ask("list", "", "", lambda: client.dead_letters.find(["status:open"], limit=20))
         if found is not None and found[0]:
             row = self.rng.choice(found[0])
             index = None if row.index < 0 else row.index

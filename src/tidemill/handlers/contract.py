@@ -172,7 +172,7 @@ class ProgressSink(Protocol):
         """Raise `Cancelled` if the attempt no longer counts."""
         ...
 
-    def collected(self) -> Any:
+    def folded(self) -> Any:
         """All parts that were shown, as one value: a string if all are strings, otherwise a list."""
         ...
 
@@ -190,7 +190,7 @@ class NullSink:
 
     def raise_if_cancelled(self) -> None: ...
 
-    def collected(self) -> Any:
+    def folded(self) -> Any:
         return []
 
 

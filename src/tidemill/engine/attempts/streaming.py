@@ -260,7 +260,7 @@ class AttemptOutput:
         if self.over:
             raise Cancelled("nobody wants the result of this attempt any more")
 
-    def collected(self) -> Any:
+    def folded(self) -> Any:
         """All parts as one value."""
         parts = [part.value if isinstance(part, FileChunk) else decode_value(part) for part in self._parts]
         return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else parts

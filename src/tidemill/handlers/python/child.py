@@ -248,7 +248,7 @@ class RemoteVoice:
         if self._call.over():
             raise Cancelled(OVER)
 
-    def collected(self) -> Any:
+    def folded(self) -> Any:
         """All parts; the worker puts them together."""
         return FOLDED
 

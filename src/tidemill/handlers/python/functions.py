@@ -180,7 +180,7 @@ def drained(chunks: Generator[Any, Any, Any], context: NodeContext) -> Any:
             try:
                 chunk = next(chunks)
             except StopIteration as end:
-                return context.voice.collected() if end.value is None else end.value
+                return context.voice.folded() if end.value is None else end.value
             context.stream(chunk)
             context.heartbeat()
 
@@ -193,7 +193,7 @@ async def _drained_later(chunks: AsyncGenerator[Any, Any], context: NodeContext)
             shown += 1
             if shown % CHUNKS_PER_BREATH == 0:
                 await asyncio.sleep(0)
-    return context.voice.collected()
+    return context.voice.folded()
 
 
 T = TypeVar("T")

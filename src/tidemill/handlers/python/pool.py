@@ -225,7 +225,7 @@ async def _is_done(answer: asyncio.Future[Any], seconds: float | None) -> bool:
 def _outcome(answer: Ending, context: NodeContext) -> Ended:
     match answer:
         case Done(text, next_nodes, blobs):
-            value = context.voice.collected() if text is None else decode_value(text)
+            value = context.voice.folded() if text is None else decode_value(text)
             return Return(put_back(value, blobs) if blobs else value, next_nodes)
         case Paused(pause):
             return pause
