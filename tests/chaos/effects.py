@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import NodeContext
 
 
 class Entry(NamedTuple):

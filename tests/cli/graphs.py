@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.model import Node
+from tidemill.kernel.model import Workflow
 
 Edges = list[tuple[int, int]]
 

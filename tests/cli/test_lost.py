@@ -14,7 +14,9 @@ from tests.cli.kit import Ended, Inside
 from tidemill.cli import main
 from tidemill.cli.commands.worker import Bulletins
 from tidemill.cli.main import guarded
-from tidemill.errors import DiskFull, Unavailable, rejected
+from tidemill.errors import DiskFull
+from tidemill.errors import Unavailable
+from tidemill.errors import rejected
 
 FLOW: dict[str, Any] = {
     "name": "flow",

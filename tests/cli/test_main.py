@@ -11,7 +11,8 @@ import pytest
 from tests.cli.kit import COMMAND, EXAMPLES, Inside, environment, process
 from tidemill.cli import main
 from tidemill.cli.main import guarded
-from tidemill.errors import Unavailable, rejected
+from tidemill.errors import Unavailable
+from tidemill.errors import rejected
 
 HELP_SECONDS_MAX = 0.15
 COMMANDS = (

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from tests.docs.pages import ROOT
-from tidemill.kernel.document import fields, normalize
+from tidemill.kernel.document import fields
+from tidemill.kernel.document import normalize
 from tidemill.kernel.document.fields import Table
 
 SOURCE = ROOT / "src" / "tidemill"
@@ -80,7 +81,7 @@ def _default_codes(function: ast.FunctionDef) -> Iterator[str]:
 
 def law_names() -> set[str]:
     """The laws that the checker of logs knows by name."""
-    texts = [file.read_text() for file in sorted((SOURCE / "kernel" / "laws").glob("*.py"))]
+    texts = [file.read_text() for file in sorted((SOURCE / "kernel" / "invariants").glob("*.py"))]
     return {name for text in texts for name in re.findall(r'_law\(\s*"([a-z-]+)"', text)}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
+from pathlib import PurePosixPath
 from types import FunctionType
 from typing import get_args
 
@@ -14,8 +16,12 @@ from tidemill.expressions.scope import RESERVED
 from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.document.fields import TYPE_SPELLINGS
-from tidemill.kernel.events import AnyEvent, Ending, Event, NodeEvent
-from tidemill.stores.contract import Commit, Store
+from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.events import Ending
+from tidemill.kernel.events import Event
+from tidemill.kernel.events import NodeEvent
+from tidemill.stores.contract import Commit
+from tidemill.stores.contract import Store
 
 
 def column(page: Page, number: int, heading: str = "") -> list[str]:
@@ -25,9 +31,24 @@ def column(page: Page, number: int, heading: str = "") -> list[str]:
 
 
 def test_the_architecture_lists_every_module_once() -> None:
-    listed = Counter(column(read_page("docs/architecture.md"), 0, "## Files"))
-    assert set(listed) == modules()
+    rows = rows_of(read_page("docs/architecture.md").text, "## Rooms")[1:]
+    listed = Counter(
+        (PurePosixPath(folder) / f"{module}.py").as_posix()
+        for row in rows
+        for folder in codes_of(row[0])
+        for module in codes_of(row[1])
+    )
+    assert set(listed) == {name for name in modules() if name == "__init__.py" or not name.endswith("__init__.py")}
     assert max(listed.values()) == 1
+
+
+def test_the_walks_of_the_architecture_name_modules_and_stay_short() -> None:
+    walks = read_page("docs/architecture.md").text.partition("## Two walks")[2].partition("\n## ")[0]
+    completion, _, patch = walks.partition("**`tidemill runs patch RUN`.**")
+    for text, count, most in ((completion, 15, 15), (patch, 24, 24)):
+        listed = re.findall(r"`([a-z_/]+)`", text.partition(f"({count}):")[2].partition(". ")[0])
+        assert len(listed) == count <= most
+        assert {f"{name}.py" for name in listed} <= modules()
 
 
 def test_the_architecture_lists_every_verb_of_a_store() -> None:

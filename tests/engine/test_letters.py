@@ -11,7 +11,8 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.engine.index_rows import DeadLetterRow
 from tidemill.engine.services.dead_letters import PAGE
-from tidemill.kernel.events import DeadLetterClosed, RunPatched
+from tidemill.kernel.events import DeadLetterClosed
+from tidemill.kernel.events import RunPatched
 
 
 class Shop:

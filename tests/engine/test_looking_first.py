@@ -7,7 +7,8 @@ import asyncio
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document
-from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import NodeContext
 
 
 @simulated

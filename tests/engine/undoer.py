@@ -22,7 +22,7 @@ class Undoer:
 
     async def undo(self, context: NodeContext, seconds: float = 0, value: Any = None) -> Any:
         self.calls.append((context.effect_key, context.attempt, value))
-        assert context.compensating
+        assert context.undoing
         await asyncio.sleep(seconds)
         if self.failing.get(context.node, 0) > 0:
             self.failing[context.node] -= 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Handler, NodeContext
+from tidemill.handlers.contract import Ended
+from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import NodeContext
 
 
 def context(config: Any = None, **fields: Any) -> NodeContext:

@@ -17,11 +17,17 @@ from tests.handlers.smtp_server import CUT, SILENCE, Mail, mail_server
 from tests.security.certificates import authority
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
-from tidemill.handlers.email import email_handler, server_at
-from tidemill.handlers.mail import Server, as_data
+from tidemill.handlers.contract import CapabilityMissing
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Return
+from tidemill.handlers.email import email_handler
+from tidemill.handlers.email import server_at
+from tidemill.handlers.mail import Server
+from tidemill.handlers.mail import as_data
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.net.egress import Dialer, Egress
+from tidemill.net.egress import TcpConnector
+from tidemill.net.egress import Egress
 from tidemill.settings import mail_server_here
 
 NOW_MS = 1_700_000_000_000
@@ -34,7 +40,7 @@ async def at_home(host: str, port: int) -> Sequence[str]:
     return ["127.0.0.1"]
 
 
-EMAIL = email_handler(Dialer(ANYWHERE), now_ms=lambda: NOW_MS)
+EMAIL = email_handler(TcpConnector(ANYWHERE), now_ms=lambda: NOW_MS)
 
 
 @pytest.fixture
@@ -255,7 +261,7 @@ async def test_a_message_that_is_too_large(mail: Mail) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "mail.example", "10.0.0.7", "2130706433"])
 async def test_a_server_that_may_not_be_called(mail: Mail, host: str) -> None:
-    handler = email_handler(Dialer(Egress(), resolver=at_home))
+    handler = email_handler(TcpConnector(Egress(), resolver=at_home))
     fail = await failed(mail, handler, server={"host": host, "port": mail.port, "tls": "none"})
     assert fail.code == ("url_invalid" if host.isdecimal() else "egress_refused") and not fail.retryable
     assert mail.connections == 0
@@ -265,14 +271,14 @@ async def test_mail_ports_are_closed_until_an_operator_opens_them(mail: Mail) ->
     async def outside(host: str, port: int) -> Sequence[str]:
         return ["8.8.8.8"]
 
-    handler = email_handler(Dialer(Egress(), resolver=outside))
+    handler = email_handler(TcpConnector(Egress(), resolver=outside))
     fail = await failed(mail, handler, server={"host": "mail.example", "port": 25})
     assert fail.code == "egress_refused" and "TIDEMILL_EGRESS_ALLOW=mail.example:25" in fail.hint
 
 
 async def test_the_operators_own_server_may_be_called(mail: Mail) -> None:
     server = Server(host="127.0.0.1", port=mail.port, tls="none")
-    handler = email_handler(Dialer(Egress()), server)
+    handler = email_handler(TcpConnector(Egress()), server)
     plain = {key: value for key, value in config(mail).items() if key != "server"}
     assert isinstance(await called(handler, plain), Return)
     assert (await failed(mail, handler)).code == "egress_refused"
@@ -383,7 +389,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trusting(folder: Path, name: str = "mail.example") -> tuple[Handler, Any]:
     """A handler that trusts an authority, and what a server of its needs."""
     signer = authority(folder)
-    return email_handler(Dialer(ANYWHERE, resolver=at_home, trust=signer.trusting())), signer.server(name)
+    return email_handler(TcpConnector(ANYWHERE, resolver=at_home, trust=signer.trusting())), signer.server(name)
 
 
 def login(mail: Mail, **more: Any) -> dict[str, Any]:
@@ -405,7 +411,7 @@ async def test_logging_in_over_an_encrypted_line(folder: Path, tls: str, methods
 
 
 async def test_who_does_not_encrypt_is_told_nothing(mail: Mail) -> None:
-    handler = email_handler(Dialer(ANYWHERE, resolver=at_home))
+    handler = email_handler(TcpConnector(ANYWHERE, resolver=at_home))
     fail = await failed(mail, handler, server=login(mail))
     assert (fail.code, fail.retryable) == ("tls_failed", False)
     assert [line.partition(" ")[0] for line in mail.said] == ["EHLO"]
@@ -482,7 +488,7 @@ async def test_a_password_that_is_refused_is_not_tried_with_another_method(folde
 
 
 async def test_a_password_never_goes_over_an_open_line(mail: Mail) -> None:
-    handler = email_handler(Dialer(ANYWHERE, resolver=at_home))
+    handler = email_handler(TcpConnector(ANYWHERE, resolver=at_home))
     fail = await failed(mail, handler, server=login(mail, tls="none"))
     assert fail.code == "config_invalid" and mail.connections == 0
 

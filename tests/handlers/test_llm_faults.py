@@ -30,8 +30,14 @@ from tests.security.web import Asked, Script, Writer, cut, json_reply, raw, repl
 from tidemill.bootstrap import engine_at
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.node import llm_handler
-from tidemill.handlers.llm.openai import ProviderRefused, duration_ms, events, openai_provider, refusal, wait_ms
-from tidemill.net.egress import Egress, Limits
+from tidemill.handlers.llm.openai import ProviderRefused
+from tidemill.handlers.llm.openai import duration_ms
+from tidemill.handlers.llm.openai import events
+from tidemill.handlers.llm.openai import openai_provider
+from tidemill.handlers.llm.openai import refusal
+from tidemill.handlers.llm.openai import wait_ms
+from tidemill.net.egress import Egress
+from tidemill.net.egress import Limits
 from tidemill.net.http_client import Fetcher
 
 

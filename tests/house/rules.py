@@ -7,11 +7,220 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 FILE_LINES_MAX = 600
-BACKEND_LINES_MAX = 800
+LARGE_LINES_MAX = 800
+LARGE = re.compile(r"src/tidemill/(stores/.*|blobs/.*|kernel/events)\.py")
+"""Back-ends, the reference store and the closed union of events may be longer."""
+MODULES_PER_FOLDER_MAX = 15
+SMALL_LINES_MAX = 60
+BANNED_STEMS = frozenset(
+    [
+        "acting",
+        "acts",
+        "aside",
+        "attic",
+        "ballots",
+        "bearing",
+        "bells",
+        "binaries",
+        "board_game",
+        "books",
+        "borders",
+        "borrowing",
+        "bulletins",
+        "chores",
+        "claiming",
+        "crew",
+        "desk",
+        "errands",
+        "failings",
+        "faults",
+        "fitting",
+        "forks",
+        "gaps",
+        "gutter",
+        "hands",
+        "helping",
+        "inbox",
+        "journals",
+        "keeper",
+        "keeping",
+        "lacks",
+        "laws",
+        "leaf",
+        "letters",
+        "library",
+        "lodging",
+        "lookout",
+        "mending",
+        "moments",
+        "offspring",
+        "overhearing",
+        "overriding",
+        "pacing",
+        "paint",
+        "patching",
+        "pen",
+        "phrases",
+        "pieces",
+        "places",
+        "portrait",
+        "raised",
+        "readings",
+        "reasons",
+        "relay",
+        "reopening",
+        "retiring",
+        "returns",
+        "rosters",
+        "sampling",
+        "sayings",
+        "seals",
+        "sifting",
+        "sight",
+        "sketch",
+        "slips",
+        "soundness",
+        "specimens",
+        "stage",
+        "standing",
+        "stocks",
+        "strays",
+        "sweeping",
+        "taking",
+        "tools",
+        "undoing",
+        "unfounded",
+        "unread",
+        "unstarted",
+        "upkeep",
+        "utterances",
+        "vault",
+        "verdicts",
+        "voices",
+        "warden",
+        "wards",
+        "wire",
+        "wording",
+    ]
+)
+BANNED_CLASSES = frozenset(
+    [
+        "Air",
+        "Aside",
+        "Attic",
+        "Bell",
+        "Bells",
+        "Books",
+        "Borne",
+        "Brood",
+        "Cell",
+        "Chore",
+        "Claiming",
+        "Crew",
+        "Desk",
+        "Dialer",
+        "Ear",
+        "Ears",
+        "Elsewhere",
+        "Errand",
+        "Errands",
+        "Evidence",
+        "Hand",
+        "Heart",
+        "Inbox",
+        "Journal",
+        "Keeper",
+        "Keeping",
+        "Lack",
+        "Lacks",
+        "Lacking",
+        "Layer",
+        "Letter",
+        "Letters",
+        "Library",
+        "Lodging",
+        "Lookout",
+        "Means",
+        "Member",
+        "Misfit",
+        "Mouth",
+        "Mute",
+        "Nowhere",
+        "Offspring",
+        "Operators",
+        "Overhearing",
+        "Paint",
+        "Peer",
+        "Pen",
+        "Pump",
+        "Retirer",
+        "Roster",
+        "Scene",
+        "Shelf",
+        "Sift",
+        "Sitting",
+        "Speaker",
+        "Specimen",
+        "Stage",
+        "Stay",
+        "Surroundings",
+        "Sweeper",
+        "TakingTurns",
+        "Taker",
+        "Upkeep",
+        "Vault",
+        "Voice",
+        "Ward",
+    ]
+)
+SHARED_STEMS = frozenset(
+    [
+        "approvals",
+        "archive",
+        "attempts",
+        "blobs",
+        "board",
+        "child",
+        "conditions",
+        "contract",
+        "evaluate",
+        "tables",
+        "dead_letters",
+        "documents",
+        "errors",
+        "events",
+        "graph",
+        "jobs",
+        "limits",
+        "maintenance",
+        "memory",
+        "node",
+        "operations",
+        "patch",
+        "patches",
+        "pool",
+        "protocol",
+        "rows",
+        "runs",
+        "runtime",
+        "sqlite",
+        "store",
+        "streams",
+        "values",
+        "worker",
+        "workers",
+        "workflows",
+        "waits",
+        "directory",
+        "s3",
+    ]
+)
+"""Stems that name the same thing in more than one room."""
 FUNCTION_LINES_MAX = 70
 VAGUE_NAMES = {"utils", "helpers", "common", "base", "manager", "misc", "core"}
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -46,8 +255,8 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def too_long(path: str, text: str) -> list[str]:
-    """A file that outgrows the limit wants a second noun; a store's back-end gets a little more room."""
-    lines_max = BACKEND_LINES_MAX if PurePosixPath(path).parent.name == "stores" else FILE_LINES_MAX
+    """A file that outgrows the limit hides two things."""
+    lines_max = LARGE_LINES_MAX if LARGE.fullmatch(path) else FILE_LINES_MAX
     lines = len(text.splitlines())
     return [f"{path}: {lines} lines, at most {lines_max}"] if lines > lines_max else []
 
@@ -60,6 +269,47 @@ def long_functions(path: str, tree: ast.AST) -> list[str]:
 def vague_names(path: str) -> list[str]:
     stems = {PurePosixPath(part).stem.strip("_") for part in PurePosixPath(path).parts}
     return [f"{path}: {name} says nothing about what lives there" for name in sorted(stems & VAGUE_NAMES)]
+
+
+def crowded_folders(paths: Iterable[str]) -> list[str]:
+    counts = Counter(str(PurePosixPath(path).parent) for path in paths if not path.endswith("__init__.py"))
+    return [
+        f"{folder}: {n} modules, at most {MODULES_PER_FOLDER_MAX}"
+        for folder, n in counts.items()
+        if n > MODULES_PER_FOLDER_MAX
+    ]
+
+
+def banned_stems(path: str) -> list[str]:
+    """Metaphors and half-things: the field has a word for what lives there."""
+    return [f"{path}: call it what the field calls it"] if PurePosixPath(path).stem in BANNED_STEMS else []
+
+
+def banned_classes(path: str, tree: ast.AST) -> list[str]:
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [f"{path}: class {name} is a riddle" for name in names if name.lstrip("_") in BANNED_CLASSES]
+
+
+def doubled_stems(paths: Iterable[str]) -> list[str]:
+    """The same stem in two rooms has to mean the same thing, and to be on the list."""
+    counts = Counter(PurePosixPath(path).stem for path in paths)
+    return [f"{stem}: {n} modules" for stem, n in counts.items() if n > 1 and stem not in SHARED_STEMS | {"__init__"}]
+
+
+def lonely_files(sources: Mapping[str, str], trees: Mapping[str, ast.AST]) -> list[str]:
+    """A small file with one importer hides nothing: it belongs into its importer."""
+    modules = {path.removeprefix("src/").removesuffix(".py").replace("/", "."): path for path in sources}
+    importers: dict[str, set[str]] = {path: set() for path in sources}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            for name in reached(node) if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                if name in modules:
+                    importers[modules[name]].add(path)
+    return [
+        f"{path}: {len(sources[path].splitlines())} lines and one importer"
+        for path, found in importers.items()
+        if len(found) == 1 and not path.endswith("__init__.py") and len(sources[path].splitlines()) < SMALL_LINES_MAX
+    ]
 
 
 def missing_docstring(path: str, tree: ast.Module) -> list[str]:

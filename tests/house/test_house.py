@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import subprocess
 from collections.abc import Iterable
 from functools import cache
@@ -50,8 +49,27 @@ def test_no_source_file_is_too_long() -> None:
     assert_none(rules.too_long(name, text) for name, text in python("src").items())
 
 
-def test_the_typical_source_file_is_short() -> None:
-    assert statistics.median(len(text.splitlines()) for text in python("src").values() if text) <= 200
+def test_no_folder_is_crowded() -> None:
+    assert_none([rules.crowded_folders(python("src"))])
+
+
+def test_files_and_classes_have_names_of_the_field() -> None:
+    assert_none(rules.banned_stems(name) for name in python("src"))
+    assert_none(rules.banned_classes(name, tree) for name, tree in trees("src").items())
+
+
+def test_a_stem_in_two_rooms_is_on_the_list() -> None:
+    assert_none([rules.doubled_stems(python("src"))])
+
+
+def test_no_small_file_serves_one_other_alone() -> None:
+    assert_none([rules.lonely_files(python("src"), trees("src"))])
+
+
+def test_the_source_stays_small() -> None:
+    """Fewer, deeper modules; what is added is paid for by what it replaces."""
+    modules = [name for name in python("src") if not name.endswith("__init__.py")]
+    assert len(modules) <= 215
 
 
 def test_no_function_is_too_long() -> None:

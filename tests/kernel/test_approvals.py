@@ -9,7 +9,10 @@ import pytest
 
 from tests.kernel.tables import Run, asked, begun, choose, human, loop, rows
 from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.events import ApprovalDecided, BlobRef, NodeCompleted, NodeFailed
+from tidemill.kernel.events import ApprovalDecided
+from tidemill.kernel.events import BlobRef
+from tidemill.kernel.events import NodeCompleted
+from tidemill.kernel.events import NodeFailed
 
 Json = Any
 

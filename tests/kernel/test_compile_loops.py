@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, refusal
-from tidemill.kernel.model import Loop, Workflow
+from tidemill.kernel.model import Loop
+from tidemill.kernel.model import Workflow
 
 CONDITION = "output.again"
 

@@ -13,7 +13,8 @@ from typing import TextIO
 
 import pytest
 
-from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
+from tidemill.observability.capture import OUTPUT_SINK
+from tidemill.observability.capture import OutputCapture
 
 
 class Listener:

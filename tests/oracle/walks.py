@@ -22,7 +22,8 @@ from tests.oracle.reference import (
     Uncalled,
     Waits,
 )
-from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.model import Node
+from tidemill.kernel.model import Workflow
 
 
 def random_done(rng: random.Random, node: Node, act: Activation) -> Done:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.waits import PEOPLE, ROLES, SIGNALS
 from tidemill.engine.engine import Engine
-from tidemill.errors import Rejected, Unavailable
+from tidemill.errors import Rejected
+from tidemill.errors import Unavailable
 
 if TYPE_CHECKING:
     from tests.sim.world import World

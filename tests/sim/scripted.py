@@ -8,7 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.handlers.contract import Ended
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import Pause
+from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Skip
 from tidemill.handlers.control import WAITING
 from tidemill.kernel.model import NodeType
 
@@ -55,7 +61,7 @@ class Script:
     def _call(self, name: str, context: NodeContext) -> Any:
         rng = random.Random(f"{self._seed}/{context.effect_key}/{context.attempt}")
         nonce = self._ledger.enter(context)
-        if context.compensating:
+        if context.undoing:
             return self._undo(rng)
         if name == "sleep" and rng.random() < 0.9:
             self._behaved["wait"] += 1

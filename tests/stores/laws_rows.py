@@ -8,7 +8,8 @@ import pytest
 
 from tests.stores.kit import OTHER, RUN, StoreUnderTest, row, run
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Page, Row
+from tidemill.stores.contract import Page
+from tidemill.stores.contract import Row
 
 
 class RowLaws:

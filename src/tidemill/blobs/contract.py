@@ -25,7 +25,9 @@ from typing import IO, Literal, Protocol
 
 import msgspec
 
-from tidemill.errors import Problem, StoreUnusable, Unavailable
+from tidemill.errors import Problem
+from tidemill.errors import StoreUnusable
+from tidemill.errors import Unavailable
 
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"

@@ -70,7 +70,11 @@ def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def _explain(error: Exception, as_json: bool) -> int:
-    from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
+    from tidemill.errors import DiskFull
+    from tidemill.errors import Rejected
+    from tidemill.errors import StoreUnusable
+    from tidemill.errors import TidemillError
+    from tidemill.errors import Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
         from tidemill.cli.render.terminal import tell_problems

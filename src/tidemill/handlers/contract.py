@@ -208,16 +208,16 @@ class NodeContext(msgspec.Struct):
     """Outputs of the parents whose edges were taken, by id."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
-    resume_value: Any = None
+    resumed: Any = None
     """What the wait ended with that this handler had asked for, when it is called again."""
     checkpoint: Checkpointer | None = None
     read: Reader | None = None
     """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
-    compensating: bool = False
+    undoing: bool = False
     """The handler is called to undo what a visit did."""
     at_most_once: bool = False
     """The node would rather fail than have an effect twice: repeat nothing that may have arrived."""
-    load_inputs: Callable[[], Any] = dict
+    given: Callable[[], Any] = dict
     """Where `inputs` come from."""
     voice: ProgressSink = NullSink()
     secrets: Mapping[str, str] = {}
@@ -227,12 +227,12 @@ class NodeContext(msgspec.Struct):
     def effect_key(self) -> str:
         """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
         key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
-        return f"{key}/undo" if self.compensating else key
+        return f"{key}/undo" if self.undoing else key
 
     @property
     def inputs(self) -> Any:
         """What the run was started with; a copy."""
-        return self.load_inputs()
+        return self.given()
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -26,8 +26,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tidemill.handlers.contract import Fail, NodeContext, truncate
-from tidemill.net.egress import TOO_SLOW, CallFailed, Dialer, tls_failed
+from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import truncate
+from tidemill.net.egress import TOO_SLOW
+from tidemill.net.egress import CallFailed
+from tidemill.net.egress import TcpConnector
+from tidemill.net.egress import tls_failed
 from tidemill.security.masking import Mask
 
 if TYPE_CHECKING:
@@ -70,7 +75,7 @@ class Mailbox(msgspec.Struct, frozen=True):
         return f"{name} <{self.address}>"
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class MailMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message with its envelope."""
 
     message_id: str
@@ -79,7 +84,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-async def letter_of(context: NodeContext, now_ms: int) -> Letter:
+async def letter_of(context: NodeContext, now_ms: int) -> MailMessage:
     """The message that a config describes. Raises `Fail` for one that cannot be sent."""
     config: Mapping[str, Any] = context.config
     sender = mailbox(config["from"], "/from")
@@ -96,7 +101,7 @@ async def letter_of(context: NodeContext, now_ms: int) -> Letter:
     if len(data) > MESSAGE_BYTES_MAX:
         hint = "send a link instead of the file"
         raise Fail("message_too_large", f"the message has more than {MESSAGE_BYTES_MAX:,} bytes", hint=hint)
-    return Letter(message_id=message_id, sender=sender.address, recipients=recipients, data=data)
+    return MailMessage(message_id=message_id, sender=sender.address, recipients=recipients, data=data)
 
 
 def message_id_of(effect_key: str, domain: str) -> str:
@@ -266,7 +271,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Logs in with XOAUTH2 instead of a password."""
 
 
-async def deliver(letter: Letter, server: Server, dialer: Dialer, total_ms: int) -> str:
+async def deliver(letter: MailMessage, server: Server, dialer: TcpConnector, total_ms: int) -> str:
     """Hand a message over; answers what the server said to it."""
     session = _Session(server, dialer)
     try:
@@ -289,7 +294,7 @@ async def deliver(letter: Letter, server: Server, dialer: Dialer, total_ms: int)
 class _Session:
     """One conversation, held by aiosmtplib over a socket of the dialer's."""
 
-    def __init__(self, server: Server, dialer: Dialer) -> None:
+    def __init__(self, server: Server, dialer: TcpConnector) -> None:
         # The library takes a moment to load, which only nodes pay that send something.
         import aiosmtplib
 
@@ -344,7 +349,7 @@ class _Session:
         with self._translated("the credentials"):
             await log_in(server.username, server.access_token or server.password)
 
-    async def address(self, letter: Letter) -> None:
+    async def address(self, letter: MailMessage) -> None:
         """Say from whom and to whom; if one recipient is refused, nobody gets the message."""
         size_max = self._smtp.esmtp_extensions.get("size", "").strip()
         if size_max.isdecimal() and 0 < int(size_max) < len(letter.data):

@@ -30,7 +30,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.errors import TidemillError, rejected
+from tidemill.errors import TidemillError
+from tidemill.errors import rejected
 
 if TYPE_CHECKING:
     from tidemill.net.transport import Resolver
@@ -294,7 +295,7 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}{query}"
 
 
-class Dialer:
+class TcpConnector:
     """Opens connections, within the rules."""
 
     def __init__(
@@ -307,9 +308,9 @@ class Dialer:
         """Which certificates are good: those that this machine trusts, unless others are given."""
         return self._trust or ssl.create_default_context()
 
-    def opening(self, host: str, port: int) -> Dialer:
+    def opening(self, host: str, port: int) -> TcpConnector:
         """The same for somebody who may also call a host that the operator has named."""
-        return Dialer(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
+        return TcpConnector(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
 
     async def dial(self, host: str, port: int) -> socket.socket:
         """Connect to a host, if it may be called; its name is resolved once."""

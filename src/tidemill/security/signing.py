@@ -13,7 +13,8 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected
+from tidemill.errors import rejected
 
 ID = "webhook-id"
 TIMESTAMP = "webhook-timestamp"

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 
-from tidemill.errors import Problem, Rejected
+from tidemill.errors import Problem
+from tidemill.errors import Rejected
 
 PROBLEMS_MAX = 1000
 CANDIDATES_MAX = 2_000

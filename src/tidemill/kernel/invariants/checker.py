@@ -19,10 +19,20 @@ from typing import Any
 
 from tidemill.kernel import events as ev
 from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.invariants.attempts import Approvals, Attempts, Children, Signals, Waits
-from tidemill.kernel.invariants.flow import Edges, Runs, Visits
-from tidemill.kernel.invariants.ledger import Ledger, Violation
-from tidemill.kernel.invariants.operations import Letters, Patches, Reopening, Rollbacks
+from tidemill.kernel.invariants.attempts import Approvals
+from tidemill.kernel.invariants.attempts import Attempts
+from tidemill.kernel.invariants.attempts import Children
+from tidemill.kernel.invariants.attempts import Signals
+from tidemill.kernel.invariants.attempts import Waits
+from tidemill.kernel.invariants.flow import Edges
+from tidemill.kernel.invariants.flow import Runs
+from tidemill.kernel.invariants.flow import Visits
+from tidemill.kernel.invariants.ledger import Ledger
+from tidemill.kernel.invariants.ledger import Violation
+from tidemill.kernel.invariants.operations import DeadLetters
+from tidemill.kernel.invariants.operations import Patches
+from tidemill.kernel.invariants.operations import Reopening
+from tidemill.kernel.invariants.operations import Rollbacks
 from tidemill.kernel.model import Workflow
 
 Graphs = Mapping[str, Workflow] | Callable[[str], Workflow | None]
@@ -43,7 +53,7 @@ class LogChecker:
         self._workflows = workflows
         books = self.books
         self.runs, self.attempts, self.edges = Runs(books), Attempts(books), Edges(books)
-        self.visits_made, self.letters = Visits(books), Letters(books)
+        self.visits_made, self.letters = Visits(books), DeadLetters(books)
         self.signals = Signals(books)
         self.waits, self.children, self.approvals = Waits(books, self.signals), Children(books), Approvals(books)
         self.reopening, self.patches = Reopening(books), Patches(books, self._find)
