@@ -211,9 +211,10 @@ async def test_an_answer_has_a_time_limit() -> None:
 
 
 async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
-    left = asyncio.Event()
+    begun, left = asyncio.Event(), asyncio.Event()
 
     async def babbles(asked: Asked, write: Writer) -> None:
+        begun.set()
         try:
             await write(SSE_HEAD)
             while True:
@@ -224,9 +225,7 @@ async def test_whoever_gives_up_waiting_closes_the_connection() -> None:
 
     async with endpoint(babbles) as model:
         asking = asyncio.ensure_future(output(llm_handler(model.providers), model.config(prompt="?", stream=True)))
-        async with asyncio.timeout(60):
-            while not model.served.asked:
-                await asyncio.sleep(0.01)
+        await asyncio.wait_for(begun.wait(), 60)
         await asyncio.sleep(0.3)
         assert len(model.served.asked) == 1 and not left.is_set()
         asking.cancel()
