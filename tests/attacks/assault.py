@@ -30,7 +30,7 @@ from tidemill.expressions.processes import Processes
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates import check_template, compile_template
 
-PATIENCE_MS = 700
+PATIENCE_MS = 2_000
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30
