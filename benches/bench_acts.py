@@ -13,16 +13,18 @@ from benches.figures import Figure, best_of
 from benches.graphs import chain, compiled, node
 from tidemill.bootstrap import engine_at
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Decide,
+    Failed,
+    Override,
+    Patch,
+    Request,
+    Result,
+    Retry,
+    Rewind,
+    WaitRequested,
+)
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import Error
 from tidemill.kernel.explain.explain import explain

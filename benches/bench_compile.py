@@ -18,8 +18,7 @@ import yaml
 
 from benches.figures import Figure
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.document.reader import Format
-from tidemill.kernel.document.reader import read_document
+from tidemill.kernel.document.reader import Format, read_document
 from tidemill.kernel.model import NodeType
 
 NODES = 100_000

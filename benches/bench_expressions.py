@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benches.figures import Figure, Note
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.conditions import compiled, decide
+from tidemill.expressions.sandbox.pool import Isolation, NoSandbox, SandboxPool, run_steps
+from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates.template import compile_template
 
 TIMES = 2_000

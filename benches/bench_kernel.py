@@ -7,16 +7,11 @@ import tracemalloc
 from benches.figures import Figure, best_of, stopwatch
 from benches.graphs import chain, compiled, diamond, fan
 from tidemill.errors import Problem
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Start
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.commands import AnyCommand, Done, Result, Start
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.evolve import evolve
-from tidemill.kernel.evolve import replay
+from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State

@@ -17,10 +17,7 @@ from benches.figures import Figure, Note
 from benches.filling import MEETINGS, RUNS_PER_CUSTOMER, VIPS, fill, open_engine
 from benches.tape import folder
 from tidemill.engine.engine import Engine
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Claim, Commit, Job, Stream
 
 RUNS = int(os.environ.get("RUNS") or 1_000_000)
 SMALL = 2_000

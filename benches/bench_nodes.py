@@ -20,14 +20,10 @@ from benches.inline import inline_figures
 from benches.streams import stream_figures
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.python.pool import Limits
-from tidemill.handlers.python.pool import PythonProcesses
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
-from tidemill.settings import EGRESS_VARIABLE
-from tidemill.settings import egress_here
+from tidemill.handlers.contract import NodeContext, Return
+from tidemill.handlers.python.pool import Limits, PythonProcesses
+from tidemill.net.http_client import Call, Fetcher
+from tidemill.settings import EGRESS_VARIABLE, egress_here
 
 CALLS = 2_000
 AT_ONCE = 50

@@ -16,20 +16,13 @@ import msgspec
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import rows_along
+from tidemill.engine.index_rows import RUN, rows_along
 from tidemill.engine.maintenance.reindex import expected_run_row
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import RunCreated
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.events import AnyEvent, RunCreated
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream
 
 WORKFLOWS = ("billing", "shipping", "signup")
 REGIONS = ("east", "south", "west")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from benches.figures import Figure, stopwatch
 from tidemill.bootstrap import engine_at
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Handler, NodeContext, Return
 from tidemill.kernel.model import NodeType
 
 PARTS = 50_000

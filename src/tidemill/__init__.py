@@ -22,25 +22,22 @@ if TYPE_CHECKING:
     from tidemill.engine.services.inspection import LogLine
     from tidemill.engine.services.workers import WorkerView
     from tidemill.engine.views import RunView
-    from tidemill.errors import InternalError
-    from tidemill.errors import Problem
-    from tidemill.errors import Rejected
-    from tidemill.errors import TidemillError
-    from tidemill.errors import Unavailable
-    from tidemill.handlers.contract import Asked
-    from tidemill.handlers.contract import Blob
-    from tidemill.handlers.contract import Cancelled
-    from tidemill.handlers.contract import Child
-    from tidemill.handlers.contract import Fail
-    from tidemill.handlers.contract import Handler
-    from tidemill.handlers.contract import NodeContext
-    from tidemill.handlers.contract import Pause
-    from tidemill.handlers.contract import Return
-    from tidemill.handlers.contract import Skip
-    from tidemill.handlers.contract import node_type
+    from tidemill.errors import InternalError, Problem, Rejected, TidemillError, Unavailable
+    from tidemill.handlers.contract import (
+        Asked,
+        Blob,
+        Cancelled,
+        Child,
+        Fail,
+        Handler,
+        NodeContext,
+        Pause,
+        Return,
+        Skip,
+        node_type,
+    )
     from tidemill.handlers.python.functions import function
-    from tidemill.kernel.model import Capabilities
-    from tidemill.kernel.model import NodeType
+    from tidemill.kernel.model import Capabilities, NodeType
 
     __version__: str
 

@@ -23,23 +23,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.blobs.s3 import Bucket
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.expressions.sandbox.pool import SandboxExecutor
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeClass
-from tidemill.handlers.contract import handler_of
-from tidemill.handlers.control import BORDERS
-from tidemill.handlers.control import PLAIN
-from tidemill.handlers.control import WAITING
+from tidemill.errors import Rejected, rejected
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor
+from tidemill.handlers.contract import Handler, NodeClass, handler_of
+from tidemill.handlers.control import BORDERS, PLAIN, WAITING
 from tidemill.handlers.data.pipeline import pipeline_handler
 from tidemill.handlers.data.search import SEARCHING
 from tidemill.handlers.data.transform import transform_handler
-from tidemill.handlers.discovery import NodeTypeSource
-from tidemill.handlers.discovery import UnusableNodeType
-from tidemill.handlers.discovery import collect_node_types
-from tidemill.handlers.discovery import installed
+from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType, collect_node_types, installed
 from tidemill.handlers.email import email_handler
 from tidemill.handlers.http.node import http_handler
 from tidemill.handlers.http.webhook import webhook_handler
@@ -49,22 +40,12 @@ from tidemill.handlers.llm.openai import openai_provider
 from tidemill.handlers.llm.provider import scripted
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.shell import shell_handler
-from tidemill.handlers.sql import Database
-from tidemill.handlers.sql import LateDatabase
-from tidemill.handlers.sql import sql_handler
-from tidemill.kernel.model import RETENTION_DAYS
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.sql import Database, LateDatabase, sql_handler
+from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.net.egress import TcpConnector
 from tidemill.net.http_client import Fetcher
-from tidemill.security.secrets import ChainedSecrets
-from tidemill.security.secrets import EnvironmentSecrets
-from tidemill.security.secrets import FolderSecrets
-from tidemill.security.secrets import Secrets
-from tidemill.settings import database_variables
-from tidemill.settings import egress_here
-from tidemill.settings import mail_server_here
-from tidemill.settings import secrets_folder_here
-from tidemill.settings import shell_here
+from tidemill.security.secrets import ChainedSecrets, EnvironmentSecrets, FolderSecrets, Secrets
+from tidemill.settings import database_variables, egress_here, mail_server_here, secrets_folder_here, shell_here
 
 if TYPE_CHECKING:
     from tidemill.blobs.archive import Archive
@@ -282,8 +263,7 @@ def _in_file(url: str, host: str, path: str, options: dict[str, str]) -> Storage
     from tidemill.ambient import RealAmbient
     from tidemill.blobs.sqlite import DatabaseBlobs
     from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-    from tidemill.stores.sqlite.database import connect
-    from tidemill.stores.sqlite.database import translate_error
+    from tidemill.stores.sqlite.database import connect, translate_error
     from tidemill.stores.sqlite.store import SqliteStore
 
     store = SqliteStore(_file_of(url), durability=durability)
@@ -308,8 +288,7 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
 
     Without a location it is the one of the environment, and without that a folder beside the file of a store.
     """
-    from tidemill.blobs.archive import DirectoryArchive
-    from tidemill.blobs.archive import S3Archive
+    from tidemill.blobs.archive import DirectoryArchive, S3Archive
 
     location = location or os.environ.get(ARCHIVE_VARIABLE)
     if location is None:

@@ -30,11 +30,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from tidemill.bootstrap import DEFAULT_URL
-from tidemill.bootstrap import engine_at
+from tidemill.bootstrap import DEFAULT_URL, engine_at
 from tidemill.engine.catalog import Published
-from tidemill.engine.engine import Engine
-from tidemill.engine.engine import service_verb
+from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import BlobService
 from tidemill.engine.services.dead_letters import DeadLetterService
@@ -42,16 +40,11 @@ from tidemill.engine.services.inspection import LogLine
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeClass
-from tidemill.handlers.python.functions import Function
-from tidemill.handlers.python.functions import function_registry
-from tidemill.kernel.document.reader import format_of
-from tidemill.kernel.document.reader import read_document
-from tidemill.kernel.model import RETENTION_DAYS
-from tidemill.kernel.model import Workflow
+from tidemill.errors import Rejected, TidemillError
+from tidemill.handlers.contract import Handler, NodeClass
+from tidemill.handlers.python.functions import Function, function_registry
+from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.kernel.model import RETENTION_DAYS, Workflow
 
 LOG = logging.getLogger(__name__)
 

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.mail import Server
 from tidemill.handlers.sql import STORE
-from tidemill.net.egress import Egress
-from tidemill.net.egress import read_allow_list
+from tidemill.net.egress import Egress, read_allow_list
 
 DATABASE_PREFIX = "TIDEMILL_DATABASE_"
 EGRESS_VARIABLE = "TIDEMILL_EGRESS_ALLOW"

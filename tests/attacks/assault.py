@@ -22,20 +22,13 @@ from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
 from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import DEADLINE_MS
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import DEADLINE_MS, Condition, EvaluationRequest, Verdict, decide, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.templates.template import check_template, compile_template
 
-PATIENCE_MS = 700
+PATIENCE_MS = 2_000
 """The deadline of an errand here: most attacks that need it would go on for ever, and there are many of them."""
 
 MEMORY_MAX = 2 << 30

@@ -18,11 +18,9 @@ from pathlib import Path
 
 from tests.expressions.children import children_of
 from tests.expressions.scopes import AFTER
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import decide
+from tidemill.expressions.conditions import compiled, decide
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.template import compile_template
 

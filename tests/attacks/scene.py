@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
 
 def nested(depth: int) -> Json:

@@ -14,12 +14,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.blobs.contract import RENEW_MS
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import ExternalBlobPlace
-from tidemill.blobs.contract import digest_of
+from tidemill.blobs.contract import RENEW_MS, BlobInfo, BlobMissing, Blobs, ExternalBlobPlace, digest_of
 from tidemill.errors import Unavailable
 
 TENANT = "acme"

@@ -11,14 +11,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tidemill.blobs.archive import Archive
-from tidemill.blobs.archive import DirectoryArchive
-from tidemill.blobs.archive import MemoryArchive
-from tidemill.blobs.archive import S3Archive
+from tidemill.blobs.archive import Archive, DirectoryArchive, MemoryArchive, S3Archive
 from tidemill.blobs.s3 import service_error
 from tidemill.bootstrap import archive_at
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
+from tidemill.errors import StoreUnusable, Unavailable
 
 BUCKET = "archives"
 

@@ -12,8 +12,7 @@ import pytest
 from tests.blobs.conformance import TENANT, BlobLaws, RenewalLaws, everything, killed_after, soon_ms
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
+from tidemill.errors import StoreUnusable, Unavailable
 from tidemill.stores.sqlite.database import translate_error
 
 SQL = Path(__file__).resolve().parents[2] / "src/tidemill/stores/sql/sqlite/0002_blobs.sql"

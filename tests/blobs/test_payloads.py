@@ -15,10 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_given
-from tidemill.blobs.payloads import encode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_given, encode_value
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

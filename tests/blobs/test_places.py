@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.blobs.directory import DirectoryBlobs
-from tidemill.blobs.s3 import Bucket
-from tidemill.blobs.s3 import S3Blobs
-from tidemill.bootstrap import blobs_at
-from tidemill.bootstrap import place_of
+from tidemill.blobs.s3 import Bucket, S3Blobs
+from tidemill.bootstrap import blobs_at, place_of
 from tidemill.errors import Rejected
 
 

@@ -15,9 +15,7 @@ from moto.server import ThreadedMotoServer
 
 from tests.blobs.conformance import TENANT, BlobLaws, OutsideLaws, everything, in_chunks, soon_ms
 from tidemill.blobs.contract import digest_of
-from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX
-from tidemill.blobs.s3 import Bucket
-from tidemill.blobs.s3 import S3Blobs
+from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Bucket, S3Blobs
 from tidemill.errors import Unavailable
 
 _numbers = count()

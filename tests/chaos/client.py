@@ -16,11 +16,9 @@ from pathlib import Path
 from tests.chaos.clock import Clock
 from tests.chaos.flows import KINDS, Planned, plan
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers
-from tidemill.bootstrap import open_storage
+from tidemill.bootstrap import built_in_handlers, open_storage
 from tidemill.engine.engine import Engine
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.sqlite.store import SqliteStore
 
 AGAIN_S = 0.1

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import Fail, NodeContext
 
 
 class Entry(NamedTuple):

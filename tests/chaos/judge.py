@@ -33,23 +33,18 @@ from tests.chaos.readings import (
     returned,
 )
 from tests.chaos.storm import Storm
-from tidemill.bootstrap import engine_at
-from tidemill.bootstrap import open_storage
+from tidemill.bootstrap import engine_at, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.verify import compare
 from tidemill.engine.run_cache import CachedRun
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import SignalReceived
+from tidemill.kernel.events import ApprovalDecided, CompensationCompleted, RunCreated, SignalReceived
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Store, Stream
 
 TENANT = "default"
 PYTHON = "python@1"

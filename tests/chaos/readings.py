@@ -8,20 +8,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunRepaired
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    ChildFinished,
+    CompensationCompleted,
+    CompensationFailed,
+    Error,
+    NodeCancelled,
+    NodeCompleted,
+    NodeFailed,
+    NodeStarted,
+    ResultDiscarded,
+    RunCompleted,
+    RunFailed,
+    RunRepaired,
+)
 
 Events = Sequence[AnyEvent]
 

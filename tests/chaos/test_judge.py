@@ -15,11 +15,7 @@ from tests.chaos.effects import Entry, read_ledger
 from tests.chaos.judge import judge
 from tests.chaos.storm import Storm, Weather
 from tidemill.kernel.jobs import JobBody
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Job, Row, Store, Stream
 from tidemill.stores.sqlite.store import SqliteStore
 
 WEATHER = Weather(seed=11, runs=60, seconds=0.5, kills=0, stops=0, workers=1, pause_s=(0.05, 0.05))

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.readings import attempts, given_up, growing_tokens, hasty_killers, one_result_each
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import RunFailed
+from tidemill.kernel.events import Error, NodeCancelled, NodeCompleted, NodeFailed, NodeStarted, RunFailed
 
 STARTED = NodeStarted(node="a", visit=1, attempt=1, token=7)
 COMPLETED = NodeCompleted(node="a", visit=1, attempt=1, output=b"1")

@@ -17,14 +17,10 @@ from pathlib import Path
 from tests.chaos.clock import Clock
 from tests.chaos.effects import Ledger, functions
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers
-from tidemill.bootstrap import open_storage
+from tidemill.bootstrap import built_in_handlers, open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Lease
+from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
 from tidemill.stores.sqlite.store import SqliteStore
 
 SIGNS = struct.Struct("<4Q")

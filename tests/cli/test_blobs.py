@@ -15,8 +15,7 @@ from tests.cli.kit import COMMAND, environment, on_terminal, process
 from tests.cli.shop import Shop
 from tidemill.blobs.contract import digest_of
 from tidemill.cli import main
-from tidemill.cli.render.tables import file_words
-from tidemill.cli.render.tables import size_of
+from tidemill.cli.render.tables import file_words, size_of
 
 BYTES = bytes(range(256)) * 300
 

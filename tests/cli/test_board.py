@@ -11,10 +11,7 @@ import pytest
 import tidemill
 from tests.cli.graphs import chain, fan, graph_of
 from tests.cli.kit import EXAMPLES
-from tidemill.cli.render.board import NodeProgress
-from tidemill.cli.render.board import RunProgress
-from tidemill.cli.render.board import detail
-from tidemill.cli.render.board import duration
+from tidemill.cli.render.board import NodeProgress, RunProgress, detail, duration
 from tidemill.kernel.events import Reopened
 
 ERROR = {"code": "busy", "message": "the line is busy", "causes": ()}

@@ -11,10 +11,7 @@ import pytest
 from tests.cli.graphs import SHAPES, graph_of
 from tests.cli.kit import EXAMPLES, ROOT, Inside, on_terminal, process, shown
 from tidemill.cli import main
-from tidemill.cli.render.graph import NESTING_MAX
-from tidemill.cli.render.graph import as_text
-from tidemill.cli.render.graph import draw
-from tidemill.cli.render.graph import mermaid_lines
+from tidemill.cli.render.graph import NESTING_MAX, as_text, draw, mermaid_lines
 
 ORDER = """
 name: order

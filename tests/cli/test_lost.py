@@ -14,9 +14,7 @@ from tests.cli.kit import Ended, Inside
 from tidemill.cli import main
 from tidemill.cli.commands.worker import Bulletins
 from tidemill.cli.main import guarded
-from tidemill.errors import DiskFull
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
+from tidemill.errors import DiskFull, Unavailable, rejected
 
 FLOW: dict[str, Any] = {
     "name": "flow",

@@ -11,8 +11,7 @@ import pytest
 from tests.cli.kit import COMMAND, EXAMPLES, Inside, environment, process
 from tidemill.cli import main
 from tidemill.cli.main import guarded
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
+from tidemill.errors import Unavailable, rejected
 
 HELP_SECONDS_MAX = 0.15
 COMMANDS = (

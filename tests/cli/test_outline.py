@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.graphs import graph_of
-from tidemill.cli.render.graph import LANES_MAX
-from tidemill.cli.render.graph import START
-from tidemill.cli.render.graph import DominatorTree
-from tidemill.cli.render.graph import LoopSpan
-from tidemill.cli.render.graph import gutter_of
+from tidemill.cli.render.graph import LANES_MAX, START, DominatorTree, LoopSpan, gutter_of
 
 edge = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(lambda pair: (min(pair), max(pair)))
 

@@ -11,21 +11,10 @@ from tidemill.cli import main
 from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
 from tidemill.cli.render.documents import as_yaml
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import age
-from tidemill.cli.render.tables import iso
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import snippet
-from tidemill.cli.render.terminal import padded
-from tidemill.cli.render.terminal import room
-from tidemill.cli.render.terminal import truncate
+from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
+from tidemill.cli.render.terminal import padded, room, truncate
 from tidemill.cli.session import plain
-from tidemill.engine.index_rows import ApprovalRow
-from tidemill.engine.index_rows import RunRow
+from tidemill.engine.index_rows import ApprovalRow, RunRow
 from tidemill.kernel.document.text import read_yaml
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

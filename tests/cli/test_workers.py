@@ -95,8 +95,7 @@ def test_the_dead_are_listed_on_request(shop: Shop) -> None:
     async def leave_behind() -> None:
         import msgspec
 
-        from tidemill.stores.contract import Commit
-        from tidemill.stores.contract import Stream
+        from tidemill.stores.contract import Commit, Stream
 
         body = msgspec.msgpack.encode(msgspec.structs.replace(registry.row(), beat_ms=store.now_ms() - 60_000))
         old = msgspec.structs.replace(row, body=body)

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from functools import cache
 
 from tests.docs.pages import ROOT
-from tidemill.kernel.document import fields
-from tidemill.kernel.document import normalize
+from tidemill.kernel.document import fields, normalize
 from tidemill.kernel.document.fields import Table
 
 SOURCE = ROOT / "src" / "tidemill"
 
 _GIVING_CODES = re.compile(
-    r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|Lacking|CallFailed|Fault"
-    r"|_say|_problem|_invalid|_shape"
+    r"problem|warning|problems|rejected|Problem|Error|ExpressionError|Fail|CapabilityMissing|BlobProblem|CallFailed|Fault"
+    r"|_say|_problem|_override_problem|_invalid|_shape"
 )
 _A_CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

@@ -32,8 +32,7 @@ import tidemill
 from tests.docs.pages import ROOT, Block, Page
 from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.document.reader import Format
-from tidemill.kernel.document.reader import read_document
+from tidemill.kernel.document.reader import Format, read_document
 
 SECONDS_MAX = 120
 MARKS = {"no-run", "part"}

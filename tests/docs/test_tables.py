@@ -16,12 +16,8 @@ from tidemill.expressions.scope import RESERVED
 from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.document.fields import TYPE_SPELLINGS
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import Ending
-from tidemill.kernel.events import Event
-from tidemill.kernel.events import NodeEvent
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Store
+from tidemill.kernel.events import AnyEvent, Ending, Event, NodeEvent
+from tidemill.stores.contract import Commit, Store
 
 
 def column(page: Page, number: int, heading: str = "") -> list[str]:

@@ -20,12 +20,8 @@ from tidemill.engine.versions import WORKFLOW
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Fail
 from tidemill.kernel.codec import decode_event
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Stream
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import translate_error
+from tidemill.stores.contract import Commit, CommitResult, Committed, Stream
+from tidemill.stores.sqlite.database import connect, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 TENANT = "default"

@@ -21,12 +21,9 @@ import tidemill
 from tests.cli.kit import COMMAND, Ended, environment, process
 from tests.durability.kit import BIG, ENDS, FAN, TENANT, begin, chain, eventually, examined, finish, mill, sql, wal_of
 from tidemill.cli import main
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.sql_files import migrations
-from tidemill.stores.sqlite.database import APPLICATION_ID
-from tidemill.stores.sqlite.database import check_place
-from tidemill.stores.sqlite.database import file_system
+from tidemill.stores.sqlite.database import APPLICATION_ID, check_place, file_system
 from tidemill.stores.sqlite.store import SqliteStore
 
 NOBODY = 65534

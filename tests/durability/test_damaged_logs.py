@@ -20,8 +20,7 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW
 from tidemill.engine.worker.leases import ClaimErrors
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 
 PAGE = 4096
 PARENT: dict[str, Any] = {

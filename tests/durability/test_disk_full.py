@@ -29,13 +29,9 @@ from tidemill.blobs.sqlite import DatabaseBlobs
 from tidemill.cli import main
 from tidemill.cli.main import call
 from tidemill.engine.engine import Engine
-from tidemill.errors import DiskFull
-from tidemill.errors import Unavailable
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import translate_error
+from tidemill.errors import DiskFull, Unavailable
+from tidemill.stores.contract import Claim, Commit, Committed
+from tidemill.stores.sqlite.database import connect, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 WRITES_MAX = 60

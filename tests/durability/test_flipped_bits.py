@@ -32,11 +32,8 @@ from tests.durability.kit import (
 )
 from tests.durability.test_wal_cut import lost, recorded
 from tidemill.engine.engine import Engine
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import RunRow
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
+from tidemill.engine.index_rows import RUN, RunRow
+from tidemill.errors import Problem, Rejected, TidemillError
 from tidemill.stores.contract import Stream
 
 PAGE = 4096

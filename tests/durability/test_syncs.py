@@ -13,10 +13,7 @@ from tests.durability.disk import Disk, Step, failing, installed, sync_failed, w
 from tests.durability.kit import ENDS, Witness, begin, engine_on, eventually, examined, finish, mill
 from tests.stores.kit import job, row, run
 from tidemill.errors import Unavailable
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Lease
+from tidemill.stores.contract import Claim, Commit, Committed, Lease
 from tidemill.stores.sqlite.store import SqliteStore
 
 CUTS = 40

@@ -12,20 +12,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 
 from tidemill.errors import Unavailable
-from tidemill.stores.contract import Backlog
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import IdleCallback
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.stores.contract import (
+    Backlog,
+    Claim,
+    Commit,
+    CommitResult,
+    Committed,
+    Frame,
+    IdleCallback,
+    JobView,
+    Lease,
+    Page,
+    Row,
+    Store,
+    Stream,
+    Tail,
+)
 
 T = TypeVar("T")
 

@@ -21,11 +21,7 @@ from tests.sim.loop import SimAmbient, SimLoop
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import RunRow
-from tidemill.engine.index_rows import read_run_row
+from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, RunRow, read_run_row
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.expressions.conditions import EvaluationRequest
@@ -33,22 +29,13 @@ from tidemill.expressions.sandbox.pool import Isolation
 from tidemill.handlers.contract import Handler
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.evolve import evolve
-from tidemill.kernel.evolve import replay
+from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
+from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.jobs import UNLISTED
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.model import decode_workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Stream
+from tidemill.kernel.model import Workflow, decode_workflow
+from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.stores.contract import Commit, Job, JobView, Stream
 from tidemill.stores.memory import MemoryStore
 
 TENANT = "default"

@@ -9,8 +9,7 @@ import uuid
 import pytest
 
 from tidemill import ambient
-from tidemill.ambient import RealAmbient
-from tidemill.ambient import uuid7
+from tidemill.ambient import RealAmbient, uuid7
 
 
 def test_an_id_is_a_uuid_of_version_7_that_begins_with_the_time() -> None:

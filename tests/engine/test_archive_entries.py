@@ -11,13 +11,15 @@ from tests.engine.upkeep import FAILS, LARGE, operator, pass_days, stored
 from tests.kernel.authoring import document, node
 from tidemill.blobs.archive import MemoryArchive
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.maintenance.archive import Header
-from tidemill.engine.maintenance.archive import blob_name
-from tidemill.engine.maintenance.archive import decode_archived
-from tidemill.engine.maintenance.archive import decode_header
-from tidemill.engine.maintenance.archive import encode_archived
-from tidemill.engine.maintenance.archive import header_of
-from tidemill.engine.maintenance.archive import name_of
+from tidemill.engine.maintenance.archive import (
+    Header,
+    blob_name,
+    decode_archived,
+    decode_header,
+    encode_archived,
+    header_of,
+    name_of,
+)
 from tidemill.errors import Rejected
 
 

@@ -13,13 +13,10 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.test_journals import CHATTY
 from tests.engine.upkeep import FAILS, operator, pass_days, stored
 from tests.kernel.authoring import document, node
-from tidemill.blobs.archive import MemoryArchive
-from tidemill.blobs.archive import at_once
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import digest_of
+from tidemill.blobs.archive import MemoryArchive, at_once
+from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.engine.attempts.log_store import JOURNAL
-from tidemill.engine.maintenance.archive import INLINE_BYTES_MAX
-from tidemill.engine.maintenance.archive import blob_name
+from tidemill.engine.maintenance.archive import INLINE_BYTES_MAX, blob_name
 from tidemill.engine.maintenance.blob_gc import referring_texts
 from tidemill.engine.maintenance.retention import LOGGED
 from tidemill.errors import Unavailable

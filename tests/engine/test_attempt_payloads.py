@@ -14,15 +14,17 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCheckpointed
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunCreated
+from tidemill.kernel.events import (
+    INLINE_BYTES_MAX,
+    BlobRef,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeExpanded,
+    NodeScheduled,
+    NodeStarted,
+    RunCompleted,
+    RunCreated,
+)
 
 BIG = "x" * 70_000
 

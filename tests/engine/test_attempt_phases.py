@@ -11,20 +11,8 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.engine.attempts.results import asked_for
-from tidemill.handlers.contract import Asked
-from tidemill.handlers.contract import Child
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeStarted
+from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.events import NodeCompleted, NodeExpanded, NodeScheduled, NodeSkipped, NodeStarted
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
 

@@ -16,15 +16,11 @@ import pytest
 import tidemill
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import digest_of
+from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.results import unknown_file
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Blob, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
 

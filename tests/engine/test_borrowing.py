@@ -12,8 +12,7 @@ from tests.engine.people import refused, signal, waits
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.compiled import CONTENT_BYTES_MAX
-from tidemill.kernel.document.normalize import borrowed_in
-from tidemill.kernel.document.normalize import with_stand_ins
+from tidemill.kernel.document.normalize import borrowed_in, with_stand_ins
 from tidemill.kernel.model import Workflow
 
 SCHEMA = {"type": "object", "required": ["ok"]}

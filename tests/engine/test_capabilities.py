@@ -9,14 +9,9 @@ from typing import Any
 from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.model import Capabilities
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import Capabilities, NodeType
 
 
 def failing(**capabilities: Any) -> Handler:

@@ -12,8 +12,7 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.kernel.authoring import chain, document, node
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.engine.catalog import Catalog
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.stores.contract import Stream
 
 

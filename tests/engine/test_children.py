@@ -12,18 +12,18 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, ended, human, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.children import DEPTH_MAX
-from tidemill.engine.children import ChildRunMessenger
+from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunRetried
+from tidemill.kernel.commands import ChildBegan, ChildEnded
+from tidemill.kernel.events import (
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    NodeFailed,
+    RunCancelled,
+    RunCreated,
+    RunRetried,
+)
 from tidemill.kernel.evolve import replay
 
 

@@ -13,9 +13,7 @@ from tests.engine.kit import Mill, Process, dying_after, dying_before, simulated
 from tests.engine.people import child, ended, signal, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import RunCreated
+from tidemill.kernel.events import ChildFinished, ChildStarted, RunCreated
 from tidemill.stores.contract import Commit
 
 

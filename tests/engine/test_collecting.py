@@ -11,23 +11,15 @@ import pytest
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, human, refused, signal, waits
 from tests.kernel.authoring import document, node
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import digest_of
+from tidemill.blobs.contract import Blobs, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.maintenance.blob_gc import HOUR_MS
-from tidemill.engine.maintenance.blob_gc import KINDS
-from tidemill.engine.maintenance.blob_gc import GcReport
-from tidemill.engine.maintenance.blob_gc import collect
-from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.versions import Version
-from tidemill.engine.versions import encode_record
+from tidemill.engine.maintenance.blob_gc import HOUR_MS, KINDS, GcReport, collect
+from tidemill.engine.versions import WORKFLOW, Version, encode_record
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Blob
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Committed, Stream
 from tidemill.stores.memory import MemoryStore
 
 GARBAGE = (b"nothing refers to this", b"\x00\xff" * 50_000, b'{"neither": "to this"}')

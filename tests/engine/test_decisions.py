@@ -11,18 +11,18 @@ from tests.engine.people import signal, waits
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.payloads import encode_value
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.kernel.events import Admission
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import Route
+from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.kernel.events import (
+    Admission,
+    BlobRef,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    Route,
+)
 from tidemill.kernel.model import NodeType
 
 LONG = {"text": "x" * 100_000, "n": 1}

@@ -11,13 +11,10 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.expressions.conditions import ITEMS_MAX
-from tidemill.expressions.conditions import EvaluationRequest
+from tidemill.expressions.conditions import ITEMS_MAX, EvaluationRequest
 from tidemill.expressions.errors import condition_failed
 from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeSkipped
+from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeSkipped
 
 MANY = list(range(ITEMS_MAX + 1))
 FEW = list(range(ITEMS_MAX - 1))

@@ -14,21 +14,15 @@ from tests.engine.door import Door, following
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.upkeep import FAILS, operator
 from tests.kernel.authoring import document, node
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import digest_of
+from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
+from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.verify import BlobAuditor
-from tidemill.engine.maintenance.verify import orphan_rows
+from tidemill.engine.maintenance.verify import BlobAuditor, orphan_rows
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Unavailable
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import RunPatched
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Stream
+from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched
+from tidemill.stores.contract import Commit, Stream
 
 BYTES = b"%PDF"
 FILE = {"$blob": digest_of(BYTES), "size": len(BYTES), "media_type": "application/pdf", "name": "r.pdf"}

@@ -15,22 +15,21 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.attempts.invocation import failed_by
-from tidemill.engine.attempts.invocation import timed_out
+from tidemill.engine.attempts.invocation import failed_by, timed_out
 from tidemill.expressions.errors import ExpressionError
-from tidemill.handlers.contract import CAUSES_MAX
-from tidemill.handlers.contract import MESSAGE_MAX
-from tidemill.handlers.contract import TRACEBACK_MAX
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeFailed
+from tidemill.handlers.contract import (
+    CAUSES_MAX,
+    MESSAGE_MAX,
+    TRACEBACK_MAX,
+    Fail,
+    Handler,
+    NodeContext,
+    Pause,
+    Return,
+    Skip,
+)
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.events import Error, NodeFailed
 from tidemill.kernel.model import NodeType
 
 

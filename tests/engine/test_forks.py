@@ -12,8 +12,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, child, code_of, human, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunForked
+from tidemill.kernel.events import RunCreated, RunForked
 
 
 def _rich() -> dict[str, Any]:

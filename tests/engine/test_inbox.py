@@ -13,9 +13,7 @@ from tests.engine.people import LARGE, code_of, human, refused, unchanged, waits
 from tests.kernel.authoring import document, node
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.errors import Unavailable
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalVoted
-from tidemill.kernel.events import NodeCompleted
+from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, NodeCompleted
 
 FORM = {
     "type": "object",

@@ -12,11 +12,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, human, refused, unchanged, waits
 from tests.kernel.authoring import document, node
 from tidemill.errors import Rejected
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalDelegated
-from tidemill.kernel.events import ApprovalVoted
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeScheduled
+from tidemill.kernel.events import ApprovalDecided, ApprovalDelegated, ApprovalVoted, NodeCompleted, NodeScheduled
 
 
 async def _asked(mill: Mill, process: Process, *nodes: Any, **options: Any) -> str:

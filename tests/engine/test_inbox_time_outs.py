@@ -11,10 +11,7 @@ from tests.engine.door import following
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import code_of, human, waits
 from tests.kernel.authoring import document, node
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalEscalated
-from tidemill.kernel.events import ApprovalExpired
-from tidemill.kernel.events import RunRepaired
+from tidemill.kernel.events import ApprovalDecided, ApprovalEscalated, ApprovalExpired, RunRepaired
 
 NODES = (node("no", "ok"), node("yes", "ok"))
 

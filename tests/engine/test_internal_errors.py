@@ -13,10 +13,8 @@ from tests.kernel.authoring import chain, document, node
 from tidemill.engine import turn
 from tidemill.engine.maintenance import reconciler
 from tidemill.engine.worker.worker import INTERNAL_TRIES_MAX
-from tidemill.errors import InternalError
-from tidemill.errors import internal_error
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
+from tidemill.errors import InternalError, internal_error
+from tidemill.kernel.commands import Done, Result
 from tidemill.kernel.events import NodeFailed
 
 REASON = "internal error: KeyError: 'a bug' (traceback "

@@ -12,25 +12,22 @@ import pytest
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import operator, pass_days
 from tests.kernel.authoring import document, node
-from tidemill.engine.attempts.log_store import JOURNAL
-from tidemill.engine.attempts.log_store import KEPT_BYTES
-from tidemill.engine.attempts.log_store import SEGMENT_BYTES
-from tidemill.engine.attempts.log_store import SEGMENTS_KEPT
-from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.log_store import AttemptLogWriter
-from tidemill.engine.attempts.log_store import StoredLine
-from tidemill.engine.attempts.log_store import forget_journals
-from tidemill.engine.attempts.log_store import read_journals
-from tidemill.engine.attempts.log_store import segments_of
+from tidemill.engine.attempts.log_store import (
+    JOURNAL,
+    KEPT_BYTES,
+    SEGMENT_BYTES,
+    SEGMENTS_KEPT,
+    AttemptId,
+    AttemptLogWriter,
+    StoredLine,
+    forget_journals,
+    read_journals,
+    segments_of,
+)
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Stream
 from tidemill.stores.memory import MemoryStore
 
 PLACE = AttemptId("a", 1, -1, 1)

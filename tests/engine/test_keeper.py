@@ -13,21 +13,13 @@ from tests.engine.door import Call, Trouble, after_s, following, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS
-from tidemill.engine.maintenance.reconciler import STUCK_AFTER_MS
-from tidemill.engine.maintenance.reconciler import Reconciler
+from tidemill.engine.maintenance.reconciler import IDLE_AFTER_MS, STUCK_AFTER_MS, Reconciler
 from tidemill.engine.maintenance.verify import compare
 from tidemill.engine.turn import PendingCommand
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunRepaired
+from tidemill.kernel.commands import Done, Result
+from tidemill.kernel.events import NodeFailed, ResultDiscarded, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JobBody
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Lease
+from tidemill.stores.contract import Claim, Job, Lease
 
 
 def _keeper(process: Process) -> Reconciler:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.engine.worker.leases import HAND_OVER_MS
-from tidemill.engine.worker.leases import HAND_OVERS_PER_CLAIM
-from tidemill.engine.worker.leases import HandoverPolicy
-from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.jobs import JobSpec
+from tidemill.engine.worker.leases import HAND_OVER_MS, HAND_OVERS_PER_CLAIM, HandoverPolicy
+from tidemill.kernel.jobs import JobBody, JobSpec
 from tidemill.stores.contract import Stream
 
 RUN = Stream("acme", "run", "r")

@@ -12,15 +12,9 @@ from tests.engine.door import Call, Door, refuse
 from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Handler, NodeContext, Return
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
+from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Claim
 

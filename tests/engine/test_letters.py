@@ -11,8 +11,7 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.engine.index_rows import DeadLetterRow
 from tidemill.engine.services.dead_letters import PAGE
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import RunPatched
+from tidemill.kernel.events import DeadLetterClosed, RunPatched
 
 
 class Shop:

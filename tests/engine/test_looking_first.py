@@ -7,8 +7,7 @@ import asyncio
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import Fail, NodeContext
 
 
 @simulated

@@ -11,14 +11,16 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, human, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunLabelled
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunResumed
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.events import RunRewound
+from tidemill.kernel.events import (
+    BlobRef,
+    NodeOverridden,
+    RunCancelled,
+    RunLabelled,
+    RunPaused,
+    RunResumed,
+    RunRetried,
+    RunRewound,
+)
 
 
 async def _failed(process: Process, **options: Any) -> str:

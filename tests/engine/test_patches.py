@@ -12,12 +12,8 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.people import LARGE, code_of, human, refused, signal, unchanged, waits
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import RunRetried
+from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.kernel.events import BlobRef, RunPatched, RunRetried
 from tidemill.kernel.model import NodeType
 
 FIX = [{"op": "add", "path": "/nodes/f/config", "value": {"attempts": 0, "value": "fixed"}}]

@@ -12,24 +12,14 @@ from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.engine.worker.leases import STEP_MS
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.errors import Rejected, Unavailable
+from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.codec import encode_event
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunRepaired
-from tidemill.kernel.jobs import JOB_FORMAT
-from tidemill.kernel.jobs import JobBody
+from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
+from tidemill.kernel.jobs import JOB_FORMAT, JobBody
 from tidemill.kernel.model import NodeType
-from tidemill.kernel.state import SNAPSHOT_FORMAT
-from tidemill.kernel.state import State
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Snapshot
+from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.stores.contract import Commit, Job, Snapshot
 
 
 async def _append(mill: Mill, run_id: str, record: bytes) -> None:

@@ -12,17 +12,10 @@ from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.engine.services.workers import WorkerView
-from tidemill.engine.worker.registry import FORGET_AFTER_MS
-from tidemill.engine.worker.registry import HELD_SHOWN_MAX
-from tidemill.engine.worker.registry import WORKER
-from tidemill.engine.worker.registry import WorkerRow
-from tidemill.engine.worker.registry import registered
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.engine.worker.registry import FORGET_AFTER_MS, HELD_SHOWN_MAX, WORKER, WorkerRow, registered
+from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Row, Stream
 
 SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))
 

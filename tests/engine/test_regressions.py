@@ -15,18 +15,17 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import NodeContext
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
+from tidemill.kernel.commands import Cancel, Pause, Resume
+from tidemill.kernel.events import (
+    BlobRef,
+    LoopContinued,
+    NodeCompleted,
+    NodeFailed,
+    NodeScheduled,
+    NodeStarted,
+    ResultDiscarded,
+)
+from tidemill.stores.contract import Claim, Commit
 
 KILLS = {"right before": dying_before, "right after": dying_after}
 

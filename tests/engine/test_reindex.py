@@ -12,16 +12,10 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.engine.upkeep import history, listed, operator, shown
 from tests.kernel.authoring import document, node
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import run_terms
-from tidemill.engine.maintenance.reindex import agrees
-from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.reindex import rows_of
+from tidemill.engine.index_rows import APPROVAL, RUN, run_terms
+from tidemill.engine.maintenance.reindex import agrees, all_rows, rows_of
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Row, Stream
 
 SEEDS = range(6)
 

@@ -14,8 +14,7 @@ from tests.engine.undoer import Undoer, undo_with, undoing_process
 from tests.kernel.authoring import document, node
 from tidemill.engine.maintenance import reconciler as keeping
 from tidemill.engine.maintenance.reconciler import Reconciler
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import RunRepaired
+from tidemill.kernel.events import CompensationCompleted, RunRepaired
 
 
 def _keeper(process: Process) -> Reconciler:

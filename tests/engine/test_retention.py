@@ -15,24 +15,17 @@ from tests.engine.scripts import Ledger
 from tests.engine.upkeep import FAILS, LARGE, history, operator, pass_days, shown, stored
 from tests.kernel.authoring import document, node
 from tests.sim.loop import SimAmbient
-from tidemill.blobs.archive import Archive
-from tidemill.blobs.archive import MemoryArchive
+from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.index_rows import DAY_MS
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import retention_term
+from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
 from tidemill.engine.maintenance.archive import blob_name
 from tidemill.engine.maintenance.retention import RetentionSweep
 from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Job, Row, Stream
 
 
 async def archived(engine: Engine) -> list[str]:

@@ -12,24 +12,21 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import built_in_handlers
-from tidemill.engine.worker.leases import EACH_MS
-from tidemill.engine.worker.leases import EARLY_MS
-from tidemill.engine.worker.leases import KNOWN_MAX
-from tidemill.engine.worker.leases import OFFERS_MAX
-from tidemill.engine.worker.leases import REST_MS_MAX
-from tidemill.engine.worker.leases import ROOM_MS
-from tidemill.engine.worker.leases import STEP_MS
-from tidemill.engine.worker.leases import ReleaseQueue
-from tidemill.engine.worker.leases import UnrunnableBackoff
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.engine.worker.leases import (
+    EACH_MS,
+    EARLY_MS,
+    KNOWN_MAX,
+    OFFERS_MAX,
+    REST_MS_MAX,
+    ROOM_MS,
+    STEP_MS,
+    ReleaseQueue,
+    UnrunnableBackoff,
+)
+from tidemill.handlers.contract import CapabilityMissing, Handler, Return
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Claim, Commit, Job, Stream
 from tidemill.stores.memory import MemoryStore
 
 SPECIAL = Handler(NodeType(name="special"), lambda context: Return("done"))

@@ -9,9 +9,7 @@ from tests.engine.people import LARGE, child, human, signal, unchanged, waits
 from tests.engine.scripts import call
 from tests.engine.undoer import Undoer, trip, undo_with, undoing_process
 from tests.kernel.authoring import document, node
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import RollbackStarted
+from tidemill.kernel.events import BlobRef, CompensationCompleted, RollbackStarted
 
 
 @simulated

@@ -15,17 +15,10 @@ from tests.engine.people import code_of, unchanged, waits
 from tests.engine.scripts import call
 from tests.engine.undoer import Undoer, trip, undo_with, undoing_process
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import CompensationScheduled
-from tidemill.kernel.events import RollbackFinished
+from tidemill.handlers.contract import Handler, NodeContext, Return, Skip
+from tidemill.kernel.events import CompensationCompleted, CompensationFailed, CompensationScheduled, RollbackFinished
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.stores.contract import Stream, Tail
 
 
 async def _status(mill: Mill, run_id: str) -> str:

@@ -9,11 +9,7 @@ import pytest
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import RunRow
-from tidemill.engine.index_rows import read_run_row
-from tidemill.engine.index_rows import run_row
-from tidemill.engine.index_rows import run_terms
+from tidemill.engine.index_rows import RUN, RunRow, read_run_row, run_row, run_terms
 from tidemill.errors import Rejected
 from tidemill.kernel.commands import Start
 from tidemill.kernel.state import State

@@ -15,11 +15,7 @@ from tests.kernel.authoring import chain, document, node
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine import turn
 from tidemill.errors import Rejected
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunResumed
+from tidemill.kernel.events import RunCancelled, RunCreated, RunFailed, RunPaused, RunResumed
 
 SCHEMA = {
     "type": "object",

@@ -12,10 +12,7 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.people import LARGE, code_of, signal, unchanged, waits
 from tests.kernel.authoring import document, node
 from tidemill.kernel.decide.waits import SIGNALS_MAX
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import SignalReceived
+from tidemill.kernel.events import BlobRef, NodeCompleted, RunCompleted, SignalReceived
 
 
 @simulated

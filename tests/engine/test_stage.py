@@ -7,12 +7,7 @@ from typing import Any
 
 from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import handler_of
+from tidemill.handlers.contract import Blob, Fail, Handler, NodeContext, Return, handler_of
 from tidemill.kernel.model import NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 

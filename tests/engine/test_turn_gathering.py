@@ -10,8 +10,7 @@ from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.kernel.commands import Cancel
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeExpanded
+from tidemill.kernel.events import NodeCompleted, NodeExpanded
 
 
 @simulated

@@ -13,21 +13,11 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.engine import turn
-from tidemill.engine.turn import OUTAGES_MAX
-from tidemill.engine.turn import RACES_MAX
-from tidemill.engine.turn import CommandOutcome
-from tidemill.engine.turn import PendingCommand
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Lease
+from tidemill.engine.turn import OUTAGES_MAX, RACES_MAX, CommandOutcome, PendingCommand
+from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.commands import Done, Result
+from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
+from tidemill.stores.contract import Claim, Lease
 
 
 async def _worker_in_a_handler(mill: Mill, ledger: Ledger, name: str = "w1", **options: Any) -> tuple[Process, str]:

@@ -11,8 +11,7 @@ from tests.engine.door import following, refuse
 from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import read_dead_letter_row
+from tidemill.engine.index_rows import DEAD_LETTER, read_dead_letter_row
 from tidemill.engine.turn import SNAPSHOT_TAIL_MIN
 from tidemill.kernel.events import DeadLettered
 

@@ -10,11 +10,8 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
+from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
 
 
 @simulated

@@ -13,13 +13,7 @@ from tests.engine.kit import Mill, Process, simulated
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.attempts.streaming import PARTS_BYTES_MAX
-from tidemill.handlers.contract import Cancelled
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import NullSink
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Cancelled, Ended, Fail, Handler, NodeContext, NullSink, Return
 from tidemill.kernel.model import NodeType
 
 FEW_EVENTS = 3

@@ -10,12 +10,9 @@ import pytest
 from tests.engine.kit import Mill, simulated
 from tests.kernel.authoring import document, node
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.engine.attempts.rendering import Values
-from tidemill.engine.attempts.rendering import shared_value
-from tidemill.engine.attempts.rendering import text_of
+from tidemill.engine.attempts.rendering import Values, shared_value, text_of
 from tidemill.errors import Unavailable
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeFailed
+from tidemill.kernel.events import BlobRef, NodeFailed
 from tidemill.kernel.explain.blockers import Worker
 
 TENANT = "acme"

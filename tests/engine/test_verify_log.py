@@ -12,24 +12,16 @@ from tests.engine.kit import TENANT, Mill, simulated
 from tests.engine.upkeep import FAILS, history, operator
 from tests.kernel.authoring import document, node
 from tidemill.blobs.contract import digest_of
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
+from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reconciler import AUDITS_MAX
 from tidemill.engine.maintenance.reindex import all_rows
 from tidemill.engine.maintenance.verify import AuditReport
 from tidemill.errors import Rejected
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
+from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import SNAPSHOT_FORMAT
-from tidemill.kernel.state import State
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import Stream
+from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.stores.contract import Commit, Job, Row, Snapshot, Stream
 
 LARGE = "x" * 100_000
 

@@ -11,13 +11,10 @@ import pytest
 from tests.engine.door import after_s, following, lose_reply
 from tests.engine.kit import TENANT, Mill, Process, simulated
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.catalog import Catalog
-from tidemill.engine.catalog import Tagged
+from tidemill.engine.catalog import Catalog, Tagged
 from tidemill.engine.versions import TAGS_MAX
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.kernel.document.diff import Change
-from tidemill.kernel.document.diff import NodeChange
+from tidemill.errors import Rejected, Unavailable
+from tidemill.kernel.document.diff import Change, NodeChange
 from tidemill.stores.contract import Stream
 
 

@@ -8,9 +8,7 @@ import json
 from tests.engine.kit import Mill, simulated
 from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
-from tidemill.engine.views import error_view
-from tidemill.engine.views import named_wait
-from tidemill.engine.views import waiting_for
+from tidemill.engine.views import error_view, named_wait, waiting_for
 from tidemill.kernel.events import Error
 
 

@@ -13,8 +13,7 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.events import ApprovalRequested
-from tidemill.kernel.events import Error
+from tidemill.kernel.events import ApprovalRequested, Error
 
 UNDO: dict[str, Any] = {"compensator": {"type": "value", "config": "{{ output }}"}}
 

@@ -13,12 +13,8 @@ from tests.engine.scripts import Ledger, call
 from tests.kernel.authoring import chain, document, node
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.worker.leases import STEP_MS
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
+from tidemill.handlers.contract import Handler, Return
+from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
 
 

@@ -8,18 +8,13 @@ from typing import Any
 from tests.engine.kit import TENANT, Mill, Process
 from tests.kernel.authoring import document, node
 from tests.sim.loop import SimAmbient
-from tidemill.blobs.archive import Archive
-from tidemill.blobs.archive import MemoryArchive
+from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import DAY_MS
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
+from tidemill.engine.index_rows import APPROVAL, DAY_MS, DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reindex import all_rows
 from tidemill.engine.versions import WORKFLOW
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
+from tidemill.stores.contract import Row, Store
 
 KINDS = (RUN, APPROVAL, DEAD_LETTER, WORKFLOW)
 FAILS = node("b", "a", type="fail", config={"message": "no"})

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from tidemill.expressions.comparisons import RELATIONS
 from tidemill.expressions.jsonpath.condition import OPERATORS
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
 from tidemill.expressions.templates.environment import environment
 
 Text = st.SearchStrategy[str]

@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.conditions import Condition, Verdict, decide
+from tidemill.expressions.scope import Absent, Json, Scope, Seen
 
 OUTPUT: Json = {
     "score": 87,

@@ -22,18 +22,11 @@ from tests.expressions.generated import (
 )
 from tests.expressions.scopes import is_plain
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import Condition, Verdict, decide, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
+from tidemill.expressions.scope import Json, Scope
+from tidemill.expressions.templates.template import check_template, compile_template
 
 
 @dataclass(frozen=True)

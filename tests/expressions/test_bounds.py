@@ -9,10 +9,8 @@ from markupsafe import Markup
 
 from tests.expressions.scopes import is_plain
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.limits import DEPTH_MAX
-from tidemill.expressions.limits import deeper_than
-from tidemill.expressions.templates.limits import text
-from tidemill.expressions.templates.limits import to_json_value
+from tidemill.expressions.limits import DEPTH_MAX, deeper_than
+from tidemill.expressions.templates.limits import text, to_json_value
 
 
 def nest(levels: int, kind: type) -> Any:

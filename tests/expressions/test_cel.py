@@ -11,8 +11,7 @@ import pytest
 from tests.expressions.scopes import AFTER, SCOPE
 from tests.pace import allowed
 from tidemill.errors import Problem
-from tidemill.expressions.cel.evaluate import EXPRESSION_MAX
-from tidemill.expressions.cel.evaluate import parse_cel
+from tidemill.expressions.cel.evaluate import EXPRESSION_MAX, parse_cel
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope
 

@@ -11,9 +11,7 @@ from tests.expressions.scopes import AFTER
 from tidemill.errors import Problem
 from tidemill.expressions.cel.evaluate import parse_cel
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Absent, Scope, Seen
 
 Answer = bool | Literal["ERROR", "REFUSED"]
 ERROR: Answer = "ERROR"

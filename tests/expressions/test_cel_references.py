@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, Watched
 from tidemill.errors import Problem
-from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.cel.evaluate import parse_cel
+from tidemill.expressions.cel.evaluate import Cel, parse_cel
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import References, Scope, Seen
 
 
 def program(expression: str) -> Cel:

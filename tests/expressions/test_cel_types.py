@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 from tests.expressions.scopes import evaluate
 from tidemill.errors import Problem
 from tidemill.expressions.cel.ast import Chain
-from tidemill.expressions.cel.evaluate import ROOTS
-from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.cel.evaluate import parse_cel
+from tidemill.expressions.cel.evaluate import ROOTS, Cel, parse_cel
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.type_check import Kinds
-from tidemill.expressions.type_check import Mismatch
-from tidemill.expressions.type_check import MissingKey
-from tidemill.expressions.type_check import expected
-from tidemill.expressions.type_check import mismatches
+from tidemill.expressions.type_check import Kinds, Mismatch, MissingKey, expected, mismatches
 
 SCHEMA = {
     "type": "object",

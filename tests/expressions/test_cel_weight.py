@@ -13,17 +13,10 @@ import pytest
 from tests.expressions.scopes import AFTER
 from tests.pace import allowed
 from tidemill.errors import Problem
-from tidemill.expressions.cel.ast import native_env
-from tidemill.expressions.cel.ast import read_tree
-from tidemill.expressions.cel.ast import write_tree
-from tidemill.expressions.cel.cost import PATTERNS_MAX
-from tidemill.expressions.cel.cost import states
-from tidemill.expressions.cel.evaluate import DOUBLINGS_MAX
-from tidemill.expressions.cel.evaluate import EXPRESSION_MAX
-from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.cel.evaluate import parse_cel
-from tidemill.expressions.conditions import TEXT_REACH_MAX
-from tidemill.expressions.conditions import is_small
+from tidemill.expressions.cel.ast import native_env, read_tree, write_tree
+from tidemill.expressions.cel.cost import PATTERNS_MAX, states
+from tidemill.expressions.cel.evaluate import DOUBLINGS_MAX, EXPRESSION_MAX, Cel, parse_cel
+from tidemill.expressions.conditions import TEXT_REACH_MAX, is_small
 from tidemill.expressions.errors import ExpressionError
 
 

@@ -10,17 +10,11 @@ import pytest
 
 from tests.expressions.children import deciders
 from tests.expressions.scopes import SCOPE
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import compiled
+from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.expressions.sandbox.pool import SandboxPool
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.expressions.sandbox.protocol import FRAME_MAX
-from tidemill.expressions.sandbox.tasks import CHORE_MS
-from tidemill.expressions.sandbox.tasks import FilterRows
-from tidemill.expressions.sandbox.tasks import Jq
-from tidemill.expressions.sandbox.tasks import RunQuery
-from tidemill.expressions.sandbox.tasks import SandboxTask
+from tidemill.expressions.sandbox.tasks import CHORE_MS, FilterRows, Jq, RunQuery, SandboxTask
 
 BIG = 2**64 + 1
 

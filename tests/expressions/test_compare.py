@@ -11,19 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, evaluate
-from tidemill.expressions.comparisons import PATH_MAX
-from tidemill.expressions.comparisons import Comparison
-from tidemill.expressions.comparisons import Computation
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import Single
-from tidemill.expressions.conditions import decide_leaf
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.comparisons import PATH_MAX, Comparison, Computation
+from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Scope, Seen
 
 OUTPUT = {
     "score": 87,

@@ -8,11 +8,7 @@ import pytest
 
 from tests.expressions.scopes import AFTER, evaluate
 from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import Composite, Condition, compiled, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 
 YES, NO, BROKEN = "output.score > 1", "output.score < 1", "output.missing > 1"

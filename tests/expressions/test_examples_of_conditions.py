@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import evaluate
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Absent, Scope, Seen
 
 Nodes = dict[str, Any]
 

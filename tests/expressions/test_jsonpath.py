@@ -15,14 +15,10 @@ from hypothesis import strategies as st
 from tests.expressions.scopes import AFTER, SCOPE, Watched, evaluate
 from tests.pace import allowed
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import decide_leaf
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.jsonpath.condition import JsonPath
-from tidemill.expressions.jsonpath.condition import parse_jsonpath
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.jsonpath.condition import JsonPath, parse_jsonpath
+from tidemill.expressions.scope import Absent, Seen
 
 NOT_GIVEN = object()
 OUTPUT: Any = {

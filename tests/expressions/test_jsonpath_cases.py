@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.expressions.jsonpath.parser import QueryFault
-from tidemill.expressions.jsonpath.parser import read_query
+from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
 SHOP: Any = {
     "name": "Corner",

@@ -10,10 +10,7 @@ import pytest
 
 from tests.expressions.scopes import AFTER, SCOPE, evaluate
 from tests.pace import allowed
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import decide_leaf
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import EvaluationRequest, decide_leaf, normal, parse_condition
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Matching
 

@@ -18,20 +18,11 @@ import pytest
 from tests.expressions.children import children_of, deciders, runs, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE, Watched
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import Single
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import decide
+from tidemill.expressions.conditions import Composite, EvaluationRequest, Single, Verdict, compiled, decide
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
-from tidemill.expressions.sandbox.protocol import FRAME_MAX
-from tidemill.expressions.sandbox.protocol import packed
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
+from tidemill.expressions.sandbox.protocol import FRAME_MAX, packed
+from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.processes import child as child_module
 
 SLOW = "inputs.rows.all(row, !inputs.text.matches('(a|aa)+b'))"

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pace import allowed
-from tidemill.expressions.comparisons import RELATIONS
-from tidemill.expressions.comparisons import contains
-from tidemill.expressions.comparisons import equal
-from tidemill.expressions.comparisons import hopeless
-from tidemill.expressions.comparisons import ordered
+from tidemill.expressions.comparisons import RELATIONS, contains, equal, hopeless, ordered
 from tidemill.expressions.errors import ExpressionError
 
 VALUES = st.recursive(

@@ -18,20 +18,11 @@ from pydantic_monty import Monty, MontyError
 from tests.expressions.children import children_of, deciders, until, worked_ms
 from tests.expressions.scopes import AFTER, SCOPE
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.conditions import parse_condition
+from tidemill.expressions.conditions import EvaluationRequest, Verdict, compiled, decide, parse_condition
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.python_condition import MODULES
-from tidemill.expressions.python_condition import Sandbox
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.pool import run_steps
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.python_condition import MODULES, Sandbox
+from tidemill.expressions.sandbox.pool import SandboxPool, run_steps
+from tidemill.expressions.scope import Json, References, Scope, Seen
 
 # One child for all of them, because starting it takes longer than most tests.
 shared = pytest.mark.asyncio(loop_scope="module")

@@ -10,10 +10,7 @@ import pytest
 
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import PATTERNS_MAX
-from tidemill.expressions.schema import PROBLEMS_MAX
-from tidemill.expressions.schema import check_schema
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.schema import PATTERNS_MAX, PROBLEMS_MAX, check_schema, compile_schema
 from tidemill.expressions.templates.template import is_template
 
 PERSON = {

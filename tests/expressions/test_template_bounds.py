@@ -10,8 +10,7 @@ import pytest
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import RENDER_MS_MAX
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Scope, Seen
 from tidemill.expressions.templates.limits import Meter
 from tidemill.expressions.templates.template import compile_template
 

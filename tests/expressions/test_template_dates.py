@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.expressions.scopes import SCOPE, is_plain
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.templates.template import check_template, compile_template
 
 MOMENTS = st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - of UTC
 

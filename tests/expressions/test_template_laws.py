@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 
 from tests.expressions.scopes import AFTER, SCOPE, Watched, is_plain
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Json, Scope, Seen
 from tidemill.expressions.templates import template
-from tidemill.expressions.templates.limits import Meter
-from tidemill.expressions.templates.limits import to_json_value
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.templates.limits import Meter, to_json_value
+from tidemill.expressions.templates.template import check_template, compile_template
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT

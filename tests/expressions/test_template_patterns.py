@@ -12,10 +12,8 @@ from tests.expressions.scopes import SCOPE, is_plain
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import PATTERN_MAX
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.scope import Scope, Seen
+from tidemill.expressions.templates.template import check_template, compile_template
 
 SECONDS = 3
 """Of processor time, of which a rendering has one, besides its last step."""

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from tests.expressions.scopes import SCOPE
-from tidemill.expressions.scope import NOTHING
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import merged
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.scope import NOTHING, References, merged
+from tidemill.expressions.templates.template import check_template, compile_template
 
 
 def refers(nodes: str = "", roots: str = "", dynamic: bool = False) -> References:

@@ -10,11 +10,8 @@ import pytest
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import RENDER_MS_MAX
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.limits import Meter
-from tidemill.expressions.templates.limits import Passes
+from tidemill.expressions.scope import Json, Scope, Seen
+from tidemill.expressions.templates.limits import Meter, Passes
 from tidemill.expressions.templates.template import compile_template
 
 SECONDS = RENDER_MS_MAX / 1000 + 0.4

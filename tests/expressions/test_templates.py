@@ -8,10 +8,8 @@ import pytest
 
 from tests.expressions.scopes import AFTER, IN_MAP, OUTPUT, SCOPE, is_plain
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.template import compile_template
-from tidemill.expressions.templates.template import is_template
+from tidemill.expressions.scope import Scope, Seen
+from tidemill.expressions.templates.template import compile_template, is_template
 
 
 def render(value: Any, scope: Scope = SCOPE) -> Any:

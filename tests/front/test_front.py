@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.bootstrap import NamedMemory
-from tidemill.bootstrap import open_storage
-from tidemill.client import EVENTS_AHEAD_MAX
-from tidemill.client import Tidemill
+from tidemill.bootstrap import NamedMemory, open_storage
+from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
 from tidemill.engine.engine import Engine
 
 HELLO = dedent("""\

@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.contract import Ended, Handler, NodeContext
 
 
 def context(config: Any = None, **fields: Any) -> NodeContext:

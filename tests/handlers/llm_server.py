@@ -12,12 +12,9 @@ import pytest
 
 from tests.handlers.kit import called
 from tests.security.web import Asked, Cut, Script, Web, Writer, json_reply, raw, web
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Fail, Handler, Return
 from tidemill.handlers.llm.openai import openai_provider
-from tidemill.handlers.llm.provider import Providers
-from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.llm.provider import Providers, scripted
 from tidemill.net.egress import Egress
 from tidemill.net.http_client import Fetcher
 

@@ -11,10 +11,8 @@ import pytest
 from tests.handlers.llm_server import endpoint, failure, output, refuses, says
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.llm.classify import classify_handler
-from tidemill.handlers.llm.classify import measured_confidence
-from tidemill.handlers.llm.provider import Reply
-from tidemill.handlers.llm.provider import scripted
+from tidemill.handlers.llm.classify import classify_handler, measured_confidence
+from tidemill.handlers.llm.provider import Reply, scripted
 from tidemill.kernel.compile.compiler import compile_document
 
 LABELS = {"billing": "money", "bug": "something is broken", "other": "anything else"}

@@ -12,15 +12,10 @@ import pytest
 
 import tidemill
 from tests.cli.kit import process
-from tidemill.bootstrap import built_in_types
-from tidemill.bootstrap import engine_at
-from tidemill.bootstrap import node_types
+from tidemill.bootstrap import built_in_types, engine_at, node_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.discovery import handlers_in
-from tidemill.handlers.discovery import installed
+from tidemill.handlers.contract import Handler, NodeContext, Return
+from tidemill.handlers.discovery import handlers_in, installed
 from tidemill.kernel.model import NodeType
 
 CODE = '''

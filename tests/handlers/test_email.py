@@ -17,17 +17,11 @@ from tests.handlers.smtp_server import CUT, SILENCE, Mail, mail_server
 from tests.security.certificates import authority
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
-from tidemill.handlers.email import email_handler
-from tidemill.handlers.email import server_at
-from tidemill.handlers.mail import Server
-from tidemill.handlers.mail import as_data
+from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
+from tidemill.handlers.email import email_handler, server_at
+from tidemill.handlers.mail import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.net.egress import TcpConnector
-from tidemill.net.egress import Egress
+from tidemill.net.egress import Egress, TcpConnector
 from tidemill.settings import mail_server_here
 
 NOW_MS = 1_700_000_000_000

@@ -13,9 +13,7 @@ import tidemill
 from tests.handlers import crafts
 from tidemill.cli.user_code import load_apps
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.python.functions import decorated_functions
-from tidemill.handlers.python.functions import function_registry
-from tidemill.handlers.python.functions import path_of
+from tidemill.handlers.python.functions import decorated_functions, function_registry, path_of
 
 
 @tidemill.function("loud")

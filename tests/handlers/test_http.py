@@ -15,19 +15,13 @@ import pytest
 
 from tests.handlers.kit import called
 from tests.security.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
-from tidemill.bootstrap import built_in_types
-from tidemill.bootstrap import engine_at
+from tidemill.bootstrap import built_in_types, engine_at
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
-from tidemill.handlers.http.exchange import retry_after_ms
-from tidemill.handlers.http.exchange import with_query
+from tidemill.handlers.contract import Blob, Fail, Handler, Return
+from tidemill.handlers.http.exchange import retry_after_ms, with_query
 from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
+from tidemill.net.egress import Egress, Limits
 from tidemill.net.http_client import Fetcher
 
 NOW_MS = 1_700_000_000_000

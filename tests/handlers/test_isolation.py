@@ -18,8 +18,7 @@ from tests.handlers.mills import ONCE, document, error, output
 from tests.processes.workers import alive, until
 from tidemill.engine.views import RunView
 from tidemill.handlers.contract import Return
-from tidemill.handlers.python.pool import Limits
-from tidemill.handlers.python.pool import PythonProcesses
+from tidemill.handlers.python.pool import Limits, PythonProcesses
 
 LIMITS = {"memory_mb": 200}
 GONE_SECONDS = 30

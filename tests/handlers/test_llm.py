@@ -24,8 +24,7 @@ from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import NullSink
 from tidemill.handlers.llm.node import llm_handler
-from tidemill.kernel.compile.compiler import Compiled
-from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.compile.compiler import Compiled, compile_document
 
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 PRICES = {"input_per_million": 2.0, "output_per_million": 8.0}

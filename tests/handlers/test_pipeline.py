@@ -18,23 +18,11 @@ from tests.handlers.kit import called
 from tests.pace import allowed
 from tests.security.web import json_reply, web
 from tidemill.errors import Rejected
-from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.expressions.sandbox.tasks import CHECKED_MAX
-from tidemill.expressions.sandbox.tasks import PROGRAM_MAX
-from tidemill.expressions.sandbox.tasks import FilterRows
-from tidemill.expressions.sandbox.tasks import SandboxTask
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
-from tidemill.handlers.data.pipeline import BYTES_MAX_MAX
-from tidemill.handlers.data.pipeline import PORTION
-from tidemill.handlers.data.pipeline import ROWS_MAX_MAX
-from tidemill.handlers.data.pipeline import THREAD_ROWS
-from tidemill.handlers.data.pipeline import pipeline_handler
-from tidemill.handlers.data.steps import SCHEMAS
-from tidemill.handlers.data.steps import call_config
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
+from tidemill.expressions.sandbox.tasks import CHECKED_MAX, PROGRAM_MAX, FilterRows, SandboxTask
+from tidemill.handlers.contract import CapabilityMissing, Fail, Handler, Return
+from tidemill.handlers.data.pipeline import BYTES_MAX_MAX, PORTION, ROWS_MAX_MAX, THREAD_ROWS, pipeline_handler
+from tidemill.handlers.data.steps import SCHEMAS, call_config
 from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress

@@ -8,13 +8,8 @@ import pytest
 
 from tests.handlers.kit import called, context
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.control import FAIL
-from tidemill.handlers.control import PLAIN
-from tidemill.handlers.control import SLEEP
-from tidemill.handlers.control import VALUE
+from tidemill.handlers.contract import Fail, Pause, Return
+from tidemill.handlers.control import FAIL, PLAIN, SLEEP, VALUE
 from tidemill.kernel.compile.compiler import compile_document
 
 HANDLERS = {handler.type.name: handler for handler in PLAIN}

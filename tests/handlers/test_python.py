@@ -12,12 +12,7 @@ import pytest
 
 from tests.handlers.kit import called, context
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
+from tidemill.handlers.contract import Ended, Fail, NodeContext, Pause, Return, Skip
 from tidemill.handlers.python.node import python_handler
 from tidemill.kernel.compile.compiler import compile_document
 

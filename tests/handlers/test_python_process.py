@@ -17,8 +17,7 @@ from tests.handlers import crafts
 from tests.handlers.kit import called
 from tests.handlers.mills import ONCE, document, error, in_process, output
 from tests.processes.workers import alive, until
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import CapabilityMissing, Fail
 from tidemill.handlers.python.node import python_handler
 from tidemill.handlers.python.pool import PythonProcesses
 

@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Fail, Return
 from tidemill.handlers.data import search as search_module
-from tidemill.handlers.data.search import SEARCHING
-from tidemill.handlers.data.search import rank
-from tidemill.handlers.data.search import words
+from tidemill.handlers.data.search import SEARCHING, rank, words
 from tidemill.kernel.compile.compiler import compile_document
 
 (SEARCH,) = SEARCHING

@@ -22,11 +22,8 @@ from tests.processes.workers import alive, until
 from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Return
-from tidemill.handlers.shell import DRAINING_MS
-from tidemill.handlers.shell import shell_handler
+from tidemill.handlers.contract import CapabilityMissing, Fail, Return
+from tidemill.handlers.shell import DRAINING_MS, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.observability.capture import OUTPUT_SINK
 

@@ -18,12 +18,9 @@ from tests.pace import allowed
 from tidemill.bootstrap import databases_here
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.sql import Dialect
-from tidemill.handlers.sql import is_several
-from tidemill.handlers.sql import with_placeholders
+from tidemill.handlers.sql import Dialect, is_several, with_placeholders
 from tidemill.stores.contract import Statement
-from tidemill.stores.sqlite.transactional import Statements
-from tidemill.stores.sqlite.transactional import own_tables
+from tidemill.stores.sqlite.transactional import Statements, own_tables
 from tidemill.stores.sqlite.writer import Transaction
 
 

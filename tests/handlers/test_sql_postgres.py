@@ -13,10 +13,8 @@ import pytest
 import tidemill
 from tests.handlers.postgres_server import PASSWORD, Server, free_port, running
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql import ANSWER_BYTES_MAX
-from tidemill.handlers.sql import ROWS_MAX
-from tidemill.handlers.sql_postgres import CONNECTIONS_MAX
-from tidemill.handlers.sql_postgres import PostgresDatabase
+from tidemill.handlers.sql import ANSWER_BYTES_MAX, ROWS_MAX
+from tidemill.handlers.sql_postgres import CONNECTIONS_MAX, PostgresDatabase
 
 
 @pytest.fixture(scope="session")

@@ -14,30 +14,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.handlers.data import tables
-from tidemill.handlers.data.tables import ABSENT
-from tidemill.handlers.data.tables import FUNCTIONS
-from tidemill.handlers.data.tables import Aggregation
-from tidemill.handlers.data.tables import Dates
-from tidemill.handlers.data.tables import Extract
-from tidemill.handlers.data.tables import How
-from tidemill.handlers.data.tables import Join
-from tidemill.handlers.data.tables import Row
-from tidemill.handlers.data.tables import Rows
-from tidemill.handlers.data.tables import SortKey
-from tidemill.handlers.data.tables import TableError
-from tidemill.handlers.data.tables import aggregation
-from tidemill.handlers.data.tables import column
-from tidemill.handlers.data.tables import drop_fields
-from tidemill.handlers.data.tables import extract
-from tidemill.handlers.data.tables import first_rows
-from tidemill.handlers.data.tables import group_rows
-from tidemill.handlers.data.tables import join_rows
-from tidemill.handlers.data.tables import parse_dates
-from tidemill.handlers.data.tables import read
-from tidemill.handlers.data.tables import select_fields
-from tidemill.handlers.data.tables import sort_keys
-from tidemill.handlers.data.tables import sort_rows
-from tidemill.handlers.data.tables import table
+from tidemill.handlers.data.tables import (
+    ABSENT,
+    FUNCTIONS,
+    Aggregation,
+    Dates,
+    Extract,
+    How,
+    Join,
+    Row,
+    Rows,
+    SortKey,
+    TableError,
+    aggregation,
+    column,
+    drop_fields,
+    extract,
+    first_rows,
+    group_rows,
+    join_rows,
+    parse_dates,
+    read,
+    select_fields,
+    sort_keys,
+    sort_rows,
+    table,
+)
 
 BIG = 2**60
 

@@ -11,10 +11,8 @@ import tidemill
 from tests.expressions.children import deciders
 from tests.handlers.kit import called
 from tidemill.errors import Rejected
-from tidemill.expressions.sandbox.pool import NoSandbox
-from tidemill.expressions.sandbox.pool import SandboxPool
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Return
+from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
+from tidemill.handlers.contract import Fail, Return
 from tidemill.handlers.control import BORDERS
 from tidemill.handlers.data.transform import transform_handler
 from tidemill.kernel.compile.compiler import compile_document

@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from tests.handlers.kit import called
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.handlers.contract import Asked
-from tidemill.handlers.contract import Child
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.control import HUMAN
-from tidemill.handlers.control import SIGNAL
-from tidemill.handlers.control import WAIT_UNTIL
-from tidemill.handlers.control import WAITING
-from tidemill.handlers.control import WORKFLOW
+from tidemill.errors import Problem, Rejected
+from tidemill.handlers.contract import Asked, Child, Fail, Pause
+from tidemill.handlers.control import HUMAN, SIGNAL, WAIT_UNTIL, WAITING, WORKFLOW
 from tidemill.kernel.compile.compiler import compile_document
 
 HANDLERS = {handler.type.name: handler for handler in WAITING}

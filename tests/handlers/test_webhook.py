@@ -13,9 +13,7 @@ from tests.handlers.kit import called
 from tests.security.web import Web, cut, redirect, reply, web
 from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Fail, Handler, Return
 from tidemill.handlers.http.webhook import webhook_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress

@@ -16,19 +16,21 @@ from tests.kernel.tables import Run, error
 from tests.kernel.wording import Rows
 from tidemill.kernel import events as ev
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.commands import CloseDeadLetter
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import CompensationWorkerLost
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import Rollback
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import (
+    CloseDeadLetter,
+    CompensationResult,
+    CompensationWorkerLost,
+    Done,
+    Failed,
+    Fork,
+    Override,
+    Patch,
+    Request,
+    Retry,
+    Rewind,
+    Rollback,
+    WaitRequested,
+)
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import tokens

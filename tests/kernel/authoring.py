@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.kernel.compile.compiler import Compiled
-from tidemill.kernel.compile.compiler import compile_document
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile.compiler import Compiled, compile_document
 from tidemill.kernel.model import NodeType
 
 Json = Any

@@ -5,28 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.errors import Problem
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.commands import Start
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import WaitExpired
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.commands import AnyCommand, Fork, Patch, Start, TimerFired, WaitExpired
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.evolve import evolve
-from tidemill.kernel.evolve import replay
-from tidemill.kernel.jobs import UNLISTED
-from tidemill.kernel.jobs import JobSpec
-from tidemill.kernel.jobs import expected_jobs
+from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.jobs import UNLISTED, JobSpec, expected_jobs
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import adopt
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, adopt, decode_state, encode_state, peek_at
 
 
 class Driver:

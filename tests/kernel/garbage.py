@@ -12,14 +12,9 @@ from typing import Any, get_args
 import msgspec
 
 from tidemill.kernel import commands as cmd
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Route
+from tidemill.kernel.events import AnyEvent, BlobRef, Error, Payload, Route
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.model import Compensator
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Compensator, Workflow
 
 VISITS = (1, 1, 1, 1, 2, 3, 0, -1, 10**9)
 INDEXES = (-1, -1, -1, -1, 0, 0, 1, 2, 5, -2, 10**9)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import RunPatched
+from tidemill.kernel.activation import DISPATCHED, ENDED
+from tidemill.kernel.events import AnyEvent, RunPatched
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import tokens
-from tidemill.kernel.state import State
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, peek_at
 
 
 class Laws:

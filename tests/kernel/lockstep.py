@@ -10,30 +10,28 @@ from tests.kernel.driver import Driver
 from tests.oracle import reference as ref
 from tests.oracle.documents import random_ir
 from tests.oracle.walks import Script, random_done
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.commands import WorkerLost
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Route
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Cancel,
+    DeadlineReached,
+    Done,
+    Failed,
+    MapExpanded,
+    OutputsRendered,
+    Pause,
+    Result,
+    Resume,
+    SkipRequested,
+    TimerFired,
+    WaitExpired,
+    WaitRequested,
+    WorkerLost,
+)
+from tidemill.kernel.events import Error, Route
 from tidemill.kernel.invariants.checker import check_log
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import VisibleOutput
-from tidemill.kernel.queries import iteration
-from tidemill.kernel.queries import visible_output
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.queries import VisibleOutput, iteration, visible_output
 
 STEPS_MAX = 5_000
 LIMIT_CODES = {"max_visits_exceeded", "max_hops_exceeded"}

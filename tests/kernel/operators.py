@@ -20,24 +20,25 @@ from tests.oracle.reference import Activation, Outcome
 from tests.oracle.walks import Script
 from tidemill.errors import Problem
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import CompensationWorkerLost
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import Rollback
+from tidemill.kernel.commands import (
+    AnyCommand,
+    Cancel,
+    CompensationResult,
+    CompensationWorkerLost,
+    DeadlineReached,
+    Done,
+    Failed,
+    Fork,
+    Override,
+    Patch,
+    Pause,
+    Resume,
+    Retry,
+    Rewind,
+    Rollback,
+)
 from tidemill.kernel.events import Error
-from tidemill.kernel.model import Compensator
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Compensator, Workflow
 from tidemill.kernel.model import Retry as RetryPolicy
 
 Act = Callable[["Meddled"], AnyCommand | None]

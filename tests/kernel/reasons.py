@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kernel.driver import Driver
-from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.explain.explain import explain
-from tidemill.kernel.explain.survey import Bounds
-from tidemill.kernel.explain.survey import JobFact
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import Bounds, JobFact
 
 EVERYTHING = Bounds(roots=10**9, followers=10**9, items=10**9)
 LEASE_MS = 15_000

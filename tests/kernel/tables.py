@@ -18,51 +18,43 @@ from tests.kernel.driver import Driver
 from tests.kernel.laws import Laws
 from tests.kernel.wording import Rows, job_row, shown
 from tidemill.errors import Problem
-from tidemill.handlers.control import FAIL
-from tidemill.handlers.control import HUMAN
-from tidemill.handlers.control import SIGNAL
-from tidemill.handlers.control import SLEEP
-from tidemill.handlers.control import VALUE
-from tidemill.handlers.control import WAIT_UNTIL
-from tidemill.handlers.control import WORKFLOW
+from tidemill.handlers.control import FAIL, HUMAN, SIGNAL, SLEEP, VALUE, WAIT_UNTIL, WORKFLOW
 from tidemill.handlers.python.node import PYTHON
 from tidemill.kernel import events as ev
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import Approval
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Checkpoint
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Delegate
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import Outcome
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import Verb
-from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.commands import WorkerLost
+from tidemill.kernel.activation import Activation, Approval
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Cancel,
+    Checkpoint,
+    ChildBegan,
+    ChildEnded,
+    DeadlineReached,
+    Decide,
+    Delegate,
+    Done,
+    Failed,
+    MapExpanded,
+    Outcome,
+    OutputsRendered,
+    Pause,
+    Request,
+    Result,
+    Resume,
+    Signal,
+    SkipRequested,
+    TimerFired,
+    Verb,
+    WaitExpired,
+    WaitRequested,
+    WorkerLost,
+)
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import encode_state
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import Visit, encode_state, peek_at
 
 Json = Any
 

@@ -9,10 +9,7 @@ import pytest
 
 from tests.kernel.tables import Run, asked, begun, choose, human, loop, rows
 from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
+from tidemill.kernel.events import ApprovalDecided, BlobRef, NodeCompleted, NodeFailed
 
 Json = Any
 

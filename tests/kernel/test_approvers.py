@@ -10,8 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.tables import Run, asked, begun, human, rows
 from tidemill.kernel.commands import Delegate
 from tidemill.kernel.decide.approvals import DELEGATIONS_MAX
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalVoted
+from tidemill.kernel.events import ApprovalDecided, ApprovalVoted
 
 Json = Any
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, error, loop, rows
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Checkpoint
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import (
+    AttemptStarted,
+    Checkpoint,
+    Done,
+    Failed,
+    MapExpanded,
+    Result,
+    SkipRequested,
+    WaitRequested,
+)
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
+from tidemill.kernel.events import NodeCompleted, NodeStarted, ResultDiscarded
 from tidemill.kernel.state import DISCARDS_MAX
 
 Json = Any

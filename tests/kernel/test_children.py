@@ -7,19 +7,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, error, loop, rows
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Relabel
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import NodeWaiting
+from tidemill.kernel.commands import Cancel, ChildBegan, ChildEnded, Override, Relabel, Rewind, WaitRequested
+from tidemill.kernel.events import ChildFinished, ChildStarted, Error, NodeFailed, NodeStarted, NodeWaiting
 
 Json = Any
 

@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from tests.kernel.samples import SAMPLES
 from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Rejected
-from tidemill.kernel import codec
-from tidemill.kernel import commands
-from tidemill.kernel import events
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.codec import encode_events
-from tidemill.kernel.codec import plain
+from tidemill.kernel import codec, commands, events
+from tidemill.kernel.codec import decode_event, encode_event, encode_events, plain
 from tidemill.kernel.events import RunCreated
 from tidemill.kernel.evolve import _FOLDS
 

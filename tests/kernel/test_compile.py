@@ -16,17 +16,8 @@ from tests.kernel.authoring import TYPES, chain, compiled, document, node
 from tests.oracle.documents import random_document
 from tidemill.errors import Rejected
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.document.reader import paused_collector
-from tidemill.kernel.document.reader import read_document
-from tidemill.kernel.model import Branch
-from tidemill.kernel.model import Compensator
-from tidemill.kernel.model import Limits
-from tidemill.kernel.model import Map
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Retry
-from tidemill.kernel.model import Rule
-from tidemill.kernel.model import decode_workflow
-from tidemill.kernel.model import encode_workflow
+from tidemill.kernel.document.reader import paused_collector, read_document
+from tidemill.kernel.model import Branch, Compensator, Limits, Map, Node, Retry, Rule, decode_workflow, encode_workflow
 
 CEL = {"type": "cel", "expression": "output.ok"}
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import compiled, document, node, refusal
-from tidemill.kernel.model import Loop
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Loop, Workflow
 
 CONDITION = "output.again"
 

@@ -8,21 +8,10 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, error, loop, rows
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Result
+from tidemill.kernel.commands import Done, Failed, OutputsRendered, Result
 from tidemill.kernel.decide.builder import error_envelope
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.queries import Token
-from tidemill.kernel.queries import VisibleOutput
-from tidemill.kernel.queries import tokens
-from tidemill.kernel.queries import visible_output
+from tidemill.kernel.events import DeadLettered, Error, NodeCancelled, NodeFailed, RunCompleted, RunFailed
+from tidemill.kernel.queries import Token, VisibleOutput, tokens, visible_output
 
 Json = Any
 

@@ -7,24 +7,23 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, error, rows
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Relabel
-from tidemill.kernel.commands import Repair
-from tidemill.kernel.commands import RequeueJob
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Start
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Cancel,
+    DeadlineReached,
+    Done,
+    Failed,
+    Pause,
+    Relabel,
+    Repair,
+    RequeueJob,
+    Result,
+    Resume,
+    Start,
+)
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunRepaired
+from tidemill.kernel.events import RunCancelled, RunCreated, RunPaused, RunRepaired
 from tidemill.kernel.jobs import expected_jobs
 
 Json = Any

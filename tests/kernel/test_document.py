@@ -10,10 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.kernel.document.reader import Format
-from tidemill.kernel.document.reader import read_document
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.document.reader import Format, read_document
 
 LANGUAGES: tuple[Format | None, ...] = ("yaml", "json", None)
 

@@ -12,10 +12,7 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import apply_patch
 from tidemill.kernel.document.reader import normalise
-from tidemill.kernel.model import Retention
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.model import decode_workflow
-from tidemill.kernel.model import encode_workflow
+from tidemill.kernel.model import Retention, Workflow, decode_workflow, encode_workflow
 
 DIGEST = "sha256:" + "0" * 64
 CEL = {"type": "cel", "expression": "output.ok"}

@@ -10,16 +10,10 @@ import pytest
 from tests.kernel.acts import Acts
 from tests.kernel.reasons import blocker, facts, shown, why
 from tests.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import Cancel, Failed, Pause, WaitRequested
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.explain.explain import explain
-from tidemill.kernel.explain.survey import Bounds
-from tidemill.kernel.explain.survey import WorkerCapability
-from tidemill.kernel.explain.survey import Workers
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
 from tidemill.kernel.state import State
 
 Json = Any

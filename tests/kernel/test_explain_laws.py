@@ -17,28 +17,14 @@ from tests.kernel.reasons import EVERYTHING, facts
 from tests.kernel.tables import Run
 from tests.kernel.walker import Walk, random_flow, where
 from tests.oracle import reference as ref
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Delivered
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.explain.blockers import Edge
-from tidemill.kernel.explain.blockers import Join
-from tidemill.kernel.explain.blockers import Lease
-from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.explain.explain import explain
-from tidemill.kernel.explain.survey import Bounds
-from tidemill.kernel.explain.survey import Workers
+from tidemill.kernel.activation import ENDED, Activation
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, WaitRequested
+from tidemill.kernel.explain.blockers import Edge, Join, Lease
+from tidemill.kernel.explain.explain import Explanation, explain
+from tidemill.kernel.explain.survey import Bounds, Workers
 from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import encode_state
+from tidemill.kernel.state import State, Visit, encode_state
 
 FOLLOWING = {"edge", "join", "loop"}
 

@@ -11,14 +11,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Branched, Meddled, Steady, interrupt, override, patch, retry, rewind
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import Rollback
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import Start
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, WaitRequested
 from tidemill.kernel.decide.fork import shared_prefix
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import encode_state

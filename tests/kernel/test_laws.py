@@ -13,15 +13,11 @@ from hypothesis import strategies as st
 from tests.kernel.walker import Walk, prefixes, random_flow
 from tidemill.kernel import events as ev
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import encode_event
-from tidemill.kernel.evolve import evolve
-from tidemill.kernel.evolve import replay
+from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import tokens
-from tidemill.kernel.state import State
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
+from tidemill.kernel.state import State, decode_state, encode_state
 
 TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 UPSTREAM = "upstream_failed"

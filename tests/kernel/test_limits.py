@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, loop, rows
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import RunFailed
+from tidemill.kernel.events import NodeScheduled, RunFailed
 
 Json = Any
 

@@ -28,10 +28,8 @@ from tests.kernel.changes import (
 from tests.kernel.sound_logs import ANN, BOB, EVE, FAILED, LOGS, ONCE, asked
 from tests.kernel.tables import flow, loop
 from tidemill.kernel import events as ev
-from tidemill.kernel.invariants.checker import LogChecker
-from tidemill.kernel.invariants.checker import check_log
-from tidemill.kernel.model import Limits
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.invariants.checker import LogChecker, check_log
+from tidemill.kernel.model import Limits, Workflow
 
 # Changes
 

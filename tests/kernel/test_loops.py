@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeScheduled
+from tidemill.kernel.events import LoopContinued, NodeCompleted, NodeScheduled
 from tidemill.kernel.queries import iteration
 
 Json = Any

@@ -8,20 +8,9 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import SHELF
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import MapState
-from tidemill.kernel.activation import OverlayDict
-from tidemill.kernel.activation import merged
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import Route
+from tidemill.kernel.activation import QUEUED_ITEM, SHELF, Activation, MapState, OverlayDict, merged
+from tidemill.kernel.commands import Done, Result, SkipRequested
+from tidemill.kernel.events import BlobRef, Error, NodeExpanded, NodeFailed, Route
 
 Json = Any
 

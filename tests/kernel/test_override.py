@@ -11,10 +11,7 @@ from tests.kernel.operators import Meddled, interrupt, override, retry
 from tests.kernel.tables import agent, choose, loop, rows
 from tidemill.errors import Problem
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import Decide, Override, Signal, WaitRequested
 from tidemill.kernel.decide.decide import decide
 
 SEEDS = 1_000

@@ -11,10 +11,8 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, patch, retry, rewind
 from tests.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.decide.patch import problems
-from tidemill.kernel.decide.patch import verdict
+from tidemill.kernel.commands import Decide, Patch
+from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.model import Workflow
 
 SEEDS = 2_000

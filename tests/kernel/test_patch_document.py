@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 
 from tests.kernel.authoring import TYPES, chain, compiled, document, node
 from tests.oracle.documents import random_document
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
+from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.document.diff import Change
-from tidemill.kernel.document.diff import GraphDiff
-from tidemill.kernel.document.diff import NodeChange
-from tidemill.kernel.document.diff import diff_documents
-from tidemill.kernel.document.diff import diff_workflows
-from tidemill.kernel.document.diff import identical
-from tidemill.kernel.document.json_patch import OPERATIONS_MAX
-from tidemill.kernel.document.json_patch import POINTER_LENGTH_MAX
-from tidemill.kernel.document.json_patch import apply_patch
-from tidemill.kernel.document.json_patch import same_value
+from tidemill.kernel.document.diff import Change, GraphDiff, NodeChange, diff_documents, diff_workflows, identical
+from tidemill.kernel.document.json_patch import OPERATIONS_MAX, POINTER_LENGTH_MAX, apply_patch, same_value
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import NodeType
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kernel.tables import Run, begun, choose, loop
-from tidemill.kernel.queries import Token
-from tidemill.kernel.queries import VisibleOutput
-from tidemill.kernel.queries import iteration
-from tidemill.kernel.queries import path
-from tidemill.kernel.queries import tokens
-from tidemill.kernel.queries import upstream
-from tidemill.kernel.queries import visible_output
+from tidemill.kernel.queries import Token, VisibleOutput, iteration, path, tokens, upstream, visible_output
 
 Json = Any
 

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel.tables import Run, begun, rows
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
-from tidemill.kernel.decide.builder import retry_delay_ms
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeStarted
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, retry_delay_ms
+from tidemill.kernel.events import NodeFailed, NodeStarted
 from tidemill.kernel.model import Retry
 
 Json = Any

@@ -10,9 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, retry
 from tests.kernel.tables import loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import Retry, Signal, WaitRequested
 
 SEEDS = 1_000
 

@@ -9,9 +9,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, retry, rewind
 from tests.kernel.tables import choose, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Rewind
+from tidemill.kernel.commands import Done, Result, Rewind
 
 SEEDS = 1_000
 

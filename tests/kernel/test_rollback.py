@@ -10,11 +10,7 @@ from tests.kernel.acts import Acts
 from tests.kernel.operators import Meddled, interrupt, override, retry, rewind
 from tests.kernel.tables import flow, loop, rows
 from tidemill.kernel import events as ev
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import RequeueJob
-from tidemill.kernel.commands import Rollback
+from tidemill.kernel.commands import Cancel, CompensationResult, Done, RequeueJob, Rollback
 
 UNDO = {"compensator": {"type": "value"}}
 ONCE: dict[str, Any] = {"delivery": "at_most_once", **UNDO}

@@ -9,19 +9,12 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, agent, begun, choose, flow, loop, rows
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
+from tidemill.kernel.commands import Done, Result, SkipRequested
 from tidemill.kernel.decide.routing import join_verdict
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import Route
+from tidemill.kernel.events import NodeCompleted, NodeScheduled, NodeSkipped, Route
 from tidemill.kernel.model import Node
-from tidemill.kernel.queries import path
-from tidemill.kernel.queries import visible_output
-from tidemill.kernel.state import COPIED_EDGES_MAX
-from tidemill.kernel.state import Visit
+from tidemill.kernel.queries import path, visible_output
+from tidemill.kernel.state import COPIED_EDGES_MAX, Visit
 
 Json = Any
 Rule = Callable[[int, int, int], bool]

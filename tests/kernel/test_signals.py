@@ -7,14 +7,9 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import Pause, Result, Resume, Signal, WaitRequested
 from tidemill.kernel.decide.waits import SIGNALS_MAX
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import SignalReceived
+from tidemill.kernel.events import NodeWaiting, SignalReceived
 
 Json = Any
 

@@ -8,15 +8,8 @@ import msgspec
 import pytest
 
 from tests.kernel.test_maps import DONE
-from tidemill.kernel.activation import SHELF
-from tidemill.kernel.activation import MapState
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.state import SNAPSHOT_FORMAT
-from tidemill.kernel.state import SnapshotFormatUnknown
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
+from tidemill.kernel.activation import SHELF, MapState, Wait
+from tidemill.kernel.state import SNAPSHOT_FORMAT, SnapshotFormatUnknown, State, Visit, decode_state, encode_state
 
 FORM = "999a5ce65faa29e5"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""

@@ -14,11 +14,9 @@ from tests.kernel.lockstep import play_seed
 from tests.kernel.walker import Walk, random_flow
 from tidemill.errors import Problem
 from tidemill.kernel.decide.builder import Decision
-from tidemill.kernel.decide.decide import decide
-from tidemill.kernel.decide.decide import decide_all
+from tidemill.kernel.decide.decide import decide, decide_all
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State
-from tidemill.kernel.state import encode_state
+from tidemill.kernel.state import State, encode_state
 
 
 def somewhere(seed: int, steps: int, rng: random.Random) -> Walk:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tests.kernel.authoring import TYPES, chain, compiled, document, node, said
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
+from tidemill.errors import Problem, Rejected
 from tidemill.kernel.compile.compiler import compile_document
-from tidemill.kernel.document.normalize import EDGES_MAX
-from tidemill.kernel.document.normalize import NODES_MAX
+from tidemill.kernel.document.normalize import EDGES_MAX, NODES_MAX
 from tidemill.kernel.document.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeWaiting
+from tidemill.kernel.commands import TimerFired, WaitExpired, WaitRequested
+from tidemill.kernel.events import NodeCompleted, NodeWaiting
 
 Json = Any
 

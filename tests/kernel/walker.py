@@ -17,24 +17,24 @@ from tests.oracle import reference as ref
 from tests.oracle.documents import random_ir
 from tests.oracle.walks import Script, random_done
 from tidemill.errors import Problem
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.commands import WorkerLost
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import Error
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Cancel,
+    DeadlineReached,
+    Done,
+    Failed,
+    OutputsRendered,
+    Pause,
+    Result,
+    Resume,
+    TimerFired,
+    WaitExpired,
+    WorkerLost,
+)
+from tidemill.kernel.events import AnyEvent, Error
 from tidemill.kernel.jobs import JobSpec
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import Visit
 
 STEPS_MAX = 3_000

@@ -13,8 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from tidemill.observability.capture import OUTPUT_SINK
-from tidemill.observability.capture import OutputCapture
+from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 
 
 class Listener:

@@ -12,15 +12,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from tidemill.kernel.model import Branch
-from tidemill.kernel.model import Limits
-from tidemill.kernel.model import Loop
-from tidemill.kernel.model import Map
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import OnError
-from tidemill.kernel.model import Retry
-from tidemill.kernel.model import Rule
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Branch, Limits, Loop, Map, Node, OnError, Retry, Rule, Workflow
 
 Json = Any
 Edge = tuple[str, str]

@@ -60,10 +60,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidemill.kernel.model import Loop
-from tidemill.kernel.model import Map
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Loop, Map, Node, Workflow
 
 ENDED = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")  # of a visit
 OVER = ("COMPLETED", "FAILED", "CANCELLED")  # of a run

@@ -9,9 +9,7 @@ import pytest
 from tests.oracle.documents import Shape, random_document, random_ir, translate
 from tests.oracle.reference import Activation, Done, Reference
 from tests.oracle.walks import Script, play
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.model import decode_workflow
-from tidemill.kernel.model import encode_workflow
+from tidemill.kernel.model import Workflow, decode_workflow, encode_workflow
 
 SEEDS = range(40)
 BATCH = 25

@@ -22,8 +22,7 @@ from tests.oracle.reference import (
     Uncalled,
     Waits,
 )
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Node, Workflow
 
 
 def random_done(rng: random.Random, node: Node, act: Activation) -> Done:

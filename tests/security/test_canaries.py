@@ -15,25 +15,16 @@ from tests.kernel.authoring import document, node
 from tests.security import canaries
 from tests.security.canaries import CANARIES
 from tidemill.engine.attempts.results import transactional
-from tidemill.engine.turn import PendingCommand
-from tidemill.engine.turn import TurnLoop
-from tidemill.engine.turn import still_valid
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import ending
-from tidemill.handlers.contract import truncate
+from tidemill.engine.turn import PendingCommand, TurnLoop, still_valid
+from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status
 from tidemill.handlers.llm.openai import refusal
 from tidemill.handlers.shell import Said
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Result
+from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.net.http_client import Answer
 from tidemill.security.masking import Mask
-from tidemill.security.secrets import MASKED
-from tidemill.security.secrets import PREFIX
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import StatementRefused
-from tidemill.stores.contract import Stream
+from tidemill.security.secrets import MASKED, PREFIX
+from tidemill.stores.contract import Statement, StatementRefused, Stream
 
 HERE = "tests.security.canaries"
 

@@ -11,11 +11,8 @@ import pytest
 
 from tests.security.spellings import RESOLVED, spellings
 from tests.security.web import Web, json_reply, redirect, web
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher
 from tidemill.net.transport import Resolver
 
 PUBLIC = "93.184.215.14"

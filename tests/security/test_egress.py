@@ -7,13 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from tidemill.errors import Rejected
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import invalid_host
-from tidemill.net.egress import is_private
-from tidemill.net.egress import read_allow_list
-from tidemill.net.egress import read_entry
-from tidemill.net.egress import shown
+from tidemill.net.egress import CallFailed, Egress, invalid_host, is_private, read_allow_list, read_entry, shown
 
 
 def refused(egress: Egress, host: str, port: int, *found: str) -> str:

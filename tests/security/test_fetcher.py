@@ -15,13 +15,8 @@ import pytest
 
 from tests.security.certificates import authority
 from tests.security.web import Asked, Cut, Script, Web, Writer, cut, json_reply, raw, redirect, reply, reply_with, web
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
-from tidemill.net.http_client import read_url
-from tidemill.net.http_client import same_origin
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher, read_url, same_origin
 from tidemill.net.transport import KEPT_MAX
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -12,11 +12,8 @@ import httpx2
 import pytest
 
 from tests.security.web import Asked, Script, Writer, cut, in_turn, raw, reply, web
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
+from tidemill.net.egress import CallFailed, Egress, Limits
+from tidemill.net.http_client import Call, Fetcher
 
 OK = b"HTTP/1.1 200 OK\r\n"
 IDLE_SECONDS = 0.05

@@ -19,19 +19,9 @@ from tests.cli.kit import Inside
 from tests.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
-from tidemill.handlers.contract import Asked
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Child
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
+from tidemill.handlers.contract import Asked, Blob, Child, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.kernel.model import NodeType
-from tidemill.security.secrets import MASKED
-from tidemill.security.secrets import PREFIX
+from tidemill.security.secrets import MASKED, PREFIX
 
 CANARY = 'canary/4f9c+Zq "quoted" ümlaut'
 TOKEN = "tok-77a1b2c3d4e5f6"

@@ -11,8 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from tidemill.security.masking import NO_MASK
-from tidemill.security.masking import Mask
+from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import MASKED
 
 SECRET = 'tøken "quoted"/with+signs&äll\\sorts\n of=things'

@@ -9,16 +9,17 @@ import pytest
 
 from tidemill.bootstrap import engine_at
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Handler, Return
 from tidemill.kernel.model import NodeType
-from tidemill.security.secrets import PREFIX
-from tidemill.security.secrets import VALUE_BYTES_MAX
-from tidemill.security.secrets import ChainedSecrets
-from tidemill.security.secrets import EnvironmentSecrets
-from tidemill.security.secrets import FolderSecrets
-from tidemill.security.secrets import SecretAccessLog
-from tidemill.security.secrets import SecretUnusable
+from tidemill.security.secrets import (
+    PREFIX,
+    VALUE_BYTES_MAX,
+    ChainedSecrets,
+    EnvironmentSecrets,
+    FolderSecrets,
+    SecretAccessLog,
+    SecretUnusable,
+)
 
 
 def test_the_environment_is_asked_under_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:

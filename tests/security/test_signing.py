@@ -7,10 +7,7 @@ import base64
 import pytest
 
 from tidemill.errors import Rejected
-from tidemill.security.signing import WINDOW_MS
-from tidemill.security.signing import read_key
-from tidemill.security.signing import signed_headers
-from tidemill.security.signing import verify
+from tidemill.security.signing import WINDOW_MS, read_key, signed_headers, verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()

@@ -6,24 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import read_run_row
-from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.reindex import rows_beside_run
-from tidemill.engine.maintenance.reindex import rows_of
+from tidemill.engine.index_rows import RUN, read_run_row
+from tidemill.engine.maintenance.reindex import all_rows, rows_beside_run, rows_of
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.evolve import evolve
-from tidemill.kernel.evolve import replay
-from tidemill.kernel.state import State
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
+from tidemill.kernel.evolve import evolve, replay
+from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.stores.contract import Stream, Tail
 
 if TYPE_CHECKING:
     from tests.sim.world import World

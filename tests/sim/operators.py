@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.waits import PEOPLE, ROLES, SIGNALS
 from tidemill.engine.engine import Engine
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -8,13 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Pause, Return, Skip
 from tidemill.handlers.control import WAITING
 from tidemill.kernel.model import NodeType
 

@@ -27,23 +27,14 @@ from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Resume
+from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume
 from tidemill.kernel.events import RunCreated
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.jobs import run_job
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.model import decode_workflow
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Stream
+from tidemill.kernel.model import Workflow, decode_workflow
+from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
 from tidemill.stores.memory import MemoryStore
 
 TENANT = "default"

@@ -8,18 +8,20 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.stores.contract import (
+    Claim,
+    Commit,
+    CommitResult,
+    Committed,
+    Frame,
+    Job,
+    JobView,
+    Lease,
+    Row,
+    Store,
+    Stream,
+    Tail,
+)
 
 LONG_MS = 60_000
 """A lease or delay that does not end during a test."""

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.stores.kit import LONG_MS, OTHER, RUN, SHORT_MS, StoreUnderTest, ack, job, keys, run
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Lease
+from tidemill.stores.contract import Committed, Lease
 
 
 class ClaimLaws:

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stores.kit import OTHER, RUN, StoreUnderTest, ack, job, row, run
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import Tail
-from tidemill.stores.contract import VersionConflict
+from tidemill.stores.contract import Commit, Committed, LeasesLost, Snapshot, Tail, VersionConflict
 
 
 class CommitLaws:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.stores.kit import OTHER, RUN, StoreUnderTest
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import Snapshot
+from tidemill.stores.contract import Commit, Frame, Snapshot
 
 
 def numbered(first: int, last: int) -> tuple[bytes, ...]:

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from tests.stores.kit import LONG_MS, OTHER, RUN, SHORT_MS, StoreUnderTest, ack, job, keys, row, run
-from tidemill.stores.contract import Backlog
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import VersionConflict
+from tidemill.stores.contract import Backlog, Commit, Committed, JobView, Lease, LeasesLost, Snapshot, VersionConflict
 
 
 def at(place: str, lease: Lease) -> dict[str, Any]:

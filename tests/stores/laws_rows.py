@@ -8,8 +8,7 @@ import pytest
 
 from tests.stores.kit import OTHER, RUN, StoreUnderTest, row, run
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Row
+from tidemill.stores.contract import Page, Row
 
 
 class RowLaws:

@@ -13,10 +13,7 @@ import pytest
 
 from tests.stores.conformance import StoreConformance, StoreUnderTest
 from tests.stores.kit import LONG_MS, RUN, ack, job, keys, run
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Row
+from tidemill.stores.contract import Claim, Commit, Lease, Row
 from tidemill.stores.memory import MemoryStore
 
 

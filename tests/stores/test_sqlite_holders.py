@@ -16,11 +16,9 @@ import pytest
 from tests.durability.disk import disk_full, failing, installed
 from tests.stores.kit import job, run
 from tidemill.errors import Unavailable
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
+from tidemill.stores.contract import Claim, Commit
 from tidemill.stores.sqlite.liveness import ProcessLocks
-from tidemill.stores.sqlite.store import ROLL_CALL_MS
-from tidemill.stores.sqlite.store import SqliteStore
+from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")
 HOLDING = """

@@ -12,12 +12,9 @@ import apsw
 import pytest
 
 import tidemill
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Row, Stream
 from tidemill.stores.sqlite import rows
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import migrate
+from tidemill.stores.sqlite.database import connect, migrate
 from tidemill.stores.sqlite.rows import number_of
 from tidemill.stores.sqlite.store import SqliteStore
 

@@ -13,13 +13,9 @@ import pytest
 
 from tests.stores.kit import job, run
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.sqlite.database import resolve_path
-from tidemill.stores.sqlite.database import translate_error
-from tidemill.stores.sqlite.store import ROLL_CALL_MS
-from tidemill.stores.sqlite.store import SqliteStore
+from tidemill.stores.contract import Claim, Commit, Committed
+from tidemill.stores.sqlite.database import resolve_path, translate_error
+from tidemill.stores.sqlite.store import ROLL_CALL_MS, SqliteStore
 from tidemill.stores.sqlite.writer import Transaction
 
 ANY = Claim(queues=("q",), limit=10, lease_ms=600_000, owner="w")

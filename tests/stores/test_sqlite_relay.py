@@ -15,12 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.stores.kit import OTHER, RUN
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Frame
+from tidemill.stores.contract import Commit, Frame
 from tidemill.stores.sqlite import followers
-from tidemill.stores.sqlite.followers import FrameReceiver
-from tidemill.stores.sqlite.followers import FrameSender
-from tidemill.stores.sqlite.followers import sockets_of
+from tidemill.stores.sqlite.followers import FrameReceiver, FrameSender, sockets_of
 from tidemill.stores.sqlite.store import SqliteStore
 
 FOLLOWING = """

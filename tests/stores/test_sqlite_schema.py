@@ -14,21 +14,10 @@ import pytest
 
 from tests.stores.kit import run
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import Stream
-from tidemill.stores.sql_files import Migration
-from tidemill.stores.sql_files import migrations
-from tidemill.stores.sql_files import pending
-from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import look
-from tidemill.stores.sqlite.database import migrate
-from tidemill.stores.sqlite.database import newest_known
-from tidemill.stores.sqlite.database import steps
-from tidemill.stores.sqlite.database import translate_error
+from tidemill.errors import Rejected, StoreUnusable
+from tidemill.stores.contract import Commit, Snapshot, Stream
+from tidemill.stores.sql_files import Migration, migrations, pending, statements
+from tidemill.stores.sqlite.database import connect, look, migrate, newest_known, steps, translate_error
 from tidemill.stores.sqlite.store import SqliteStore
 
 OPENED_AT_ONCE = 8

@@ -9,12 +9,7 @@ import pytest
 
 from tests.stores.kit import RUN
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import StatementRefused
-from tidemill.stores.contract import VersionConflict
+from tidemill.stores.contract import Commit, Committed, LeasesLost, Statement, StatementRefused, VersionConflict
 from tidemill.stores.memory import MemoryStore
 from tidemill.stores.sqlite.store import SqliteStore
 

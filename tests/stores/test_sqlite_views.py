@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Job, Snapshot, Stream
 from tidemill.stores.sqlite.store import SqliteStore
 
 RUN = Stream("default", "run", "one")

@@ -14,13 +14,10 @@ import pytest_asyncio
 
 from tests.stores.kit import job, row, run
 from tidemill.errors import Unavailable
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
+from tidemill.stores.contract import Claim, Commit, Committed
 from tidemill.stores.sqlite import writer
 from tidemill.stores.sqlite.store import SqliteStore
-from tidemill.stores.sqlite.writer import Transaction
-from tidemill.stores.sqlite.writer import Writer
+from tidemill.stores.sqlite.writer import Transaction, Writer
 
 
 @pytest_asyncio.fixture

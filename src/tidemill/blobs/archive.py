@@ -17,17 +17,10 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import spooled
-from tidemill.blobs.contract import whole
-from tidemill.blobs.directory import sweep
-from tidemill.blobs.directory import sync_file
-from tidemill.blobs.directory import sync_folder
-from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX
-from tidemill.blobs.s3 import Objects
-from tidemill.errors import Problem
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
+from tidemill.blobs.contract import PIECE_BYTES, spooled, whole
+from tidemill.blobs.directory import sweep, sync_file, sync_folder
+from tidemill.blobs.s3 import AT_ONCE_BYTES_MAX, Objects
+from tidemill.errors import Problem, StoreUnusable, Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

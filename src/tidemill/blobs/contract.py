@@ -25,9 +25,7 @@ from typing import IO, Literal, Protocol
 
 import msgspec
 
-from tidemill.errors import Problem
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
+from tidemill.errors import Problem, StoreUnusable, Unavailable
 
 BlobState = Literal["active", "grace"]
 ACTIVE: BlobState = "active"

@@ -26,19 +26,21 @@ from pathlib import Path
 from typing import IO, Concatenate, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-from tidemill.blobs.contract import ACTIVE
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import RENEW_MS
-from tidemill.blobs.contract import STORES
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobState
-from tidemill.blobs.contract import Listing
-from tidemill.blobs.contract import digest_of
-from tidemill.blobs.contract import hex_of
-from tidemill.blobs.contract import missing
-from tidemill.blobs.contract import verified
-from tidemill.blobs.contract import whole
+from tidemill.blobs.contract import (
+    ACTIVE,
+    GRACE,
+    PIECE_BYTES,
+    RENEW_MS,
+    STORES,
+    BlobInfo,
+    BlobState,
+    Listing,
+    digest_of,
+    hex_of,
+    missing,
+    verified,
+    whole,
+)
 from tidemill.errors import Unavailable
 
 LEFTOVER_SECONDS = 24 * 3600

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.blobs.contract import ACTIVE
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import RENEW_MS
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobState
-from tidemill.blobs.contract import Listing
-from tidemill.blobs.contract import damaged
-from tidemill.blobs.contract import digest_of
-from tidemill.blobs.contract import missing
-from tidemill.blobs.contract import whole
+from tidemill.blobs.contract import (
+    ACTIVE,
+    GRACE,
+    RENEW_MS,
+    BlobInfo,
+    BlobState,
+    Listing,
+    damaged,
+    digest_of,
+    missing,
+    whole,
+)
 
 Place = tuple[str, str]
 """A tenant and a digest."""

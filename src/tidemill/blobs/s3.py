@@ -23,26 +23,23 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tidemill.blobs.contract import ACTIVE
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import STORES
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobState
-from tidemill.blobs.contract import Listing
-from tidemill.blobs.contract import digest_of
-from tidemill.blobs.contract import hex_of
-from tidemill.blobs.contract import missing
-from tidemill.blobs.contract import spooled
-from tidemill.blobs.contract import verified
-from tidemill.blobs.contract import whole
-from tidemill.blobs.directory import KEEP
-from tidemill.blobs.directory import folder_name
-from tidemill.blobs.directory import tenant_of
-from tidemill.errors import Problem
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
+from tidemill.blobs.contract import (
+    ACTIVE,
+    GRACE,
+    PIECE_BYTES,
+    STORES,
+    BlobInfo,
+    BlobState,
+    Listing,
+    digest_of,
+    hex_of,
+    missing,
+    spooled,
+    verified,
+    whole,
+)
+from tidemill.blobs.directory import KEEP, folder_name, tenant_of
+from tidemill.errors import Problem, StoreUnusable, Unavailable, rejected
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

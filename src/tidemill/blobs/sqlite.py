@@ -20,21 +20,20 @@ from typing import Any, TypeVar
 import apsw
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.blobs.contract import ACTIVE
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import RENEW_MS
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import Listing
-from tidemill.blobs.contract import digest_of
-from tidemill.blobs.contract import missing
-from tidemill.blobs.contract import spooled
-from tidemill.blobs.contract import verified
-from tidemill.blobs.contract import whole
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
+from tidemill.blobs.contract import (
+    ACTIVE,
+    GRACE,
+    PIECE_BYTES,
+    RENEW_MS,
+    BlobInfo,
+    Listing,
+    digest_of,
+    missing,
+    spooled,
+    verified,
+    whole,
+)
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
 
 T = TypeVar("T")
 

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tidemill.cli import main
-from tidemill.cli import options
+from tidemill.cli import main, options
 from tidemill.cli.commands.runs import why_command
-from tidemill.cli.commands.storage import reindex_command
-from tidemill.cli.commands.storage import verify_log_command
-from tidemill.cli.options import GROUPS
-from tidemill.cli.options import CommandGroup
-from tidemill.cli.options import LazyCommand
-from tidemill.cli.options import show_help
+from tidemill.cli.commands.storage import reindex_command, verify_log_command
+from tidemill.cli.options import GROUPS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -65,8 +60,7 @@ def _misused(error: click.ClickException, *, as_json: bool) -> None:
     path = PROGRAM if context is None else context.command_path
     said, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
     if as_json:
-        from tidemill.cli.render.terminal import as_plain
-        from tidemill.cli.render.terminal import print_json
+        from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem
 
         print_json({"problems": as_plain([Problem(code="usage", message=said, hint=hint)])})
@@ -121,8 +115,7 @@ def eval_command(**given: Any) -> int:
 
     A store is needed only by code_ref and schema_ref.
     """
-    from tidemill.cli.commands.evaluate import EvalOptions
-    from tidemill.cli.commands.evaluate import evaluate
+    from tidemill.cli.commands.evaluate import EvalOptions, evaluate
 
     return evaluate(EvalOptions(**given))
 
@@ -157,8 +150,7 @@ def render_command(template: str, scope: str, as_json: bool) -> int:
 @options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
 def run_command(**given: Any) -> int:
     """Run a workflow here and now, and watch it."""
-    from tidemill.cli.commands.run import RunOptions
-    from tidemill.cli.commands.run import run
+    from tidemill.cli.commands.run import RunOptions, run
 
     return run(RunOptions(**given))
 
@@ -237,8 +229,7 @@ def worker_command(retention_days: float, keep_runs: bool, **given: Any) -> int:
 
     SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
     """
-    from tidemill.cli.commands.worker import WorkOptions
-    from tidemill.cli.commands.worker import work
+    from tidemill.cli.commands.worker import WorkOptions, work
 
     return work(WorkOptions(retention_days=None if keep_runs else retention_days, **given))
 

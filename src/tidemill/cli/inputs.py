@@ -29,12 +29,8 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from tidemill.client import Tidemill
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.kernel.document.reader import BYTES_MAX
-from tidemill.kernel.document.reader import format_of
-from tidemill.kernel.document.reader import read_document
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document
 from tidemill.kernel.document.text import read_json
 
 STANDARD = "-"

@@ -70,11 +70,7 @@ def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def _explain(error: Exception, as_json: bool) -> int:
-    from tidemill.errors import DiskFull
-    from tidemill.errors import Rejected
-    from tidemill.errors import StoreUnusable
-    from tidemill.errors import TidemillError
-    from tidemill.errors import Unavailable
+    from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
         from tidemill.cli.render.terminal import tell_problems

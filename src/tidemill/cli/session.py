@@ -15,20 +15,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill import client
-from tidemill.bootstrap import ARCHIVE_VARIABLE
-from tidemill.bootstrap import require_store_exists
+from tidemill.bootstrap import ARCHIVE_VARIABLE, require_store_exists
 from tidemill.cli import main
-from tidemill.cli.options import DEFAULT_STORE
-from tidemill.cli.options import STORE_VARIABLE
-from tidemill.cli.render.terminal import as_plain
-from tidemill.cli.render.terminal import print_json
-from tidemill.cli.render.terminal import print_refusal
-from tidemill.cli.user_code import importable
-from tidemill.cli.user_code import load_apps
+from tidemill.cli.options import DEFAULT_STORE, STORE_VARIABLE
+from tidemill.cli.render.terminal import as_plain, print_json, print_refusal
+from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
+from tidemill.errors import Problem, Rejected, StoreUnusable
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_DAYS
 

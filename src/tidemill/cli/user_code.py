@@ -18,13 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeClass
+from tidemill.errors import Rejected, rejected
+from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.discovery import handlers_in
-from tidemill.handlers.python.functions import decorated_functions
-from tidemill.handlers.python.functions import function_registry
+from tidemill.handlers.python.functions import decorated_functions, function_registry
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
 

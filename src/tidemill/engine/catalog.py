@@ -14,38 +14,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import digest_of
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.compiled import filled_in
+from tidemill.blobs.contract import Blobs, digest_of
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.engine.compiled import CompiledWorkflow, filled_in
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.validation import check_words
-from tidemill.engine.versions import DESCRIPTION_LENGTH_MAX
-from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.versions import History
-from tidemill.engine.versions import Record
-from tidemill.engine.versions import TagMoved
-from tidemill.engine.versions import Version
-from tidemill.engine.versions import WorkflowRow
-from tidemill.engine.versions import check_tag
-from tidemill.engine.versions import encode_record
-from tidemill.engine.versions import is_name
-from tidemill.engine.versions import read_history
-from tidemill.engine.versions import read_workflow_row
-from tidemill.engine.versions import split_reference
-from tidemill.engine.versions import unknown_workflow
-from tidemill.errors import Problem
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.model import NodeType
-from tidemill.kernel.model import decode_workflow
-from tidemill.kernel.model import encode_workflow
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.engine.versions import (
+    DESCRIPTION_LENGTH_MAX,
+    WORKFLOW,
+    History,
+    Record,
+    TagMoved,
+    Version,
+    WorkflowRow,
+    check_tag,
+    encode_record,
+    is_name,
+    read_history,
+    read_workflow_row,
+    split_reference,
+    unknown_workflow,
+)
+from tidemill.errors import Problem, Unavailable, rejected
+from tidemill.kernel.model import NodeType, decode_workflow, encode_workflow
+from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 if TYPE_CHECKING:
     from tidemill.kernel.compile.compiler import Compiled
@@ -298,8 +290,7 @@ class Catalog:
 
     async def diff(self, tenant: str, left: str, right: str) -> Diff:
         """What lies between the versions that two references mean."""
-        from tidemill.kernel.document.diff import diff_documents
-        from tidemill.kernel.document.diff import diff_workflows
+        from tidemill.kernel.document.diff import diff_documents, diff_workflows
 
         old, new = await self.resolve(tenant, left), await self.resolve(tenant, right)
         before, after = await self.document(tenant, old), await self.document(tenant, new)

@@ -11,44 +11,24 @@ import logging
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.results import ChildAsk
-from tidemill.engine.attempts.results import child_id
-from tidemill.engine.attempts.results import read_ask
+from tidemill.engine.attempts.results import ChildAsk, child_id, read_ask
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import retry_until_repaired
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.validation import check_labels
-from tidemill.engine.validation import checked_inputs
+from tidemill.engine.validation import check_labels, checked_inputs
 from tidemill.engine.versions import Version
 from tidemill.engine.views import outputs_of_state
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import Delivered
-from tidemill.kernel.commands import Relabel
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Start
+from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
+from tidemill.kernel.activation import Activation, Wait
+from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
-from tidemill.kernel.decide.waits import AGAIN
-from tidemill.kernel.decide.waits import served
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
+from tidemill.kernel.decide.waits import AGAIN, served
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, peek_at
 from tidemill.stores.contract import Stream
 
 LOG = logging.getLogger(__name__)

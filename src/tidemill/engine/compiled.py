@@ -15,22 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.templates.template import Template
-from tidemill.expressions.templates.template import compile_template
-from tidemill.kernel.document.normalize import ContentReference
-from tidemill.kernel.document.normalize import borrowed_in
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.errors import Problem, Rejected, Unavailable, rejected
+from tidemill.expressions.conditions import Condition, compiled
+from tidemill.expressions.templates.template import Template, compile_template
+from tidemill.kernel.document.normalize import ContentReference, borrowed_in
 from tidemill.kernel.document.reader import normalise
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Node, Workflow
 
 CONTENT_BYTES_MAX = 8 * 1024 * 1024
 """What may be put into a document; whatever is larger is data and no schema, code or configuration."""

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import rejected
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.errors import Rejected, StoreUnusable, rejected
+from tidemill.stores.contract import Stream, Tail
 
 RESTORE = "restore the store from a backup"
 UNREADABLE = frozenset({"event_unreadable", "event_newer"})

@@ -19,8 +19,7 @@ from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-from tidemill.engine.maintenance.reconciler import AuditSampler
-from tidemill.engine.maintenance.reconciler import Reconciler
+from tidemill.engine.maintenance.reconciler import AuditSampler, Reconciler
 from tidemill.engine.maintenance.retention import RetentionTask
 from tidemill.engine.maintenance.verify import Auditor
 from tidemill.engine.run_cache import RunCache
@@ -36,15 +35,11 @@ from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.worker.registry import Registry
-from tidemill.engine.worker.worker import Worker
-from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.expressions.sandbox.pool import NoSandbox
+from tidemill.engine.worker.worker import Worker, WorkerOptions
+from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.model import RETENTION_DAYS
-from tidemill.kernel.model import NodeType
-from tidemill.security.secrets import ChainedSecrets
-from tidemill.security.secrets import Secrets
+from tidemill.kernel.model import RETENTION_DAYS, NodeType
+from tidemill.security.secrets import ChainedSecrets, Secrets
 from tidemill.stores.contract import Store
 
 P = ParamSpec("P")

@@ -8,25 +8,21 @@ from sys import intern
 
 import msgspec
 
-from tidemill.kernel.activation import Approval
-from tidemill.kernel.activation import closed
-from tidemill.kernel.activation import folded
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import ApprovalEvent
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Ending
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import RunCreated
+from tidemill.kernel.activation import Approval, closed, folded
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalEvent,
+    DeadLetterClosed,
+    DeadLettered,
+    Ending,
+    NodeEvent,
+    NodeScheduled,
+    RunCreated,
+)
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Retention
-from tidemill.kernel.state import DeadLetter
-from tidemill.kernel.state import State
-from tidemill.kernel.state import key_at
-from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.kernel.state import DeadLetter, State, key_at, peek_at
+from tidemill.stores.contract import Row, Stream
 
 ROW_FORMAT = 1
 DEFAULT_RETENTION = Retention()

@@ -14,20 +14,14 @@ from collections.abc import Iterable, Sequence
 from tidemill.engine.attempts.rendering import Lists
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.corruption import corrupt_stream
-from tidemill.engine.corruption import require_intact
+from tidemill.engine.corruption import corrupt_stream, require_intact
 from tidemill.engine.index_rows import Said
 from tidemill.errors import TidemillError
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.state import SnapshotFormatUnknown
-from tidemill.kernel.state import State
-from tidemill.kernel.state import adopt
-from tidemill.kernel.state import decode_state
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.kernel.state import SnapshotFormatUnknown, State, adopt, decode_state
+from tidemill.stores.contract import Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
 

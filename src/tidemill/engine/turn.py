@@ -22,43 +22,32 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import TransactionalStatement
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import rows_beside
-from tidemill.engine.index_rows import run_row
-from tidemill.engine.index_rows import run_terms
-from tidemill.engine.index_rows import what_terms_say
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
+from tidemill.engine.index_rows import rows_beside, run_row, run_terms, what_terms_say
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.leases import HandoverPolicy
-from tidemill.errors import InternalError
-from tidemill.errors import Problem
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import internal_error
+from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.kernel.codec import encode_events
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import Result
+from tidemill.kernel.commands import AnyCommand, CompensationResult, Result
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import NodeCompleted
+from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
 from tidemill.kernel.jobs import JobSpec
-from tidemill.kernel.state import State
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import StatementRefused
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import VersionConflict
+from tidemill.kernel.state import State, encode_state
+from tidemill.stores.contract import (
+    Commit,
+    Committed,
+    Job,
+    Lease,
+    LeasesLost,
+    Row,
+    Snapshot,
+    Statement,
+    StatementRefused,
+    Store,
+    Stream,
+    VersionConflict,
+)
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,16 +16,12 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import encode_given
+from tidemill.blobs.payloads import NotJson, encode_given
 from tidemill.engine.attempts.results import unknown_file
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Payload
 
 
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs) -> Payload:

@@ -13,16 +13,12 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.corruption import corrupt_stream
-from tidemill.engine.corruption import require_intact
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.engine.corruption import corrupt_stream, require_intact
+from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.document.fields import NAME_LENGTH_MAX
-from tidemill.kernel.document.problems import ProblemCollector
-from tidemill.kernel.document.problems import shown
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Tail
+from tidemill.kernel.document.problems import ProblemCollector, shown
+from tidemill.stores.contract import Row, Tail
 
 WORKFLOW = "workflow"
 LATEST = "latest"

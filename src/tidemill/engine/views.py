@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.blobs.contract import BlobDamaged
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.kernel.activation import Approval
-from tidemill.kernel.activation import Vote
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.activation import items_merged
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
+from tidemill.kernel.activation import Approval, Vote, Wait, items_merged
+from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import key_at
+from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
 
 WAITING_SHOWN_MAX = 20

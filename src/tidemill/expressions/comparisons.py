@@ -25,28 +25,20 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.cel.doubles import doubled
-from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.cel.evaluate import parse_cel
-from tidemill.expressions.conditions import DEADLINE_MS
-from tidemill.expressions.conditions import Raw
-from tidemill.expressions.conditions import no_other_keys
-from tidemill.expressions.conditions import shape
-from tidemill.expressions.errors import Explanation
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import place
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import within
-from tidemill.expressions.scope import NOTHING
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.templates.lookup import Key
-from tidemill.expressions.templates.lookup import Path
-from tidemill.expressions.templates.lookup import build
-from tidemill.expressions.templates.lookup import node_path
+from tidemill.expressions.cel.evaluate import Cel, parse_cel
+from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, shape
+from tidemill.expressions.errors import (
+    Explanation,
+    ExpressionError,
+    condition_failed,
+    kind_of,
+    listing,
+    place,
+    shorten,
+    within,
+)
+from tidemill.expressions.scope import NOTHING, Json, References, Scope
+from tidemill.expressions.templates.lookup import Key, Path, build, node_path
 from tidemill.expressions.templates.undefined import NotAvailable
 
 Relation = Callable[[Json, Json], bool]

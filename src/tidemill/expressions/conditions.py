@@ -26,23 +26,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, g
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import pointer
-from tidemill.expressions.errors import shorten
+from tidemill.expressions.errors import ExpressionError, condition_failed, kind_of, listing, meant, pointer, shorten
 from tidemill.expressions.limits import WRITABLE_BITS_MAX
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import merged
+from tidemill.expressions.scope import Json, References, Scope, merged
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.evaluate import Cel
-    from tidemill.expressions.comparisons import Comparison
-    from tidemill.expressions.comparisons import Computation
+    from tidemill.expressions.comparisons import Comparison, Computation
     from tidemill.expressions.jsonpath.condition import JsonPath
     from tidemill.expressions.python_condition import Sandbox
     from tidemill.expressions.schema import Matching

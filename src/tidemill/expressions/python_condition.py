@@ -21,18 +21,9 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import Raw
-from tidemill.expressions.conditions import no_other_keys
-from tidemill.expressions.conditions import shape
-from tidemill.expressions.errors import NO_OUTPUT
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.conditions import Raw, no_other_keys, shape
+from tidemill.expressions.errors import NO_OUTPUT, condition_failed, kind_of, listing, shorten
+from tidemill.expressions.scope import Json, References, Scope, Seen
 
 CODE_MAX = 1 << 16
 """Characters of code in one condition."""

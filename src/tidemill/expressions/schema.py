@@ -24,29 +24,21 @@ import msgspec
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import DEADLINE_MS
-from tidemill.expressions.conditions import Raw
-from tidemill.expressions.conditions import is_small
-from tidemill.expressions.conditions import no_other_keys
-from tidemill.expressions.conditions import shape
-from tidemill.expressions.errors import NO_OUTPUT
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import choices
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import pointer
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.jsonpath.query import UNBALANCED
-from tidemill.expressions.jsonpath.query import why_no_pattern
-from tidemill.expressions.limits import DEPTH_MAX
-from tidemill.expressions.limits import deeper_than
-from tidemill.expressions.schema_cost import STEPS_MAX
-from tidemill.expressions.schema_cost import Reach
-from tidemill.expressions.schema_cost import cost_bound
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
+from tidemill.expressions.conditions import DEADLINE_MS, Raw, is_small, no_other_keys, shape
+from tidemill.expressions.errors import (
+    NO_OUTPUT,
+    ExpressionError,
+    choices,
+    condition_failed,
+    kind_of,
+    meant,
+    pointer,
+    shorten,
+)
+from tidemill.expressions.jsonpath.query import UNBALANCED, why_no_pattern
+from tidemill.expressions.limits import DEPTH_MAX, deeper_than
+from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
+from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROBLEMS_MAX = 100

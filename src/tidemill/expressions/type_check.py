@@ -17,33 +17,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemill.expressions.cel.ast import Call
-from tidemill.expressions.cel.ast import Chain
-from tidemill.expressions.cel.ast import Comprehension
-from tidemill.expressions.cel.ast import Const
-from tidemill.expressions.cel.ast import Select
-from tidemill.expressions.cel.ast import Tree
-from tidemill.expressions.cel.ast import chain_of
-from tidemill.expressions.cel.ast import chains
-from tidemill.expressions.cel.ast import children
-from tidemill.expressions.cel.ast import scoped_parts
-from tidemill.expressions.cel.evaluate import ROOTS
-from tidemill.expressions.cel.evaluate import Cel
-from tidemill.expressions.cel.messages import COMPARE
-from tidemill.expressions.cel.messages import CONVERT
-from tidemill.expressions.cel.messages import MIXING
-from tidemill.expressions.cel.messages import TO_NUMBER
-from tidemill.expressions.cel.messages import shown_operator
-from tidemill.expressions.comparisons import HOLDER_HINT
-from tidemill.expressions.comparisons import ORDER_HINT
-from tidemill.expressions.comparisons import Comparison
-from tidemill.expressions.comparisons import Computation
-from tidemill.expressions.comparisons import Operand
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import place
+from tidemill.expressions.cel.ast import (
+    Call,
+    Chain,
+    Comprehension,
+    Const,
+    Select,
+    Tree,
+    chain_of,
+    chains,
+    children,
+    scoped_parts,
+)
+from tidemill.expressions.cel.evaluate import ROOTS, Cel
+from tidemill.expressions.cel.messages import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
+from tidemill.expressions.comparisons import HOLDER_HINT, ORDER_HINT, Comparison, Computation, Operand
+from tidemill.expressions.conditions import Composite, Condition
+from tidemill.expressions.errors import listing, meant, place
 from tidemill.expressions.jsonpath.condition import JsonPath
 from tidemill.expressions.scope import Json
 

@@ -23,22 +23,13 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.tasks import find_all
 from tidemill.expressions.schema import compile_schema
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Asked
-from tidemill.handlers.contract import Child
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 
 def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[ConfigProblem]:
     """Report what is wrong with a JSONPath query that is no template; `single` wants one that finds one value."""
-    from tidemill.expressions.jsonpath.parser import QueryFault
-    from tidemill.expressions.jsonpath.parser import read_query
+    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     if is_template(query):
         return

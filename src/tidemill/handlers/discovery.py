@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from tidemill.errors import rejected
 from tidemill.expressions.schema import check_schema
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import handler_of
-from tidemill.handlers.contract import text_of
+from tidemill.handlers.contract import Handler, handler_of, text_of
 from tidemill.kernel.model import NodeType
 
 GROUP = "tidemill.nodes"

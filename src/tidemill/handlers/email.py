@@ -11,36 +11,24 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA
-from tidemill.handlers.http.exchange import TIMEOUT_SCHEMA
-from tidemill.handlers.http.exchange import object_schema
-from tidemill.handlers.http.exchange import time_ms
-from tidemill.handlers.http.exchange import written_flaws
-from tidemill.handlers.mail import PORTS
-from tidemill.handlers.mail import RECIPIENTS_MAX
-from tidemill.handlers.mail import Server
-from tidemill.handlers.mail import Tls
-from tidemill.handlers.mail import deliver
-from tidemill.handlers.mail import headers_of
-from tidemill.handlers.mail import is_own
-from tidemill.handlers.mail import letter_of
-from tidemill.handlers.mail import mailbox
-from tidemill.handlers.mail import unbroken
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import NodeType
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import TcpConnector
-from tidemill.net.egress import invalid_host
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
+from tidemill.handlers.mail import (
+    PORTS,
+    RECIPIENTS_MAX,
+    Server,
+    Tls,
+    deliver,
+    headers_of,
+    is_own,
+    letter_of,
+    mailbox,
+    unbroken,
+)
+from tidemill.kernel.model import ConfigProblem, Json, NodeType
+from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
 
 HINT = "name one under `server`, or for all nodes: TIDEMILL_SMTP_URL=smtp://user:password@host:587"
 _NO_SERVER = "no mail server is named"

@@ -26,13 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import truncate
-from tidemill.net.egress import TOO_SLOW
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import TcpConnector
-from tidemill.net.egress import tls_failed
+from tidemill.handlers.contract import Fail, NodeContext, truncate
+from tidemill.net.egress import TOO_SLOW, CallFailed, TcpConnector, tls_failed
 from tidemill.security.masking import Mask
 
 if TYPE_CHECKING:

@@ -29,25 +29,10 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import ending
-from tidemill.handlers.contract import truncate
-from tidemill.kernel.model import Capabilities
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return, ending, truncate
+from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
-from tidemill.processes.supervised import STREAMS
-from tidemill.processes.supervised import ExitReport
-from tidemill.processes.supervised import LaunchSpec
-from tidemill.processes.supervised import LineSplitter
-from tidemill.processes.supervised import SupervisedProcess
-from tidemill.processes.supervised import wait_for
+from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
 
 GRACE_MS = 2_000
 """How long a command may take to end by itself when its time is up."""

@@ -32,19 +32,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 import apsw
 import msgspec
 
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Cancelled
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import TransactionalStatements
 

@@ -25,14 +25,16 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from tidemill.blobs.payloads import decode_value
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.sql import MISSING_HINT
-from tidemill.handlers.sql import SQL_HINT
-from tidemill.handlers.sql import Dialect
-from tidemill.handlers.sql import Gathered
-from tidemill.handlers.sql import Parameters
-from tidemill.handlers.sql import bound
-from tidemill.handlers.sql import is_copy
-from tidemill.handlers.sql import with_placeholders
+from tidemill.handlers.sql import (
+    MISSING_HINT,
+    SQL_HINT,
+    Dialect,
+    Gathered,
+    Parameters,
+    bound,
+    is_copy,
+    with_placeholders,
+)
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen

@@ -29,17 +29,19 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalDelegated
-from tidemill.kernel.events import ApprovalEscalated
-from tidemill.kernel.events import ApprovalExpired
-from tidemill.kernel.events import ApprovalRequested
-from tidemill.kernel.events import ApprovalReturned
-from tidemill.kernel.events import ApprovalVoted
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Route
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalDecided,
+    ApprovalDelegated,
+    ApprovalEscalated,
+    ApprovalExpired,
+    ApprovalRequested,
+    ApprovalReturned,
+    ApprovalVoted,
+    Error,
+    Payload,
+    Route,
+)
 
 ApprovalStatus = Literal["pending", "decided", "expired", "cancelled"]
 

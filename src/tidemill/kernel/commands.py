@@ -10,13 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Admission
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Reading
-from tidemill.kernel.events import Route
+from tidemill.kernel.events import NOT_AN_ITEM, Admission, AnyEvent, Error, Payload, Reading, Route
 from tidemill.kernel.model import Workflow
 
 OnTimeout = Literal["approve", "reject", "escalate", "fail"]

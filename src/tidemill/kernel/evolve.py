@@ -19,45 +19,36 @@ import msgspec
 
 from tidemill.kernel import events as facts
 from tidemill.kernel import evolve_nodes
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import closed
-from tidemill.kernel.activation import items_merged
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import CompensationScheduled
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import Join
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import Reopened
-from tidemill.kernel.events import RollbackFinished
-from tidemill.kernel.events import RollbackStarted
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunForked
-from tidemill.kernel.events import RunLabelled
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunRepaired
-from tidemill.kernel.events import RunResumed
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.events import RunRewound
-from tidemill.kernel.evolve_nodes import SIGNAL_ID
-from tidemill.kernel.evolve_nodes import hold
-from tidemill.kernel.evolve_nodes import over
-from tidemill.kernel.evolve_nodes import pass_over_ended
-from tidemill.kernel.evolve_nodes import undoable
-from tidemill.kernel.evolve_nodes import unhold
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import edit_at
-from tidemill.kernel.state import key_at
-from tidemill.kernel.state import notes
+from tidemill.kernel.activation import Activation, closed, items_merged
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    BlobRef,
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    DeadLetterClosed,
+    Join,
+    NodeOverridden,
+    NodeStarted,
+    Reopened,
+    RollbackFinished,
+    RollbackStarted,
+    RunCancelled,
+    RunCompleted,
+    RunCreated,
+    RunFailed,
+    RunForked,
+    RunLabelled,
+    RunPatched,
+    RunPaused,
+    RunRepaired,
+    RunResumed,
+    RunRetried,
+    RunRewound,
+)
+from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, over, pass_over_ended, undoable, unhold
+from tidemill.kernel.state import State, Visit, edit_at, key_at, notes
 
 # Beginning again
 

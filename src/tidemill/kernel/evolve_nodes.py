@@ -9,46 +9,43 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import MapState
-from tidemill.kernel.activation import NodeStatus
-from tidemill.kernel.activation import Wait
-from tidemill.kernel.activation import closed
-from tidemill.kernel.activation import folded
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import ApprovalEscalated
-from tidemill.kernel.events import ApprovalEvents
-from tidemill.kernel.events import ApprovalRequested
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Ending
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCheckpointed
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.kernel.events import SignalReceived
-from tidemill.kernel.state import Buffered
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import DeadLetter
-from tidemill.kernel.state import PreviousPass
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import edit_at
-from tidemill.kernel.state import key_at
-from tidemill.kernel.state import notes
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    ApprovalEscalated,
+    ApprovalEvents,
+    ApprovalRequested,
+    BlobRef,
+    ChildFinished,
+    ChildStarted,
+    DeadLettered,
+    Ending,
+    LoopContinued,
+    NodeCancelled,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeEvent,
+    NodeExpanded,
+    NodeFailed,
+    NodeScheduled,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    ResultDiscarded,
+    SignalReceived,
+)
+from tidemill.kernel.state import (
+    Buffered,
+    CompletedStep,
+    DeadLetter,
+    PreviousPass,
+    State,
+    Visit,
+    edit_at,
+    key_at,
+    notes,
+    peek_at,
+)
 
 SIGNAL_ID = "signal:"
 """What the id of a signal is remembered under, beside those of commands."""

@@ -17,22 +17,12 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import RequeueJob
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import WaitExpired
+from tidemill.kernel.activation import DISPATCHED, QUEUED_ITEM, Activation
+from tidemill.kernel.commands import AnyCommand, DeadlineReached, RequeueJob, TimerFired, WaitExpired
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
 
 JOB_FORMAT = 1
 

@@ -19,24 +19,24 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.kernel.activation import ENDED
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Admission
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import Ending
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Reading
-from tidemill.kernel.events import Route
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    Admission,
+    AnyEvent,
+    Ending,
+    NodeCancelled,
+    NodeCompleted,
+    NodeExpanded,
+    NodeFailed,
+    NodeOverridden,
+    NodeSkipped,
+    NodeStarted,
+    Payload,
+    Reading,
+    Route,
+)
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import State, Visit
 
 
 def told(route: Route | None, taken: Sequence[str]) -> str:

@@ -12,15 +12,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import MapState
-from tidemill.kernel.activation import NodeStatus
-from tidemill.kernel.activation import OverlayDict
-from tidemill.kernel.activation import merged
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
+from tidemill.kernel.activation import QUEUED_ITEM, Activation, MapState, NodeStatus, OverlayDict, merged
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 
 RunStatus = Literal["NEW", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
 RollbackStatus = Literal["none", "running", "done", "partial"]

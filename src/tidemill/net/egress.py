@@ -30,8 +30,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.errors import TidemillError
-from tidemill.errors import rejected
+from tidemill.errors import TidemillError, rejected
 
 if TYPE_CHECKING:
     from tidemill.net.transport import Resolver

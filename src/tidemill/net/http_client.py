@@ -24,17 +24,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidemill.expressions.errors import shorten
-from tidemill.net.egress import TOO_SLOW
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
-from tidemill.net.egress import shown
+from tidemill.net.egress import TOO_SLOW, CallFailed, Egress, Limits, shown
 
 if TYPE_CHECKING:
     import httpx2
 
-    from tidemill.net.transport import CheckedTransport
-    from tidemill.net.transport import Resolver
+    from tidemill.net.transport import CheckedTransport, Resolver
 
 
 PIECE_BYTES = 65_536

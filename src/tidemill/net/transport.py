@@ -35,12 +35,7 @@ import httpcore2
 import httpx2
 
 from tidemill.net import egress
-from tidemill.net.egress import SCHEMES
-from tidemill.net.egress import TOO_SLOW
-from tidemill.net.egress import Address
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Egress
-from tidemill.net.egress import Limits
+from tidemill.net.egress import SCHEMES, TOO_SLOW, Address, CallFailed, Egress, Limits
 from tidemill.net.http_client import read_body
 
 AHEAD_BYTES_MAX = 262_144

@@ -17,13 +17,8 @@ from functools import partial
 
 import msgspec
 
-from tidemill.processes.supervised import STREAMS
-from tidemill.processes.supervised import ExitReport
-from tidemill.processes.supervised import LaunchSpec
-from tidemill.processes.supervised import LineSplitter
-from tidemill.processes.supervised import SupervisedProcess
-from tidemill.processes.supervisor import HEADER_SIZE
-from tidemill.processes.supervisor import frame
+from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess
+from tidemill.processes.supervisor import HEADER_SIZE, frame
 
 START_MS = 30_000
 """How long a child may take to start."""

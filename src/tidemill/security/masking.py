@@ -20,8 +20,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urljoin, urlsplit
 
-from tidemill.security.secrets import MASKED
-from tidemill.security.secrets import VALUE_MIN
+from tidemill.security.secrets import MASKED, VALUE_MIN
 
 PIECE_MIN = 8
 """Shorter lines of a value, and encodings, are not looked for by themselves."""

@@ -13,8 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 
 ID = "webhook-id"
 TIMESTAMP = "webhook-timestamp"

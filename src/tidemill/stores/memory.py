@@ -36,32 +36,32 @@ from typing import Literal
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.stores.contract import Backlog
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import IdleCallback
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Place
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Snapshot
-from tidemill.stores.contract import StatementRefused
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
-from tidemill.stores.contract import VersionConflict
-from tidemill.stores.contract import check
-from tidemill.stores.contract import cursor_after
-from tidemill.stores.contract import in_run_tree
-from tidemill.stores.contract import place_of
-from tidemill.stores.wakeups import EVERY_QUEUE
-from tidemill.stores.wakeups import Waiter
-from tidemill.stores.wakeups import Waiters
+from tidemill.stores.contract import (
+    Backlog,
+    Claim,
+    Commit,
+    CommitResult,
+    Committed,
+    Frame,
+    IdleCallback,
+    Job,
+    JobView,
+    Lease,
+    LeasesLost,
+    Page,
+    Place,
+    Row,
+    Snapshot,
+    StatementRefused,
+    Stream,
+    Tail,
+    VersionConflict,
+    check,
+    cursor_after,
+    in_run_tree,
+    place_of,
+)
+from tidemill.stores.wakeups import EVERY_QUEUE, Waiter, Waiters
 
 SWEEP_AT = 1024
 """Stale heap items tolerated beyond the live ones before the heap is rebuilt."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Value
+from tidemill.stores.contract import Statement, Store, Value
 
 
 class IndexProblems(Value, frozen=True, kw_only=True):

@@ -31,8 +31,7 @@ deciding = options.together(options.actor, options.roles, options.visit, options
 @options.on_store()
 def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List approvals, newest first: those that are pending."""
-    from tidemill.cli.render.lists import Page
-    from tidemill.cli.render.lists import tell_approvals
+    from tidemill.cli.render.lists import Page, tell_approvals
 
     wanted["status"] = None if status == "all" else status
     terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]

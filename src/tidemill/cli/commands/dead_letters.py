@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli import main
-from tidemill.cli import options
+from tidemill.cli import main, options
 from tidemill.cli.options import new_group
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ of_code = options.option("--code", metavar="CODE", about="That failed with this 
 @options.on_store()
 def list_command(asking: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
     """List dead letters, newest first: those that are open."""
-    from tidemill.cli.render.lists import Page
-    from tidemill.cli.render.lists import tell_letters
+    from tidemill.cli.render.lists import Page, tell_letters
 
     wanted["status"] = None if status == "all" else status
     terms = [f"{name}:{value}" for name, value in wanted.items() if value is not None]
@@ -83,8 +81,7 @@ def retry_command(
 
     Say which: by --run, --workflow, --node or --code. --patch or --config repairs them first.
     """
-    from tidemill.cli.inputs import read_edits
-    from tidemill.cli.inputs import read_value
+    from tidemill.cli.inputs import read_edits, read_value
     from tidemill.cli.render.runs import tell_reprocessed
 
     def ask(mill: Tidemill) -> Reprocessed:

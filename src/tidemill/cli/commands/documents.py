@@ -14,30 +14,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tidemill.bootstrap import node_types
-from tidemill.cli import main
-from tidemill.cli import options
-from tidemill.cli.inputs import STDIN
-from tidemill.cli.inputs import read_source
+from tidemill.cli import main, options
+from tidemill.cli.inputs import STDIN, read_source
 from tidemill.cli.options import new_group
-from tidemill.cli.render.graph import Line
-from tidemill.cli.render.graph import as_text
-from tidemill.cli.render.graph import columns
-from tidemill.cli.render.graph import draw
-from tidemill.cli.render.graph import mermaid_lines
-from tidemill.cli.render.terminal import as_plain
-from tidemill.cli.render.terminal import console
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import print_json
-from tidemill.cli.render.terminal import print_problems
-from tidemill.cli.render.terminal import print_refusal
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import supports_unicode
-from tidemill.cli.user_code import importable
-from tidemill.cli.user_code import load_apps
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.kernel.compile.compiler import Compiled
-from tidemill.kernel.compile.compiler import compile_document
+from tidemill.cli.render.graph import Line, as_text, columns, draw, mermaid_lines
+from tidemill.cli.render.terminal import (
+    as_plain,
+    console,
+    counted,
+    print_json,
+    print_problems,
+    print_refusal,
+    sanitize,
+    supports_unicode,
+)
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.compile.compiler import Compiled, compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
 from tidemill.kernel.model import Workflow
 
@@ -101,8 +94,7 @@ nodes = new_group("nodes")
 @options.as_json
 def list_command(apps: Sequence[str], as_json: bool) -> int:
     """List the node types, with where they come from."""
-    from tidemill.cli.render.documents import NodeTypeList
-    from tidemill.cli.render.documents import tell_collection
+    from tidemill.cli.render.documents import NodeTypeList, tell_collection
 
     return _answer(apps, as_json, NodeTypeList, tell_collection)
 
@@ -113,8 +105,7 @@ def list_command(apps: Sequence[str], as_json: bool) -> int:
 @options.as_json
 def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
     """Show a node type: what it does, its fields, what may be expected of it."""
-    from tidemill.cli.render.documents import specimen
-    from tidemill.cli.render.documents import tell_specimen
+    from tidemill.cli.render.documents import specimen, tell_specimen
 
     return _answer(apps, as_json, lambda types: specimen(types, name), tell_specimen)
 
@@ -122,10 +113,8 @@ def show_command(name: str, apps: Sequence[str], as_json: bool) -> int:
 def _answer(apps: Sequence[str], as_json: bool, ask: Callable[[NodeTypes], T], tell: Callable[[T], None]) -> int:
     from tidemill.bootstrap import node_types
     from tidemill.cli.render.terminal import print_json
-    from tidemill.cli.session import StoreSession
-    from tidemill.cli.session import plain
-    from tidemill.cli.user_code import importable
-    from tidemill.cli.user_code import load_apps
+    from tidemill.cli.session import StoreSession, plain
+    from tidemill.cli.user_code import importable, load_apps
     from tidemill.errors import Rejected
 
     try:

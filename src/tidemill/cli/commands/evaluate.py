@@ -21,36 +21,14 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from tidemill.cli import main
-from tidemill.cli.inputs import FILE_ENDINGS
-from tidemill.cli.inputs import read_bytes
-from tidemill.cli.inputs import read_data
-from tidemill.cli.inputs import read_exact
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import GREEN
-from tidemill.cli.render.terminal import YELLOW
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import one_line
-from tidemill.cli.render.terminal import print_json
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import tell_problems
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.conditions import normal
-from tidemill.expressions.conditions import parse_condition
-from tidemill.expressions.errors import NO_OUTPUT
-from tidemill.expressions.errors import ExpressionError
+from tidemill.cli.inputs import FILE_ENDINGS, read_bytes, read_data, read_exact
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, one_line, print_json, sanitize, tell_problems
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.expressions.conditions import Composite, Condition, Verdict, decide, normal, parse_condition
+from tidemill.expressions.errors import NO_OUTPUT, ExpressionError
 from tidemill.expressions.sandbox.pool import run_steps
-from tidemill.expressions.scope import NODE_MAPS
-from tidemill.expressions.scope import RESERVED
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.templates.template import compile_template
+from tidemill.expressions.scope import NODE_MAPS, RESERVED, Scope, Seen
+from tidemill.expressions.templates.template import check_template, compile_template
 
 T = TypeVar("T")
 

@@ -23,49 +23,36 @@ from typing import Any, Protocol, Self, TextIO
 from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN
-from tidemill.cli.inputs import Source
-from tidemill.cli.inputs import parse_value
-from tidemill.cli.inputs import read_inputs
-from tidemill.cli.inputs import read_source
+from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_source
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of
-from tidemill.cli.render.lists import tell_decision
-from tidemill.cli.render.progress import Lines
-from tidemill.cli.render.progress import Silence
-from tidemill.cli.render.runs import tell_end
-from tidemill.cli.render.runs import tell_quietly
-from tidemill.cli.render.runs import tell_trouble
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.terminal import BOLD
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import MAGENTA
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import as_plain
-from tidemill.cli.render.terminal import console
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import one_line
-from tidemill.cli.render.terminal import print_json
-from tidemill.cli.render.terminal import print_problems
-from tidemill.cli.render.terminal import print_refusal
-from tidemill.cli.render.terminal import reserve_stdout
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import supports_unicode
-from tidemill.cli.session import CLOSE_SECONDS_MAX
-from tidemill.cli.session import StoreSession
-from tidemill.cli.user_code import importable
-from tidemill.cli.user_code import load_apps
+from tidemill.cli.render.lists import asked_of, tell_decision
+from tidemill.cli.render.progress import Lines, Silence
+from tidemill.cli.render.runs import tell_end, tell_quietly, tell_trouble
+from tidemill.cli.render.tables import names, print_facts
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    MAGENTA,
+    Styler,
+    as_plain,
+    console,
+    counted,
+    one_line,
+    print_json,
+    print_problems,
+    print_refusal,
+    reserve_stdout,
+    sanitize,
+    supports_unicode,
+)
+from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
+from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
-from tidemill.engine.views import ApprovalView
-from tidemill.engine.views import RunView
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import rejected
+from tidemill.engine.views import ApprovalView, RunView
+from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.commands import Verb
-from tidemill.kernel.decide.approvals import as_role
-from tidemill.kernel.decide.approvals import as_user
+from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
 
 POLL_SECONDS = 0.5

@@ -223,9 +223,7 @@ def fork_command(
 
     It takes over what the other has done, up to an event, or up to the node where it begins anew.
     """
-    from tidemill.cli.inputs import read_data
-    from tidemill.cli.inputs import read_inputs
-    from tidemill.cli.inputs import read_pairs
+    from tidemill.cli.inputs import read_data, read_inputs, read_pairs
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         new = mill.fork(

@@ -29,10 +29,7 @@ def why_command(asking: StoreSession, run: str, node: str | None) -> int:
 
     With what to do about it: the command that unblocks it, where there is one.
     """
-    from tidemill.cli.render.why import NodeReasons
-    from tidemill.cli.render.why import WhyOutput
-    from tidemill.cli.render.why import tell_why
-    from tidemill.cli.render.why import tell_why_node
+    from tidemill.cli.render.why import NodeReasons, WhyOutput, tell_why, tell_why_node
 
     if node is not None:
         return asking.ask_and_print(
@@ -66,8 +63,7 @@ def list_command(
 ) -> int:
     """List runs, newest first."""
     from tidemill.cli.inputs import read_pairs
-    from tidemill.cli.render.lists import Page
-    from tidemill.cli.render.lists import tell_runs
+    from tidemill.cli.render.lists import Page, tell_runs
 
     def ask(mill: Tidemill) -> Page:
         wanted = [f"label:{key}={value}" for key, value in read_pairs("--label", labels).items()]
@@ -98,8 +94,7 @@ def state_command(asking: StoreSession, run: str, at: int) -> int:
 
 
 def _show(asking: StoreSession, run: str, at: int | None) -> int:
-    from tidemill.cli.render.runs import RunDetails
-    from tidemill.cli.render.runs import tell_run
+    from tidemill.cli.render.runs import RunDetails, tell_run
 
     def ask(mill: Tidemill) -> RunDetails:
         view = mill.show(run, at=at)
@@ -184,8 +179,7 @@ def logs_command(asking: StoreSession, **wanted: Any) -> int:
 
     About the last megabyte of each attempt is kept, and written once a second while it runs.
     """
-    from tidemill.cli.render.events import LogFilter
-    from tidemill.cli.render.events import tell_logs
+    from tidemill.cli.render.events import LogFilter, tell_logs
 
     return tell_logs(asking, LogFilter(**wanted))
 
@@ -197,8 +191,7 @@ def logs_command(asking: StoreSession, **wanted: Any) -> int:
 @options.on_store()
 def path_command(asking: StoreSession, run: str, tokens: bool, at: int | None) -> int:
     """Show which way a run went, or where its tokens are."""
-    from tidemill.cli.render.events import tell_path
-    from tidemill.cli.render.events import tell_tokens
+    from tidemill.cli.render.events import tell_path, tell_tokens
 
     if tokens:
         return asking.ask_and_print(lambda mill: mill.tokens(run, at=at), tell_tokens)

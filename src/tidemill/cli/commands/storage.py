@@ -20,15 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tidemill.bootstrap import migrated
-from tidemill.cli import main
-from tidemill.cli import options
+from tidemill.cli import main, options
 from tidemill.cli.options import new_group
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import print_json
+from tidemill.cli.render.tables import Column, Line, moment, print_table
+from tidemill.cli.render.terminal import counted, print_json
 from tidemill.cli.session import StoreSession
 from tidemill.errors import Rejected
 from tidemill.stores.sql_files import Step
@@ -134,8 +129,7 @@ def put_command(asking: StoreSession, file: str, keep: bool, media_type: str | N
 
     With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
     """
-    from tidemill.cli.inputs import guessed_type
-    from tidemill.cli.inputs import read_blob_source
+    from tidemill.cli.inputs import guessed_type, read_blob_source
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         data, name = read_blob_source(file)
@@ -185,8 +179,7 @@ def blob_list_command(
     asking: StoreSession, state: Literal["active", "grace"] | None, limit: int, after: str | None
 ) -> int:
     """List blobs in the order of their digests."""
-    from tidemill.cli.render.lists import Page
-    from tidemill.cli.render.lists import tell_blobs
+    from tidemill.cli.render.lists import Page, tell_blobs
 
     def ask(mill: Tidemill) -> Page:
         return Page("blobs", *mill.blobs(state=state, after=after, limit=limit))
@@ -268,9 +261,7 @@ def verify_log_command(asking: StoreSession, runs: tuple[str, ...], sample: floa
 
     Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
     """
-    from tidemill.cli.render.maintenance import Progress
-    from tidemill.cli.render.maintenance import tell_finding
-    from tidemill.cli.render.maintenance import tell_verdict
+    from tidemill.cli.render.maintenance import Progress, tell_finding, tell_verdict
 
     progress = Progress(as_json=asking.as_json)
 
@@ -294,8 +285,7 @@ def reindex_command(asking: StoreSession, dry_run: bool) -> int:
 
     Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
     """
-    from tidemill.cli.render.maintenance import Progress
-    from tidemill.cli.render.maintenance import tell_reindexed
+    from tidemill.cli.render.maintenance import Progress, tell_reindexed
 
     def ask(mill: Tidemill) -> Reindexed:
         with Progress(as_json=asking.as_json) as progress:

@@ -28,31 +28,16 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from tidemill.bootstrap import engine_at
-from tidemill.cli import main
-from tidemill.cli import options
-from tidemill.cli.options import GROUPS
-from tidemill.cli.options import CommandGroup
+from tidemill.cli import main, options
+from tidemill.cli.options import GROUPS, CommandGroup
 from tidemill.cli.render.tables import names
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import GREEN
-from tidemill.cli.render.terminal import YELLOW
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import reserve_stdout
-from tidemill.cli.render.terminal import sanitize
+from tidemill.cli.render.terminal import DIM, GREEN, YELLOW, Styler, counted, reserve_stdout, sanitize
 from tidemill.cli.session import StoreSession
-from tidemill.cli.user_code import importable
-from tidemill.cli.user_code import load_apps
-from tidemill.client import EngineBroken
-from tidemill.client import run_until
+from tidemill.cli.user_code import importable, load_apps
+from tidemill.client import EngineBroken, run_until
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker.registry import Registry
-from tidemill.engine.worker.registry import WorkerRow
-from tidemill.errors import DiskFull
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
+from tidemill.engine.worker.registry import Registry, WorkerRow
+from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 
 _TRIED = "it is tried until it does"
 
@@ -291,8 +276,7 @@ def without_password(url: str) -> str:
 def workers(context: click.Context, asking: StoreSession, every: bool) -> int:
     if context.invoked_subcommand is not None:
         return main.OK
-    from tidemill.cli.render.lists import WorkerList
-    from tidemill.cli.render.lists import tell_crew
+    from tidemill.cli.render.lists import WorkerList, tell_crew
 
     return asking.ask_and_print(
         lambda mill: WorkerList(mill.workers(), every=every), lambda crew: tell_crew(asking, crew)
@@ -304,7 +288,6 @@ def workers(context: click.Context, asking: StoreSession, every: bool) -> int:
 @options.on_store()
 def show_command(asking: StoreSession, name: str) -> int:
     """Show a worker: what it holds, and which node types it can run."""
-    from tidemill.cli.render.lists import member
-    from tidemill.cli.render.lists import tell_member
+    from tidemill.cli.render.lists import member, tell_member
 
     return asking.ask_and_print(lambda mill: member(mill.workers(), name), tell_member)

@@ -12,22 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemill.cli import options
-from tidemill.cli.inputs import read_inputs
-from tidemill.cli.inputs import read_pairs
-from tidemill.cli.inputs import read_source
+from tidemill.cli.inputs import read_inputs, read_pairs, read_source
 from tidemill.cli.options import new_group
 from tidemill.cli.render.documents import tell_document
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import print_problems
-from tidemill.cli.session import StoreSession
-from tidemill.cli.session import plain
+from tidemill.cli.render.terminal import counted, print_problems
+from tidemill.cli.session import StoreSession, plain
 from tidemill.client import Tidemill
-from tidemill.engine.catalog import Published
-from tidemill.engine.catalog import Tagged
-from tidemill.engine.versions import LATEST
-from tidemill.engine.versions import split_reference
+from tidemill.engine.catalog import Published, Tagged
+from tidemill.engine.versions import LATEST, split_reference
 
 workflows = new_group("workflows")
 
@@ -41,8 +35,7 @@ tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
 @options.on_store()
 def list_command(asking: StoreSession, limit: int, after: str | None) -> int:
     """List what is published, the last change first."""
-    from tidemill.cli.render.lists import Page
-    from tidemill.cli.render.lists import tell_workflows
+    from tidemill.cli.render.lists import Page, tell_workflows
 
     def ask(mill: Tidemill) -> Page:
         return Page("workflows", *mill.workflows(after=after, limit=limit))

@@ -13,26 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.bootstrap import BUILT_IN
-from tidemill.bootstrap import NodeTypes
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_hint
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import print_title
-from tidemill.cli.render.tables import snippet
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import sanitize
-from tidemill.errors import offered
-from tidemill.errors import rejected
-from tidemill.handlers.discovery import NodeTypeSource
-from tidemill.handlers.discovery import UnusableNodeType
-from tidemill.kernel.model import Capabilities
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import NodeType
+from tidemill.bootstrap import BUILT_IN, NodeTypes
+from tidemill.cli.render.tables import Column, Line, names, print_facts, print_hint, print_table, print_title, snippet
+from tidemill.cli.render.terminal import DIM, Styler, sanitize
+from tidemill.errors import offered, rejected
+from tidemill.handlers.discovery import NodeTypeSource, UnusableNodeType
+from tidemill.kernel.model import Capabilities, Json, NodeType
 
 WIDTH = 100
 _LIKE_A_NUMBER = tuple("-+.0123456789~")

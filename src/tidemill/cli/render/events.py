@@ -15,36 +15,28 @@ from typing import Any, TextIO
 
 import msgspec
 
-from tidemill.cli.render.board import RunProgress
-from tidemill.cli.render.board import duration
+from tidemill.cli.render.board import RunProgress, duration
 from tidemill.cli.render.progress import Silence
 from tidemill.cli.render.runs import step_name
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import iso
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import snippet
-from tidemill.cli.render.terminal import CYAN
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import GREEN
-from tidemill.cli.render.terminal import RED
-from tidemill.cli.render.terminal import YELLOW
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import columns
-from tidemill.cli.render.terminal import padded
-from tidemill.cli.render.terminal import print_json_line
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import truncate
-from tidemill.cli.session import StoreSession
-from tidemill.cli.session import item_or_none
-from tidemill.cli.session import plain
+from tidemill.cli.render.tables import Column, Line, iso, names, print_table, snippet
+from tidemill.cli.render.terminal import (
+    CYAN,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    padded,
+    print_json_line,
+    sanitize,
+    truncate,
+)
+from tidemill.cli.session import StoreSession, item_or_none, plain
 from tidemill.client import Tidemill
 from tidemill.engine.services.inspection import LogLine
-from tidemill.errors import offered
-from tidemill.errors import rejected
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Route
+from tidemill.errors import offered, rejected
+from tidemill.kernel.events import NOT_AN_ITEM, Route
 from tidemill.kernel.queries import told
 
 TYPE_COLUMNS = 21

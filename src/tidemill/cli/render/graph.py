@@ -38,10 +38,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from tidemill.cli.render.terminal import one_line
-from tidemill.kernel.model import Loop
-from tidemill.kernel.model import Map
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Loop, Map, Node, Workflow
 
 LANES_MAX = 6
 """Loops nested deeper than this have no bracket; the words at their looping node still tell."""

@@ -19,35 +19,29 @@ from typing import Any, NamedTuple
 from tidemill.blobs.contract import BlobInfo
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import pretty
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import age
-from tidemill.cli.render.tables import iso
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_hint
-from tidemill.cli.render.tables import print_next
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import print_title
-from tidemill.cli.render.tables import size_of
-from tidemill.cli.render.tables import snippet
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    age,
+    iso,
+    moment,
+    names,
+    print_facts,
+    print_hint,
+    print_next,
+    print_table,
+    print_title,
+    size_of,
+    snippet,
+)
 from tidemill.cli.render.terminal import counted
-from tidemill.cli.session import ALONE
-from tidemill.cli.session import StoreSession
-from tidemill.cli.session import item_or_none
-from tidemill.cli.session import plain
-from tidemill.engine.index_rows import ApprovalRow
-from tidemill.engine.index_rows import DeadLetterRow
-from tidemill.engine.index_rows import RunRow
+from tidemill.cli.session import ALONE, StoreSession, item_or_none, plain
+from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.workers import WorkerView
-from tidemill.engine.versions import TagMoved
-from tidemill.engine.versions import Version
-from tidemill.engine.versions import WorkflowRow
+from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.engine.worker.registry import Held
-from tidemill.errors import offered
-from tidemill.errors import rejected
+from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 
 ASKED_COLUMNS_MAX = 500

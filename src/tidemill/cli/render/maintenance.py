@@ -10,29 +10,23 @@ from typing import Any
 
 from tidemill.cli.render.events import Logbook
 from tidemill.cli.render.runs import say
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import age
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_hint
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import print_title
-from tidemill.cli.render.terminal import RED
-from tidemill.cli.render.terminal import YELLOW
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.session import ALONE
-from tidemill.cli.session import StoreSession
-from tidemill.engine.maintenance.archive import ArchiveEntry
-from tidemill.engine.maintenance.archive import ArchivePage
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    age,
+    moment,
+    names,
+    print_facts,
+    print_hint,
+    print_table,
+    print_title,
+)
+from tidemill.cli.render.terminal import RED, YELLOW, Styler, counted, sanitize
+from tidemill.cli.session import ALONE, StoreSession
+from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
 from tidemill.engine.maintenance.reindex import Reindexed
 from tidemill.engine.maintenance.retention import SweepResult
-from tidemill.engine.maintenance.verify import LISTS
-from tidemill.engine.maintenance.verify import AuditReport
-from tidemill.engine.maintenance.verify import Finding
+from tidemill.engine.maintenance.verify import LISTS, AuditReport, Finding
 
 SHOWN_EVERY_SECONDS = 0.2
 NAMES_COLUMNS_MAX = 600

@@ -21,13 +21,7 @@ from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
-from tidemill.cli.render.board import SIGNS
-from tidemill.cli.render.board import NodeProgress
-from tidemill.cli.render.board import Phase
-from tidemill.cli.render.board import RunProgress
-from tidemill.cli.render.board import detail
-from tidemill.cli.render.board import duration
-from tidemill.cli.render.board import passes
+from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration, passes
 from tidemill.cli.render.terminal import sanitize
 from tidemill.observability.capture import OutputCapture
 

@@ -20,37 +20,38 @@ from typing import IO, Any
 
 import msgspec
 
-from tidemill.cli.render.board import RunProgress
-from tidemill.cli.render.board import duration
-from tidemill.cli.render.tables import Column
-from tidemill.cli.render.tables import Line
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_hint
-from tidemill.cli.render.tables import print_table
-from tidemill.cli.render.tables import print_title
-from tidemill.cli.render.tables import snippet
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import GREEN
-from tidemill.cli.render.terminal import RED
-from tidemill.cli.render.terminal import YELLOW
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import columns
-from tidemill.cli.render.terminal import console
-from tidemill.cli.render.terminal import counted
-from tidemill.cli.render.terminal import print_problems
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import supports_unicode
+from tidemill.cli.render.board import RunProgress, duration
+from tidemill.cli.render.tables import (
+    Column,
+    Line,
+    moment,
+    names,
+    print_facts,
+    print_hint,
+    print_table,
+    print_title,
+    snippet,
+)
+from tidemill.cli.render.terminal import (
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    console,
+    counted,
+    print_problems,
+    sanitize,
+    supports_unicode,
+)
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
-from tidemill.engine.services.dead_letters import Reprocessed
-from tidemill.engine.services.dead_letters import ReprocessedRun
+from tidemill.engine.services.dead_letters import Reprocessed, ReprocessedRun
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
-from tidemill.kernel.document.diff import Change
-from tidemill.kernel.document.diff import GraphDiff
+from tidemill.kernel.document.diff import Change, GraphDiff
 
 STEP_COLUMNS = 200
 """Columns for names of steps."""

@@ -17,16 +17,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.cli.render.terminal import BOLD
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import STATUS_COLOURS
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import columns
-from tidemill.cli.render.terminal import folded
-from tidemill.cli.render.terminal import padded
-from tidemill.cli.render.terminal import room
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.render.terminal import truncate
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    STATUS_COLOURS,
+    Styler,
+    columns,
+    folded,
+    padded,
+    room,
+    sanitize,
+    truncate,
+)
 
 GAP = 2
 CELL_COLUMNS_MIN = 8

@@ -8,26 +8,11 @@ from typing import Any, NamedTuple
 
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import step_name
-from tidemill.cli.render.tables import COMMAND
-from tidemill.cli.render.tables import moment
-from tidemill.cli.render.tables import names
-from tidemill.cli.render.tables import print_facts
-from tidemill.cli.render.tables import print_headline
-from tidemill.cli.render.tables import print_hint
-from tidemill.cli.render.tables import snippet
-from tidemill.cli.render.terminal import BOLD
-from tidemill.cli.render.terminal import DIM
-from tidemill.cli.render.terminal import MAGENTA
-from tidemill.cli.render.terminal import RED
-from tidemill.cli.render.terminal import Styler
-from tidemill.cli.render.terminal import columns
-from tidemill.cli.render.terminal import sanitize
-from tidemill.cli.session import StoreSession
-from tidemill.cli.session import item_or_none
-from tidemill.cli.session import plain
+from tidemill.cli.render.tables import COMMAND, moment, names, print_facts, print_headline, print_hint, snippet
+from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, sanitize
+from tidemill.cli.session import StoreSession, item_or_none, plain
 from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.ended import Cause
-from tidemill.kernel.explain.ended import NodeHistory
+from tidemill.kernel.explain.ended import Cause, NodeHistory
 from tidemill.kernel.explain.explain import Explanation
 from tidemill.kernel.queries import PathStep
 

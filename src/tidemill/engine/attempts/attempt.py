@@ -23,90 +23,60 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.conditions import Chosen
-from tidemill.engine.attempts.conditions import find_admission
-from tidemill.engine.attempts.conditions import find_route
-from tidemill.engine.attempts.conditions import readings_of
-from tidemill.engine.attempts.invocation import TimedOut
-from tidemill.engine.attempts.invocation import bounded
-from tidemill.engine.attempts.invocation import failed_by
-from tidemill.engine.attempts.invocation import surely
-from tidemill.engine.attempts.invocation import timed_out
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
+from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.rendering import NOTHING_FETCHED
-from tidemill.engine.attempts.rendering import RUN_READER
-from tidemill.engine.attempts.rendering import Fetched
-from tidemill.engine.attempts.rendering import Values
-from tidemill.engine.attempts.rendering import assembled
-from tidemill.engine.attempts.rendering import attempt_of
-from tidemill.engine.attempts.rendering import context_of
-from tidemill.engine.attempts.rendering import encoded
-from tidemill.engine.attempts.rendering import hidden
-from tidemill.engine.attempts.rendering import item_of
-from tidemill.engine.attempts.rendering import masked
-from tidemill.engine.attempts.rendering import needed_for
-from tidemill.engine.attempts.rendering import needed_for_outputs
-from tidemill.engine.attempts.rendering import rendered
-from tidemill.engine.attempts.rendering import scope_of
-from tidemill.engine.attempts.rendering import text_of
-from tidemill.engine.attempts.results import MARKED
-from tidemill.engine.attempts.results import TransactionalStatement
-from tidemill.engine.attempts.results import asked_for
-from tidemill.engine.attempts.results import check_files
-from tidemill.engine.attempts.results import child_id
-from tidemill.engine.attempts.results import read_described
-from tidemill.engine.attempts.results import stored_value
-from tidemill.engine.attempts.results import transactional
-from tidemill.engine.attempts.results import wrong_files
-from tidemill.engine.attempts.runtime import AttemptRuntime
-from tidemill.engine.attempts.runtime import AttemptSuperseded
-from tidemill.engine.attempts.runtime import missing_for
+from tidemill.engine.attempts.rendering import (
+    NOTHING_FETCHED,
+    RUN_READER,
+    Fetched,
+    Values,
+    assembled,
+    attempt_of,
+    context_of,
+    encoded,
+    hidden,
+    item_of,
+    masked,
+    needed_for,
+    needed_for_outputs,
+    rendered,
+    scope_of,
+    text_of,
+)
+from tidemill.engine.attempts.results import (
+    MARKED,
+    TransactionalStatement,
+    asked_for,
+    check_files,
+    child_id,
+    read_described,
+    stored_value,
+    transactional,
+    wrong_files,
+)
+from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import EvaluationSteps
+from tidemill.expressions.conditions import Condition, EvaluationSteps
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import run_steps
 from tidemill.expressions.scope import Scope
 from tidemill.expressions.templates.template import Template
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import Outcome
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import WaitRequested
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Pause, Return, Skip
+from tidemill.kernel.activation import QUEUED_ITEM, Activation
+from tidemill.kernel.commands import Done, Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Admission
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Route
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Error, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import peek_at
-from tidemill.security.masking import NO_MASK
-from tidemill.security.masking import Mask
-from tidemill.security.secrets import SecretAccessLog
-from tidemill.security.secrets import SecretUnusable
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.security.secrets import SecretAccessLog, SecretUnusable
 from tidemill.stores.contract import Lease
 
 NO_ITEMS = MapExpanded(count=0, items=b"[]")

@@ -10,58 +10,32 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.engine.attempts.invocation import TimedOut
-from tidemill.engine.attempts.invocation import bounded
-from tidemill.engine.attempts.invocation import failed_by
-from tidemill.engine.attempts.invocation import surely
-from tidemill.engine.attempts.invocation import timed_out
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, surely, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.rendering import Fetched
-from tidemill.engine.attempts.rendering import Upstream
-from tidemill.engine.attempts.rendering import blobs_of
-from tidemill.engine.attempts.rendering import encoded
-from tidemill.engine.attempts.rendering import masked
-from tidemill.engine.attempts.rendering import rendered
-from tidemill.engine.attempts.rendering import scope_of
-from tidemill.engine.attempts.rendering import text_of
-from tidemill.engine.attempts.results import TransactionalStatement
-from tidemill.engine.attempts.results import read_described
-from tidemill.engine.attempts.results import stored_value
-from tidemill.engine.attempts.results import transactional
-from tidemill.engine.attempts.results import wrong_files
-from tidemill.engine.attempts.runtime import AttemptRuntime
-from tidemill.engine.attempts.runtime import missing_for
+from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
+from tidemill.engine.attempts.results import (
+    TransactionalStatement,
+    read_described,
+    stored_value,
+    transactional,
+    wrong_files,
+)
+from tidemill.engine.attempts.runtime import AttemptRuntime, missing_for
 from tidemill.engine.attempts.streaming import AttemptOutput
-from tidemill.engine.corruption import require_intact
-from tidemill.engine.corruption import retry_until_repaired
+from tidemill.engine.corruption import require_intact, retry_until_repaired
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
+from tidemill.kernel.commands import CompensationResult, Done, Failed
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.model import Compensator
-from tidemill.kernel.model import Node
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import State
-from tidemill.kernel.state import key_at
+from tidemill.kernel.model import Compensator, Node
+from tidemill.kernel.state import CompletedStep, State, key_at
 from tidemill.security.secrets import SecretAccessLog
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Store
+from tidemill.stores.contract import Lease, Store
 
 
 def _not_kept(value: Any) -> NoReturn:

@@ -21,26 +21,13 @@ from msgspec.structs import replace
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.attempts.rendering import SeenNodes
 from tidemill.engine.compiled import CompiledNode
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import EvaluationSteps
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import listing
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import merged
+from tidemill.expressions.conditions import Condition, EvaluationSteps, Verdict, decide
+from tidemill.expressions.errors import ExpressionError, listing
+from tidemill.expressions.scope import References, Scope, merged
 from tidemill.handlers.contract import truncate
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.events import Admission
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Reading
-from tidemill.kernel.events import Route
-from tidemill.kernel.model import Branch
-from tidemill.kernel.model import Node
+from tidemill.kernel.commands import Failed, SkipRequested
+from tidemill.kernel.events import Admission, BlobRef, Error, Payload, Reading, Route
+from tidemill.kernel.model import Branch, Node
 
 READINGS_MAX = 50
 

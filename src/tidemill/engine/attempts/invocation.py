@@ -20,28 +20,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
+from tidemill.blobs.payloads import NotJson, decode_value
 from tidemill.errors import Unavailable
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import Schema
-from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import causes_of
-from tidemill.handlers.contract import describe_exception
-from tidemill.handlers.contract import text_of
-from tidemill.handlers.contract import truncate
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Result
+from tidemill.expressions.schema import Schema, compile_schema
+from tidemill.handlers.contract import (
+    Ended,
+    Fail,
+    Handler,
+    NodeContext,
+    causes_of,
+    describe_exception,
+    text_of,
+    truncate,
+)
+from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
-from tidemill.observability.capture import OUTPUT_SINK
-from tidemill.observability.capture import Ear
-from tidemill.security.secrets import SecretMissing
-from tidemill.security.secrets import SecretUnusable
+from tidemill.observability.capture import OUTPUT_SINK, Ear
+from tidemill.security.secrets import SecretMissing, SecretUnusable
 from tidemill.stores.contract import Lease
 
 LOG = logging.getLogger(__name__)

@@ -15,10 +15,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, Committed, Store, Stream
 
 LOG = logging.getLogger(__name__)
 

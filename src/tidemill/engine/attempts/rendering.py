@@ -24,43 +24,23 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
+from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.expressions.templates.template import Template
-from tidemill.handlers.contract import Checkpointer
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import ProgressSink
-from tidemill.handlers.contract import Reader
-from tidemill.handlers.contract import Skip
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import MapState
+from tidemill.handlers.contract import Checkpointer, NodeContext, Pause, ProgressSink, Reader, Skip
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.routing import ancestors
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import VisibleOutput
-from tidemill.kernel.queries import iteration
-from tidemill.kernel.queries import upstream
-from tidemill.kernel.queries import visible_output
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
-from tidemill.security.masking import NO_MASK
-from tidemill.security.masking import Mask
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_output
+from tidemill.kernel.state import State, Visit, peek_at
+from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
 
 LOG = logging.getLogger(__name__)

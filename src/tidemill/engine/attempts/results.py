@@ -32,40 +32,18 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import DIGEST_LENGTH
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import PIECE_BYTES
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import is_digest
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.engine.attempts.invocation import failed_by
-from tidemill.engine.attempts.invocation import surely
+from tidemill.blobs.contract import DIGEST_LENGTH, GRACE, PIECE_BYTES, Blobs, is_digest
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.attempts.invocation import failed_by, surely
 from tidemill.engine.attempts.rendering import masked
-from tidemill.errors import Problem
-from tidemill.errors import Unavailable
+from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Asked
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Child
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Skip
-from tidemill.handlers.contract import is_media_type
-from tidemill.handlers.contract import truncate
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
-from tidemill.security.masking import NO_MASK
-from tidemill.security.masking import Mask
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import StatementRefused
+from tidemill.handlers.contract import Asked, Blob, Child, Fail, Pause, Skip, is_media_type, truncate
+from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Error
+from tidemill.security.masking import NO_MASK, Mask
+from tidemill.stores.contract import Statement, StatementRefused
 
 WAIT_MS_MAX = 3_155_760_000_000
 """A hundred years, as for the node type `sleep`."""

@@ -23,8 +23,7 @@ from tidemill.engine.attempts.rendering import Values
 from tidemill.engine.attempts.streaming import OutputBroadcaster
 from tidemill.engine.worker.leases import REST_MS_MAX
 from tidemill.expressions.sandbox.pool import Isolation
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import enable_node_log
+from tidemill.handlers.contract import CapabilityMissing, enable_node_log
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.observability.capture import OutputCapture

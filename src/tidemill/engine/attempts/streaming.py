@@ -17,22 +17,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.log_store import AttemptLogWriter
-from tidemill.engine.attempts.log_store import StoredLine
+from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.engine.attempts.log_store import AttemptId, AttemptLogWriter, StoredLine
 from tidemill.engine.attempts.rendering import encoded
 from tidemill.engine.attempts.results import announced
 from tidemill.errors import Unavailable
-from tidemill.handlers.contract import Cancelled
-from tidemill.handlers.contract import Fail
-from tidemill.security.masking import NO_MASK
-from tidemill.security.masking import Mask
+from tidemill.handlers.contract import Cancelled, Fail
+from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
 

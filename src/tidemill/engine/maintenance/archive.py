@@ -31,15 +31,9 @@ import msgspec
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.maintenance.verify import blobs_in
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.codec import DAMAGE
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import plain
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunPatched
+from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event, plain
+from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.state import State
 
 ARCHIVE_FORMAT = 1

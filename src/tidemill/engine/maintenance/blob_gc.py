@@ -36,27 +36,21 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.contract import DIGEST_LENGTH
-from tidemill.blobs.contract import GRACE
-from tidemill.blobs.contract import BlobDamaged
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import ExternalBlobPlace
-from tidemill.blobs.contract import digests_in
+from tidemill.blobs.contract import (
+    DIGEST_LENGTH,
+    GRACE,
+    BlobDamaged,
+    BlobInfo,
+    BlobMissing,
+    Blobs,
+    ExternalBlobPlace,
+    digests_in,
+)
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.versions import read_history
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.codec import DAMAGE
-from tidemill.kernel.codec import decode_event
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.engine.versions import WORKFLOW, read_history
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.stores.contract import Commit, Store, Stream, Tail
 
 REMEMBERED = Stream("", "store", "blobs")
 

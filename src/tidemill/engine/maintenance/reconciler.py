@@ -27,33 +27,15 @@ from typing import Protocol
 
 from tidemill.ambient import Ambient
 from tidemill.engine.children import ChildRunMessenger
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import SUSPECT
-from tidemill.engine.index_rows import RunRow
-from tidemill.engine.index_rows import marked_suspect
-from tidemill.engine.index_rows import read_run_row
-from tidemill.engine.index_rows import run_row
-from tidemill.engine.index_rows import run_terms
+from tidemill.engine.index_rows import RUN, SUSPECT, RunRow, marked_suspect, read_run_row, run_row, run_terms
 from tidemill.engine.maintenance.reindex import row_like
-from tidemill.engine.maintenance.verify import LOG_MISSING
-from tidemill.engine.maintenance.verify import Auditor
-from tidemill.engine.maintenance.verify import Finding
-from tidemill.engine.maintenance.verify import compare
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
+from tidemill.engine.maintenance.verify import LOG_MISSING, Auditor, Finding, compare
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.views import named_wait
-from tidemill.engine.views import waiting_for
-from tidemill.errors import InternalError
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
+from tidemill.engine.views import named_wait, waiting_for
+from tidemill.errors import InternalError, Rejected, TidemillError, Unavailable
 from tidemill.kernel.commands import Repair
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Commit, JobView, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
 

@@ -14,33 +14,26 @@ from typing import Any
 import msgspec
 
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import read_approval_row
-from tidemill.engine.index_rows import read_dead_letter_row
-from tidemill.engine.index_rows import read_run_row
-from tidemill.engine.index_rows import rows_along
-from tidemill.engine.index_rows import run_row
-from tidemill.engine.index_rows import run_terms
+from tidemill.engine.index_rows import (
+    APPROVAL,
+    DEAD_LETTER,
+    RUN,
+    read_approval_row,
+    read_dead_letter_row,
+    read_run_row,
+    rows_along,
+    run_row,
+    run_terms,
+)
 from tidemill.engine.turn import NODES_LOOKED_AT_MAX
-from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.versions import read_history
-from tidemill.engine.versions import read_workflow_row
+from tidemill.engine.versions import WORKFLOW, read_history, read_workflow_row
 from tidemill.engine.views import waiting_for
 from tidemill.errors import TidemillError
-from tidemill.kernel.codec import DAMAGE
-from tidemill.kernel.codec import decode_event
+from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
-from tidemill.stores.optional import flaws_of
-from tidemill.stores.optional import repair
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
+from tidemill.stores.optional import flaws_of, repair
 
 PAGE = 500
 RACES_MAX = 50

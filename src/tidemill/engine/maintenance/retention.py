@@ -22,45 +22,31 @@ from math import ceil
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.blobs.archive import Archive
-from tidemill.blobs.archive import at_once
-from tidemill.blobs.contract import BlobDamaged
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import Blobs
-from tidemill.blobs.contract import digests_in
-from tidemill.blobs.contract import missing
-from tidemill.engine.attempts.log_store import forget_journals
-from tidemill.engine.attempts.log_store import last_token
+from tidemill.blobs.archive import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs, digests_in, missing
+from tidemill.engine.attempts.log_store import forget_journals, last_token
 from tidemill.engine.attempts.results import files_in
 from tidemill.engine.catalog import Catalog
-from tidemill.engine.index_rows import DAY_MS
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import quiet_day
-from tidemill.engine.maintenance.archive import INLINE_BYTES_MAX
-from tidemill.engine.maintenance.archive import ArchivedRun
-from tidemill.engine.maintenance.archive import blob_name
-from tidemill.engine.maintenance.archive import decode_archived
-from tidemill.engine.maintenance.archive import encode_archived
-from tidemill.engine.maintenance.archive import header_of
-from tidemill.engine.maintenance.archive import name_of
-from tidemill.engine.maintenance.archive import needed_blobs
+from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
+from tidemill.engine.maintenance.archive import (
+    INLINE_BYTES_MAX,
+    ArchivedRun,
+    blob_name,
+    decode_archived,
+    encode_archived,
+    header_of,
+    name_of,
+    needed_blobs,
+)
 from tidemill.engine.maintenance.blob_gc import referring_texts
-from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.reindex import rows_of
+from tidemill.engine.maintenance.reindex import all_rows, rows_of
 from tidemill.engine.run_cache import RunCache
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.codec import DAMAGE
-from tidemill.kernel.codec import decode_event
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
+from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import RunPatched
 from tidemill.kernel.model import Retention
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.stores.contract import Row, Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
 

@@ -28,54 +28,31 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from tidemill.blobs.contract import BlobMissing
-from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.results import DESCRIBED_LENGTH
-from tidemill.engine.attempts.results import files_in
+from tidemill.blobs.contract import BlobMissing, Blobs
+from tidemill.engine.attempts.results import DESCRIBED_LENGTH, files_in
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import rows_along
-from tidemill.engine.maintenance.reindex import Named
-from tidemill.engine.maintenance.reindex import agrees
-from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.reindex import expected_run_row
-from tidemill.engine.maintenance.reindex import owner_of
-from tidemill.engine.maintenance.reindex import row_like
-from tidemill.engine.maintenance.reindex import row_pages
-from tidemill.engine.maintenance.reindex import rows_beside_run
+from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN, rows_along
+from tidemill.engine.maintenance.reindex import (
+    Named,
+    agrees,
+    all_rows,
+    expected_run_row,
+    owner_of,
+    row_like,
+    row_pages,
+    rows_beside_run,
+)
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.versions import WORKFLOW
-from tidemill.engine.versions import Version
-from tidemill.engine.versions import read_history
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.kernel.codec import DAMAGE
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunPatched
+from tidemill.engine.versions import WORKFLOW, Version, read_history
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
+from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.events import AnyEvent, BlobRef, Payload, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.jobs import JOB_FORMAT
-from tidemill.kernel.jobs import UNLISTED
-from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.jobs import task_of
+from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs, task_of
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import SnapshotFormatUnknown
-from tidemill.kernel.state import State
-from tidemill.kernel.state import decode_state
-from tidemill.kernel.state import encode_state
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
+from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
 from tidemill.stores.optional import IndexProblems
 
 DAMAGES = frozenset({"blob_damaged", "store_damaged"})

@@ -7,32 +7,17 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.engine.index_rows import APPROVAL
-from tidemill.engine.index_rows import ApprovalRow
-from tidemill.engine.index_rows import read_approval_row
-from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.services.context import at_index
-from tidemill.engine.validation import check_described
-from tidemill.engine.validation import check_place
-from tidemill.engine.validation import check_roles
-from tidemill.engine.validation import check_words
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.engine.index_rows import APPROVAL, ApprovalRow, read_approval_row
+from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.validation import check_described, check_place, check_roles, check_words
 from tidemill.engine.views import ApprovalView
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import offered
-from tidemill.errors import rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.schema import compile_schema
-from tidemill.kernel.activation import Approval
-from tidemill.kernel.activation import folded
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Delegate
-from tidemill.kernel.commands import Verb
+from tidemill.kernel.activation import Approval, folded
+from tidemill.kernel.commands import Decide, Delegate, Verb
 from tidemill.kernel.decide.decide import decide
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import ApprovalEvent
+from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent
 from tidemill.kernel.state import peek_at
 
 VERBS: tuple[Verb, ...] = ("approve", "reject", "changes")

@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
-from tidemill.blobs.contract import BlobInfo
-from tidemill.blobs.contract import BlobState
-from tidemill.blobs.contract import is_digest
-from tidemill.engine.attempts.results import UNREADABLE
-from tidemill.engine.attempts.results import described
-from tidemill.engine.maintenance.blob_gc import YOUNG_MS
-from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
-from tidemill.engine.maintenance.blob_gc import GcReport
+from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
+from tidemill.engine.attempts.results import UNREADABLE, described
+from tidemill.engine.maintenance.blob_gc import YOUNG_MS, BlobPlaceOwnership, GcReport
 from tidemill.engine.maintenance.blob_gc import collect as collect_garbage
-from tidemill.engine.services.context import LIMIT_HINT
-from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.errors import rejected
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Fail
+from tidemill.handlers.contract import Blob, Fail
 
 DIGEST_HINT = "a digest is sha256: and 64 digits"
 GRACE_S_MAX = 100 * 365 * 86_400

@@ -16,24 +16,16 @@ from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import require_intact
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.validation import check_command_id
-from tidemill.engine.validation import check_words
-from tidemill.engine.validation import packed
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.engine.validation import check_command_id, check_words, packed
+from tidemill.errors import Rejected, rejected
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.completion import ABANDON
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import Payload
+from tidemill.kernel.events import AnyEvent, Payload
 from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
+from tidemill.stores.contract import Page, Store, Stream, Tail
 
 LIMIT_HINT = "ask for 1 or more"
 

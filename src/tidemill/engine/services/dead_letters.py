@@ -8,31 +8,18 @@ from typing import Any
 
 import msgspec
 
-from tidemill.engine.attempts.rendering import Values
-from tidemill.engine.attempts.rendering import blobs_of
-from tidemill.engine.attempts.rendering import scope_of
-from tidemill.engine.attempts.rendering import shared_value
-from tidemill.engine.index_rows import DEAD_LETTER
-from tidemill.engine.index_rows import DeadLetterRow
-from tidemill.engine.index_rows import read_dead_letter_row
-from tidemill.engine.services.context import LIMIT_HINT
-from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.services.context import at_index
+from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, shared_value
+from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
 from tidemill.engine.services.patches import PatchService
-from tidemill.engine.services.runs import UNSET
-from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.runs import UNSET, RunService
 from tidemill.engine.validation import check_place
 from tidemill.engine.views import error_view
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.errors import ExpressionError
-from tidemill.kernel.commands import CloseDeadLetter
-from tidemill.kernel.commands import Retry
+from tidemill.kernel.commands import CloseDeadLetter, Retry
 from tidemill.kernel.decide.decide import decide
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import DeadLetterClosed
+from tidemill.kernel.events import AnyEvent, BlobRef, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.state import key_at
 from tidemill.security.secrets import RedactedSecrets

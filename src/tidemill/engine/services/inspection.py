@@ -25,56 +25,32 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.log_store import KEPT_BYTES
-from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.log_store import LogRecord
-from tidemill.engine.attempts.log_store import StoredLine
-from tidemill.engine.attempts.log_store import read_journals
-from tidemill.engine.attempts.rendering import needed_for
-from tidemill.engine.attempts.rendering import needed_for_outputs
-from tidemill.engine.attempts.results import child_id
-from tidemill.engine.attempts.results import read_ask
+from tidemill.engine.attempts.log_store import KEPT_BYTES, AttemptId, LogRecord, StoredLine, read_journals
+from tidemill.engine.attempts.rendering import needed_for, needed_for_outputs
+from tidemill.engine.attempts.results import child_id, read_ask
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.corruption import UNREADABLE
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import read_run_row
+from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.workers import WorkerService
-from tidemill.engine.views import RunView
-from tidemill.engine.views import view_run
-from tidemill.errors import Rejected
-from tidemill.errors import StoreUnusable
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import offered
-from tidemill.errors import rejected
+from tidemill.engine.views import RunView, view_run
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, offered, rejected
 from tidemill.kernel.activation import Wait
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import plain
+from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import BlobRef
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.ended import NodeHistory
-from tidemill.kernel.explain.ended import account_for
-from tidemill.kernel.explain.explain import Explanation
-from tidemill.kernel.explain.explain import explain
+from tidemill.kernel.explain.ended import NodeHistory, account_for
+from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import JobFact
 from tidemill.kernel.jobs import key_of
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.queries import PathStep
-from tidemill.kernel.queries import path
-from tidemill.kernel.queries import tokens
-from tidemill.kernel.state import State
-from tidemill.kernel.state import peek_at
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
+from tidemill.kernel.queries import PathStep, path, tokens
+from tidemill.kernel.state import State, peek_at
+from tidemill.stores.contract import JobView, Row, Stream
 
 LOOK_EVERY_MS = 250
 """How often a follower looks; lines are written about once a second, and at the end of an attempt."""

@@ -6,40 +6,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from zlib import crc32
 
-from tidemill.blobs.archive import Archive
-from tidemill.blobs.archive import at_once
-from tidemill.blobs.contract import BlobDamaged
-from tidemill.blobs.contract import verified
+from tidemill.blobs.archive import Archive, at_once
+from tidemill.blobs.contract import BlobDamaged, verified
 from tidemill.engine.index_rows import RUN
-from tidemill.engine.maintenance.archive import ArchiveEntry
-from tidemill.engine.maintenance.archive import ArchivePage
-from tidemill.engine.maintenance.archive import ArchiveReader
-from tidemill.engine.maintenance.archive import blob_name
-from tidemill.engine.maintenance.reindex import Indexer
-from tidemill.engine.maintenance.reindex import Reindexed
-from tidemill.engine.maintenance.reindex import all_rows
-from tidemill.engine.maintenance.reindex import all_streams
-from tidemill.engine.maintenance.reindex import rows_of
-from tidemill.engine.maintenance.retention import RESTORED
-from tidemill.engine.maintenance.retention import RetentionSweep
-from tidemill.engine.maintenance.retention import SweepResult
-from tidemill.engine.maintenance.verify import Auditor
-from tidemill.engine.maintenance.verify import AuditReport
-from tidemill.engine.maintenance.verify import Finding
-from tidemill.engine.maintenance.verify import RunAudit
-from tidemill.engine.maintenance.verify import index_findings
-from tidemill.engine.maintenance.verify import missing_logs
-from tidemill.engine.services.context import LIMIT_HINT
-from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage, ArchiveReader, blob_name
+from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
+from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
+from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
+from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
-from tidemill.stores.optional import IndexProblems
-from tidemill.stores.optional import flaws_of
+from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
+from tidemill.stores.optional import IndexProblems, flaws_of
 
 FINDINGS_MAX = 10_000
 """Findings kept of an audit; a store with more of them is not understood by reading on."""

@@ -15,33 +15,19 @@ from tidemill.blobs.payloads import decode_value
 from tidemill.engine.catalog import Published
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.services.context import command_name
-from tidemill.engine.validation import check_command_id
-from tidemill.engine.validation import check_labels
-from tidemill.engine.validation import check_run_id
-from tidemill.engine.validation import check_words
-from tidemill.engine.validation import checked_inputs
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import Patch
+from tidemill.engine.services.context import ServiceContext, command_name
+from tidemill.engine.validation import check_command_id, check_labels, check_run_id, check_words, checked_inputs
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.commands import Fork, Patch
 from tidemill.kernel.decide.decide import decide
-from tidemill.kernel.decide.fork import graph_after
-from tidemill.kernel.decide.fork import shared_prefix
-from tidemill.kernel.decide.fork import undone
-from tidemill.kernel.decide.patch import problems
-from tidemill.kernel.decide.patch import verdict
+from tidemill.kernel.decide.fork import graph_after, shared_prefix, undone
+from tidemill.kernel.decide.patch import problems, verdict
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import apply_patch
 from tidemill.kernel.document.reader import normalise
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import RunPatched
+from tidemill.kernel.events import BlobRef, Payload, RunPatched
 from tidemill.kernel.evolve import replay
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Json, Workflow
 
 if TYPE_CHECKING:
     from tidemill.kernel.compile.compiler import Compiled

@@ -11,47 +11,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_given
+from tidemill.blobs.payloads import decode_value, encode_given
 from tidemill.engine.attempts.streaming import shown
-from tidemill.engine.index_rows import RUN
-from tidemill.engine.index_rows import RunRow
-from tidemill.engine.index_rows import read_run_row
+from tidemill.engine.index_rows import RUN, RunRow, read_run_row
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.services.context import at_index
-from tidemill.engine.validation import check_labels
-from tidemill.engine.validation import check_run_id
-from tidemill.engine.validation import check_words
-from tidemill.engine.validation import checked_inputs
-from tidemill.engine.validation import with_defaults
+from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.validation import check_labels, check_run_id, check_words, checked_inputs, with_defaults
 from tidemill.engine.versions import Version
-from tidemill.engine.views import RunView
-from tidemill.engine.views import view_run
-from tidemill.errors import Rejected
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.kernel.codec import decode_event
-from tidemill.kernel.codec import plain
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Relabel
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import Rollback
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import Start
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import RollbackFinished
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunFailed
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import IdleCallback
-from tidemill.stores.contract import Stream
+from tidemill.engine.views import RunView, view_run
+from tidemill.errors import Rejected, Unavailable, rejected
+from tidemill.kernel.codec import decode_event, plain
+from tidemill.kernel.commands import Cancel, Override, Pause, Relabel, Resume, Retry, Rewind, Rollback, Signal, Start
+from tidemill.kernel.events import BlobRef, Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.stores.contract import Frame, IdleCallback, Stream
 
 LOOK_AGAIN_MS = 5.0
 """How much later than it could the end of a long run is told to whoever waits for nothing else."""

@@ -9,15 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.worker.registry import Held
-from tidemill.engine.worker.registry import Registry
-from tidemill.engine.worker.registry import State
-from tidemill.engine.worker.registry import WorkerRow
-from tidemill.engine.worker.registry import registered
+from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.handlers.contract import CapabilityMissing
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.survey import WorkerCapability
-from tidemill.kernel.explain.survey import Workers
+from tidemill.kernel.explain.survey import WorkerCapability, Workers
 from tidemill.stores.optional import ProcessLiveness
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.engine.catalog import Diff
-from tidemill.engine.catalog import Published
-from tidemill.engine.catalog import Tagged
+from tidemill.engine.catalog import Diff, Published, Tagged
 from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.versions import TagMoved
-from tidemill.engine.versions import Version
-from tidemill.engine.versions import WorkflowRow
+from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.kernel.document.reader import read_document
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import Json, Workflow
 
 
 class WorkflowService:

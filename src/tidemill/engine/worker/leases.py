@@ -35,15 +35,9 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.kernel.jobs import JobSpec
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import in_run_tree
+from tidemill.stores.contract import Claim, Lease, Store, Stream, in_run_tree
 
 LOG = logging.getLogger(__name__)
 

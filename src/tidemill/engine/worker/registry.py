@@ -17,18 +17,10 @@ from typing import Literal
 import msgspec
 
 from tidemill.ambient import Ambient
-from tidemill.engine.attempts.runtime import MissingCapabilities
-from tidemill.engine.attempts.runtime import MissingCapability
-from tidemill.engine.worker.worker import HeldJob
-from tidemill.engine.worker.worker import Worker
-from tidemill.engine.worker.worker import WorkerOptions
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
+from tidemill.engine.worker.worker import HeldJob, Worker, WorkerOptions
+from tidemill.errors import Rejected, TidemillError, Unavailable
+from tidemill.stores.contract import Commit, Row, Store, Stream
 
 LOG = logging.getLogger(__name__)
 

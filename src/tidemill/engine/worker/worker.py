@@ -25,69 +25,53 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import NotJson
-from tidemill.engine.attempts.attempt import Attempt
-from tidemill.engine.attempts.attempt import outputs_of
+from tidemill.engine.attempts.attempt import Attempt, outputs_of
 from tidemill.engine.attempts.compensation import CompensationAttempt
-from tidemill.engine.attempts.invocation import LEASE_LOST
-from tidemill.engine.attempts.invocation import ON_STALL
-from tidemill.engine.attempts.invocation import failed_result
-from tidemill.engine.attempts.invocation import surely
-from tidemill.engine.attempts.rendering import Values
-from tidemill.engine.attempts.rendering import encoded
-from tidemill.engine.attempts.results import TransactionalStatement
-from tidemill.engine.attempts.results import check_files
-from tidemill.engine.attempts.results import stored_value
-from tidemill.engine.attempts.runtime import AttemptRuntime
-from tidemill.engine.attempts.runtime import AttemptSuperseded
-from tidemill.engine.attempts.runtime import LeaveToOtherWorker
-from tidemill.engine.attempts.runtime import ProcessRuntime
+from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result, surely
+from tidemill.engine.attempts.rendering import Values, encoded
+from tidemill.engine.attempts.results import TransactionalStatement, check_files, stored_value
+from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
-from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.run_cache import RunCache
-from tidemill.engine.turn import COMMITTED
-from tidemill.engine.turn import STATEMENT_CONFLICT
-from tidemill.engine.turn import CommandOutcome
-from tidemill.engine.turn import PendingCommand
-from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.leases import ClaimLoop
-from tidemill.engine.worker.leases import HandoverPolicy
-from tidemill.engine.worker.leases import LeaseRenewalThread
-from tidemill.engine.worker.leases import LeaseRenewer
-from tidemill.engine.worker.leases import ReleaseQueue
-from tidemill.engine.worker.leases import UnrunnableBackoff
-from tidemill.errors import InternalError
-from tidemill.errors import Unavailable
+from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.turn import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand, TurnLoop
+from tidemill.engine.worker.leases import (
+    ClaimLoop,
+    HandoverPolicy,
+    LeaseRenewalThread,
+    LeaseRenewer,
+    ReleaseQueue,
+    UnrunnableBackoff,
+)
+from tidemill.errors import InternalError, Unavailable
 from tidemill.handlers.contract import Handler
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Checkpoint
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import CompensationWorkerLost
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import WorkerLost
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Checkpoint,
+    CompensationResult,
+    CompensationWorkerLost,
+    Done,
+    Failed,
+    OutputsRendered,
+    Result,
+    WorkerLost,
+)
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.rollback import current as current_undo
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
-from tidemill.kernel.jobs import JOB_FORMAT
-from tidemill.kernel.jobs import MESSAGES
-from tidemill.kernel.jobs import SYSTEM_QUEUE
-from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.jobs import begun_elsewhere
-from tidemill.kernel.jobs import cap_of
-from tidemill.kernel.jobs import may_run
-from tidemill.kernel.jobs import shelved
-from tidemill.kernel.jobs import task_of
-from tidemill.kernel.jobs import timer_of
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Store
-from tidemill.stores.contract import Stream
+from tidemill.kernel.events import INLINE_BYTES_MAX, BlobRef, Error, Payload
+from tidemill.kernel.jobs import (
+    JOB_FORMAT,
+    MESSAGES,
+    SYSTEM_QUEUE,
+    JobBody,
+    begun_elsewhere,
+    cap_of,
+    may_run,
+    shelved,
+    task_of,
+    timer_of,
+)
+from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 
 class AttemptLog:

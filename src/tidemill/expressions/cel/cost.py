@@ -20,19 +20,20 @@ import re
 from collections.abc import Iterator
 from math import inf, prod
 
-from tidemill.expressions.cel.ast import Call
-from tidemill.expressions.cel.ast import Comprehension
-from tidemill.expressions.cel.ast import Const
-from tidemill.expressions.cel.ast import Ident
-from tidemill.expressions.cel.ast import ListOf
-from tidemill.expressions.cel.ast import NativeEnv
-from tidemill.expressions.cel.ast import Select
-from tidemill.expressions.cel.ast import Struct
-from tidemill.expressions.cel.ast import Tree
-from tidemill.expressions.cel.ast import chain_of
-from tidemill.expressions.cel.ast import children
-from tidemill.expressions.cel.doubles import BITS
-from tidemill.expressions.cel.doubles import MOMENTS
+from tidemill.expressions.cel.ast import (
+    Call,
+    Comprehension,
+    Const,
+    Ident,
+    ListOf,
+    NativeEnv,
+    Select,
+    Struct,
+    Tree,
+    chain_of,
+    children,
+)
+from tidemill.expressions.cel.doubles import BITS, MOMENTS
 from tidemill.expressions.errors import shorten
 
 PATTERNS_MAX = 1024

@@ -15,19 +15,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tidemill.expressions.cel.ast import TRUE
-from tidemill.expressions.cel.ast import Call
-from tidemill.expressions.cel.ast import Comprehension
-from tidemill.expressions.cel.ast import Const
-from tidemill.expressions.cel.ast import Entry
-from tidemill.expressions.cel.ast import Ident
-from tidemill.expressions.cel.ast import ListOf
-from tidemill.expressions.cel.ast import Select
-from tidemill.expressions.cel.ast import Struct
-from tidemill.expressions.cel.ast import Tree
-from tidemill.expressions.cel.ast import double
-from tidemill.expressions.cel.ast import integer
-from tidemill.expressions.cel.ast import text
+from tidemill.expressions.cel.ast import (
+    TRUE,
+    Call,
+    Comprehension,
+    Const,
+    Entry,
+    Ident,
+    ListOf,
+    Select,
+    Struct,
+    Tree,
+    double,
+    integer,
+    text,
+)
 from tidemill.expressions.errors import condition_failed
 from tidemill.expressions.scope import Json
 

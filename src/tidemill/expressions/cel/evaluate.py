@@ -19,41 +19,33 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tidemill.errors import Problem
-from tidemill.expressions.cel.ast import Chain
-from tidemill.expressions.cel.ast import NativeEnv
-from tidemill.expressions.cel.ast import NativeExpression
-from tidemill.expressions.cel.ast import NativeValue
-from tidemill.expressions.cel.ast import chains
-from tidemill.expressions.cel.ast import native_env
-from tidemill.expressions.cel.ast import read_tree
-from tidemill.expressions.cel.ast import write_tree
+from tidemill.expressions.cel.ast import (
+    Chain,
+    NativeEnv,
+    NativeExpression,
+    NativeValue,
+    chains,
+    native_env,
+    read_tree,
+    write_tree,
+)
 from tidemill.expressions.cel.ast import Tree as Syntax
-from tidemill.expressions.cel.cost import is_cheap
-from tidemill.expressions.cel.cost import pattern_problem
-from tidemill.expressions.cel.doubles import Unsuited
-from tidemill.expressions.cel.doubles import in_doubles
-from tidemill.expressions.cel.messages import COMPARE
-from tidemill.expressions.cel.messages import NO_OVERLOAD
-from tidemill.expressions.cel.messages import TOO_LARGE
-from tidemill.expressions.cel.messages import Fault
-from tidemill.expressions.cel.messages import compile_faults
-from tidemill.expressions.cel.messages import reading_faults
-from tidemill.expressions.cel.messages import run_time_words
+from tidemill.expressions.cel.cost import is_cheap, pattern_problem
+from tidemill.expressions.cel.doubles import Unsuited, in_doubles
+from tidemill.expressions.cel.messages import (
+    COMPARE,
+    NO_OVERLOAD,
+    TOO_LARGE,
+    Fault,
+    compile_faults,
+    reading_faults,
+    run_time_words,
+)
 from tidemill.expressions.conditions import DEADLINE_MS
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import place
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import within
-from tidemill.expressions.limits import DEPTH_MAX
-from tidemill.expressions.limits import deeper_than
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.lookup import READERS
-from tidemill.expressions.templates.lookup import is_nothing
+from tidemill.expressions.errors import ExpressionError, condition_failed, place, shorten, within
+from tidemill.expressions.limits import DEPTH_MAX, deeper_than
+from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
+from tidemill.expressions.templates.lookup import READERS, is_nothing
 
 LARGEST = (1 << 64) - 1
 SMALLEST = -(1 << 63)

@@ -12,20 +12,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemill.expressions.cel.ast import Chain
-from tidemill.expressions.errors import NO_OUTPUT
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import lacking
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import place
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.scope import RESERVED
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.lookup import READERS
-from tidemill.expressions.templates.lookup import is_nothing
-from tidemill.expressions.templates.lookup import step
+from tidemill.expressions.errors import NO_OUTPUT, kind_of, lacking, listing, meant, place, shorten
+from tidemill.expressions.scope import RESERVED, Absent, Scope, Seen
+from tidemill.expressions.templates.lookup import READERS, is_nothing, step
 
 LEVELS_MAX = 32
 """Nesting of an expression that the native parser takes."""

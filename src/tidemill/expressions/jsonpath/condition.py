@@ -23,33 +23,22 @@ from typing import Literal
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.comparisons import RELATIONS
-from tidemill.expressions.comparisons import contains
-from tidemill.expressions.comparisons import hopeless
-from tidemill.expressions.conditions import DEADLINE_MS
-from tidemill.expressions.conditions import Raw
-from tidemill.expressions.conditions import no_other_keys
-from tidemill.expressions.conditions import shape
-from tidemill.expressions.errors import NO_OUTPUT
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import place
-from tidemill.expressions.errors import shorten
+from tidemill.expressions.comparisons import RELATIONS, contains, hopeless
+from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, shape
+from tidemill.expressions.errors import (
+    NO_OUTPUT,
+    ExpressionError,
+    condition_failed,
+    kind_of,
+    listing,
+    meant,
+    place,
+    shorten,
+)
 from tidemill.expressions.jsonpath import query as tree
-from tidemill.expressions.jsonpath.query import NOTHING
-from tidemill.expressions.jsonpath.query import NoValue
-from tidemill.expressions.jsonpath.query import is_cheap
-from tidemill.expressions.jsonpath.query import queries
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.expressions.templates.lookup import READERS
-from tidemill.expressions.templates.lookup import is_nothing
+from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
+from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
+from tidemill.expressions.templates.lookup import READERS, is_nothing
 
 _SIGNS = {"eq": "==", "ne": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _AGGREGATES = ("count", "sum", "avg", "min", "max")
@@ -378,8 +367,7 @@ def _text(raw: Raw, path: str, problems: list[Problem]) -> str | None:
 
 def _query(text: str, path: str, problems: list[Problem]) -> tree.Query | None:
     # The library takes a tenth of a second to load, which only those pay who use it.
-    from tidemill.expressions.jsonpath.parser import QueryFault
-    from tidemill.expressions.jsonpath.parser import read_query
+    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
         return read_query(text)

@@ -21,8 +21,7 @@ from jsonpath.token import TOKEN_EOF
 
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.jsonpath import query as tree
-from tidemill.expressions.jsonpath.query import is_pattern
-from tidemill.expressions.jsonpath.query import why_no_pattern
+from tidemill.expressions.jsonpath.query import is_pattern, why_no_pattern
 
 NESTING_MAX = 100
 """Levels of filters and terms inside of each other; the parser recurses, and must never depend on the stack."""

@@ -24,8 +24,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeGuard
 
 from tidemill.expressions.comparisons import equal
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
+from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.scope import Json
 
 if TYPE_CHECKING:

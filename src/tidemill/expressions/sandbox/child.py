@@ -22,28 +22,13 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import Leaf
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.python_condition import ANSWER
-from tidemill.expressions.python_condition import CONTEXT
-from tidemill.expressions.python_condition import MEMORY_MB_MAX
-from tidemill.expressions.python_condition import OUTPUT
-from tidemill.expressions.python_condition import TIMEOUT_MS_MAX
-from tidemill.expressions.python_condition import Sandbox
-from tidemill.expressions.sandbox.protocol import answer_of
-from tidemill.expressions.sandbox.protocol import packed_answer
-from tidemill.expressions.sandbox.protocol import unpacked
-from tidemill.expressions.sandbox.tasks import SandboxTask
-from tidemill.expressions.sandbox.tasks import done
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
-from tidemill.processes.supervisor import frame
-from tidemill.processes.supervisor import read_frame
-from tidemill.processes.supervisor import resident_mb
+from tidemill.expressions.conditions import EvaluationRequest, Leaf
+from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
+from tidemill.expressions.python_condition import ANSWER, CONTEXT, MEMORY_MB_MAX, OUTPUT, TIMEOUT_MS_MAX, Sandbox
+from tidemill.expressions.sandbox.protocol import answer_of, packed_answer, unpacked
+from tidemill.expressions.sandbox.tasks import SandboxTask, done
+from tidemill.expressions.scope import Absent, Json, Scope
+from tidemill.processes.supervisor import frame, read_frame, resident_mb
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty, MontyError

@@ -17,21 +17,13 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import EvaluationSteps
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
+from tidemill.expressions.conditions import EvaluationRequest, EvaluationSteps
+from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.sandbox.child import MEMORY_MAX_MB
-from tidemill.expressions.sandbox.protocol import ANSWER_MAX
-from tidemill.expressions.sandbox.protocol import RESULT_MAX
-from tidemill.expressions.sandbox.protocol import Answer
-from tidemill.expressions.sandbox.protocol import packed
-from tidemill.expressions.sandbox.protocol import unpacked_answer
+from tidemill.expressions.sandbox.protocol import ANSWER_MAX, RESULT_MAX, Answer, packed, unpacked_answer
 from tidemill.expressions.sandbox.tasks import SandboxTask
 from tidemill.expressions.scope import Json
-from tidemill.processes.child import ChildSpec
-from tidemill.processes.child import Pool
-from tidemill.processes.child import StartFailed
+from tidemill.processes.child import ChildSpec, Pool, StartFailed
 
 _T = TypeVar("_T")
 

@@ -11,20 +11,10 @@ from typing import assert_never
 
 import msgspec
 
-from tidemill.expressions.conditions import Composite
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.sandbox.tasks import FilterRows
-from tidemill.expressions.sandbox.tasks import Jq
-from tidemill.expressions.sandbox.tasks import RunQuery
-from tidemill.expressions.sandbox.tasks import SandboxTask
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
+from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
+from tidemill.expressions.errors import ExpressionError, condition_failed
+from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RunQuery, SandboxTask
+from tidemill.expressions.scope import Absent, Json, References, Scope, Seen
 
 FRAME_MAX = 1 << 26
 """Bytes of a condition together with the values that it reads."""

@@ -23,11 +23,8 @@ from typing import ClassVar
 import msgspec
 
 from tidemill.expressions.conditions import Leaf
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import condition_failed
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import Scope
+from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
+from tidemill.expressions.scope import Json, Scope
 
 CHORE_MS = 10_000
 """What a chore may take, unless it says otherwise."""
@@ -84,8 +81,7 @@ def done(chore: SandboxTask, judge: Judge) -> bytes:
 
 def find_all(query: str, value: Json) -> list[Json]:
     """Give all that a query finds; raise `ExpressionError` if it is none."""
-    from tidemill.expressions.jsonpath.parser import QueryFault
-    from tidemill.expressions.jsonpath.parser import read_query
+    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
         return list(read_query(query).find(value, value))

@@ -13,10 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import template_failed
+from tidemill.expressions.errors import ExpressionError, kind_of, shorten, template_failed
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.undefined import Undefined
 

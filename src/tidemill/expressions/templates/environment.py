@@ -17,28 +17,21 @@ from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
-from tidemill.expressions.errors import Explanation
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import lacking
-from tidemill.expressions.errors import place
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import template_failed
-from tidemill.expressions.templates.filters import filters
-from tidemill.expressions.templates.filters import tests
-from tidemill.expressions.templates.limits import OPERATORS
-from tidemill.expressions.templates.limits import Passes
-from tidemill.expressions.templates.limits import cost
-from tidemill.expressions.templates.limits import cost_of_copy
-from tidemill.expressions.templates.limits import drawn
-from tidemill.expressions.templates.limits import joined
-from tidemill.expressions.templates.limits import padded
-from tidemill.expressions.templates.limits import replaced
-from tidemill.expressions.templates.limits import short
-from tidemill.expressions.templates.limits import text
-from tidemill.expressions.templates.lookup import ScopeContext
-from tidemill.expressions.templates.lookup import is_nothing
-from tidemill.expressions.templates.lookup import node_path
-from tidemill.expressions.templates.lookup import step
+from tidemill.expressions.errors import Explanation, kind_of, lacking, place, shorten, template_failed
+from tidemill.expressions.templates.filters import filters, tests
+from tidemill.expressions.templates.limits import (
+    OPERATORS,
+    Passes,
+    cost,
+    cost_of_copy,
+    drawn,
+    joined,
+    padded,
+    replaced,
+    short,
+    text,
+)
+from tidemill.expressions.templates.lookup import ScopeContext, is_nothing, node_path, step
 from tidemill.expressions.templates.undefined import NotAvailable
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"

@@ -21,21 +21,22 @@ from jinja2.utils import htmlsafe_json_dumps, pass_context
 
 from tidemill.expressions.errors import template_failed
 from tidemill.expressions.templates.dates import MOMENT_FILTERS
-from tidemill.expressions.templates.limits import SIZED
-from tidemill.expressions.templates.limits import budgeted
-from tidemill.expressions.templates.limits import cost
-from tidemill.expressions.templates.limits import drawn
-from tidemill.expressions.templates.limits import formatted
-from tidemill.expressions.templates.limits import joined
-from tidemill.expressions.templates.limits import padded
-from tidemill.expressions.templates.limits import printable
-from tidemill.expressions.templates.limits import replaced
-from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.limits import short
-from tidemill.expressions.templates.limits import text
+from tidemill.expressions.templates.limits import (
+    SIZED,
+    budgeted,
+    cost,
+    drawn,
+    formatted,
+    joined,
+    padded,
+    printable,
+    replaced,
+    room,
+    short,
+    text,
+)
 from tidemill.expressions.templates.lookup import ScopeContext
-from tidemill.expressions.templates.regex import PATTERN_FILTERS
-from tidemill.expressions.templates.regex import PATTERN_TESTS
+from tidemill.expressions.templates.regex import PATTERN_FILTERS, PATTERN_TESTS
 from tidemill.expressions.templates.undefined import NotAvailable
 
 Function = Callable[..., Any]

@@ -34,16 +34,17 @@ from typing import Any, Protocol
 
 from jinja2.runtime import Undefined
 
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import template_failed
-from tidemill.expressions.limits import DEPTH_MAX
-from tidemill.expressions.limits import INT_BITS_MAX
-from tidemill.expressions.limits import RANGE_MAX
-from tidemill.expressions.limits import RENDER_MS_MAX
-from tidemill.expressions.limits import STEPS_MAX
-from tidemill.expressions.limits import TEXT_MAX
-from tidemill.expressions.limits import VALUES_MAX
-from tidemill.expressions.limits import WRITABLE_BITS_MAX
+from tidemill.expressions.errors import shorten, template_failed
+from tidemill.expressions.limits import (
+    DEPTH_MAX,
+    INT_BITS_MAX,
+    RANGE_MAX,
+    RENDER_MS_MAX,
+    STEPS_MAX,
+    TEXT_MAX,
+    VALUES_MAX,
+    WRITABLE_BITS_MAX,
+)
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.undefined import NotAvailable
 

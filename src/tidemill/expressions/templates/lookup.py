@@ -24,19 +24,9 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
-from tidemill.expressions.errors import Explanation
-from tidemill.expressions.errors import lacking
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import place
-from tidemill.expressions.scope import NODE_MAPS
-from tidemill.expressions.scope import RESERVED
-from tidemill.expressions.scope import Absent
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.templates.limits import Meter
-from tidemill.expressions.templates.limits import bounded_range
+from tidemill.expressions.errors import Explanation, lacking, listing, meant, place
+from tidemill.expressions.scope import NODE_MAPS, RESERVED, Absent, Json, References, Scope
+from tidemill.expressions.templates.limits import Meter, bounded_range
 from tidemill.expressions.templates.undefined import NotAvailable
 
 _SYNTAX = re.compile(r"\{[{%#]")

@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import template_failed
-from tidemill.expressions.limits import PATTERN_BYTES_MAX
-from tidemill.expressions.limits import PATTERN_MAX
-from tidemill.expressions.limits import PATTERN_WORK_MAX
+from tidemill.expressions.errors import ExpressionError, kind_of, listing, shorten, template_failed
+from tidemill.expressions.limits import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
 from tidemill.expressions.templates.limits import room
 from tidemill.expressions.templates.undefined import Undefined
 

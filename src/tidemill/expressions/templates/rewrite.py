@@ -16,27 +16,20 @@ from jinja2 import nodes
 from jinja2.meta import TrackingCodeGenerator
 from jinja2.visitor import NodeTransformer
 
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.scope import NODE_MAPS
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import merged
-from tidemill.expressions.templates.environment import COMPARED
-from tidemill.expressions.templates.environment import CONCAT
-from tidemill.expressions.templates.environment import KEY
-from tidemill.expressions.templates.environment import LOOP
-from tidemill.expressions.templates.environment import METHOD
-from tidemill.expressions.templates.environment import NODE
-from tidemill.expressions.templates.environment import PART
-from tidemill.expressions.templates.environment import PATH
-from tidemill.expressions.templates.environment import TemplateEnvironment
-from tidemill.expressions.templates.lookup import FUNCTIONS
-from tidemill.expressions.templates.lookup import READERS
-from tidemill.expressions.templates.lookup import Fault
-from tidemill.expressions.templates.lookup import Key
-from tidemill.expressions.templates.lookup import Path
-from tidemill.expressions.templates.lookup import build
+from tidemill.expressions.errors import kind_of, listing, meant
+from tidemill.expressions.scope import NODE_MAPS, References, merged
+from tidemill.expressions.templates.environment import (
+    COMPARED,
+    CONCAT,
+    KEY,
+    LOOP,
+    METHOD,
+    NODE,
+    PART,
+    PATH,
+    TemplateEnvironment,
+)
+from tidemill.expressions.templates.lookup import FUNCTIONS, READERS, Fault, Key, Path, build
 from tidemill.expressions.templates.regex import check_arguments
 
 _REFUSED_TAGS = {

@@ -24,34 +24,13 @@ from typing import Protocol, TypeVar
 from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 
-from tidemill.errors import Problem
-from tidemill.errors import TidemillError
-from tidemill.expressions.errors import Explanation
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import pointer
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.errors import template_failed
-from tidemill.expressions.limits import DEPTH_MAX
-from tidemill.expressions.limits import SOURCE_MAX
-from tidemill.expressions.scope import NOTHING
-from tidemill.expressions.scope import Json
-from tidemill.expressions.scope import References
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import merged
-from tidemill.expressions.templates.environment import PATH
-from tidemill.expressions.templates.environment import TemplateEnvironment
-from tidemill.expressions.templates.environment import environment
-from tidemill.expressions.templates.limits import Meter
-from tidemill.expressions.templates.limits import cost
-from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.limits import text
-from tidemill.expressions.templates.limits import to_json_value
-from tidemill.expressions.templates.lookup import FUNCTIONS
-from tidemill.expressions.templates.lookup import Fault
-from tidemill.expressions.templates.lookup import Path
-from tidemill.expressions.templates.lookup import ScopeContext
-from tidemill.expressions.templates.lookup import build
-from tidemill.expressions.templates.lookup import has_syntax
+from tidemill.errors import Problem, TidemillError
+from tidemill.expressions.errors import Explanation, ExpressionError, pointer, shorten, template_failed
+from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX
+from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
+from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
+from tidemill.expressions.templates.limits import Meter, cost, room, text, to_json_value
+from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build, has_syntax
 from tidemill.expressions.templates.rewrite import Rewriting
 from tidemill.expressions.templates.undefined import NotAvailable
 

@@ -24,56 +24,53 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.expressions.conditions import Condition
-from tidemill.expressions.conditions import EvaluationRequest
-from tidemill.expressions.conditions import EvaluationSteps
-from tidemill.expressions.conditions import Leaf
-from tidemill.expressions.conditions import Verdict
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import decide
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
+from tidemill.expressions.conditions import (
+    Condition,
+    EvaluationRequest,
+    EvaluationSteps,
+    Leaf,
+    Verdict,
+    compiled,
+    decide,
+)
+from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.sandbox import tasks
 from tidemill.expressions.sandbox.pool import SandboxExecutor
-from tidemill.expressions.sandbox.tasks import FilterRows
-from tidemill.expressions.sandbox.tasks import Jq
-from tidemill.expressions.scope import Scope
-from tidemill.expressions.scope import Seen
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.data.steps import COUNTED
-from tidemill.handlers.data.steps import JQ_SECONDS
-from tidemill.handlers.data.steps import SCHEMAS
-from tidemill.handlers.data.steps import STEPS_MAX
-from tidemill.handlers.data.steps import Step
-from tidemill.handlers.data.steps import call_config
-from tidemill.handlers.data.steps import config_problems
-from tidemill.handlers.data.steps import one_or_more
-from tidemill.handlers.data.steps import program_flaws
-from tidemill.handlers.data.tables import ABSENT
-from tidemill.handlers.data.tables import SUFFIX
-from tidemill.handlers.data.tables import Dates
-from tidemill.handlers.data.tables import Extract
-from tidemill.handlers.data.tables import Join
-from tidemill.handlers.data.tables import Rows
-from tidemill.handlers.data.tables import TableError
-from tidemill.handlers.data.tables import aggregation
-from tidemill.handlers.data.tables import drop_fields
-from tidemill.handlers.data.tables import extract
-from tidemill.handlers.data.tables import first_rows
-from tidemill.handlers.data.tables import group_rows
-from tidemill.handlers.data.tables import join_rows
-from tidemill.handlers.data.tables import parse_dates
-from tidemill.handlers.data.tables import read
-from tidemill.handlers.data.tables import select_fields
-from tidemill.handlers.data.tables import sort_keys
-from tidemill.handlers.data.tables import sort_rows
-from tidemill.handlers.data.tables import table
+from tidemill.expressions.sandbox.tasks import FilterRows, Jq
+from tidemill.expressions.scope import Scope, Seen
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.data.steps import (
+    COUNTED,
+    JQ_SECONDS,
+    SCHEMAS,
+    STEPS_MAX,
+    Step,
+    call_config,
+    config_problems,
+    one_or_more,
+    program_flaws,
+)
+from tidemill.handlers.data.tables import (
+    ABSENT,
+    SUFFIX,
+    Dates,
+    Extract,
+    Join,
+    Rows,
+    TableError,
+    aggregation,
+    drop_fields,
+    extract,
+    first_rows,
+    group_rows,
+    join_rows,
+    parse_dates,
+    read,
+    select_fields,
+    sort_keys,
+    sort_rows,
+    table,
+)
 from tidemill.kernel.model import NodeType
 
 PORTION = 200

@@ -20,17 +20,10 @@ from typing import Any, NamedTuple
 
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
-from tidemill.handlers.data.tables import Row
-from tidemill.handlers.data.tables import Rows
-from tidemill.handlers.data.tables import read
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.data.tables import Row, Rows, read
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000
 TEXT_MAX = 50_000_000

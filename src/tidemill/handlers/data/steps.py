@@ -11,23 +11,14 @@ from functools import partial
 from typing import Any
 
 from tidemill.expressions.conditions import parse_condition
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import meant
-from tidemill.expressions.errors import pointer
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.sandbox.tasks import PROGRAM_MAX
-from tidemill.expressions.sandbox.tasks import check_jq
+from tidemill.expressions.errors import ExpressionError, meant, pointer, shorten
+from tidemill.expressions.sandbox.tasks import PROGRAM_MAX, check_jq
 from tidemill.expressions.schema import compile_schema
-from tidemill.expressions.templates.dates import check_forms
-from tidemill.expressions.templates.dates import check_zone
+from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.data.tables import FUNCTIONS
-from tidemill.handlers.data.tables import OUTPUT_WORDS
-from tidemill.handlers.data.tables import Aggregation
-from tidemill.handlers.data.tables import aggregation
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 STEPS_MAX = 100
 FIELDS_MAX = 1_000

@@ -21,18 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import listing
-from tidemill.expressions.errors import meant
-from tidemill.expressions.templates.dates import fitting_forms
-from tidemill.expressions.templates.dates import read_moment
-from tidemill.expressions.templates.dates import readable_directives
-from tidemill.expressions.templates.dates import write_moment
-from tidemill.expressions.templates.regex import Match
-from tidemill.expressions.templates.regex import Pattern
-from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.regex import work_of
+from tidemill.expressions.errors import ExpressionError, kind_of, listing, meant
+from tidemill.expressions.templates.dates import fitting_forms, read_moment, readable_directives, write_moment
+from tidemill.expressions.templates.regex import Match, Pattern, compile_pattern, work_of
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -12,21 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidemill.expressions.conditions import is_small
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import kind_of
-from tidemill.expressions.errors import pointer
+from tidemill.expressions.errors import ExpressionError, kind_of, pointer
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import RunQuery
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.control import query_flaw
-from tidemill.handlers.control import value_before
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.control import query_flaw, value_before
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 QUERY_MAX = 8192
 EXTRACTS_MAX = 200

@@ -26,17 +26,10 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import truncate
+from tidemill.handlers.contract import Fail, NodeContext, truncate
 from tidemill.kernel.model import ConfigProblem
-from tidemill.net.egress import SCHEMES
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import invalid_host
-from tidemill.net.egress import shown
-from tidemill.net.http_client import OWN
-from tidemill.net.http_client import Answer
-from tidemill.net.http_client import Call
+from tidemill.net.egress import SCHEMES, CallFailed, invalid_host, shown
+from tidemill.net.http_client import OWN, Answer, Call
 
 _SUCCESS = ("2xx",)
 _AGAIN = frozenset({408, 425, 429})

@@ -23,34 +23,22 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import is_media_type
-from tidemill.handlers.http.exchange import EXPECT_SCHEMA
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA
-from tidemill.handlers.http.exchange import IDEMPOTENCY_HEADER
-from tidemill.handlers.http.exchange import TIMEOUT_SCHEMA
-from tidemill.handlers.http.exchange import call_of
-from tidemill.handlers.http.exchange import check_status
-from tidemill.handlers.http.exchange import failure
-from tidemill.handlers.http.exchange import header_flaws
-from tidemill.handlers.http.exchange import object_schema
-from tidemill.handlers.http.exchange import url_flaws
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import Limits
-from tidemill.net.http_client import HARMLESS
-from tidemill.net.http_client import Answer
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
-from tidemill.net.http_client import same_origin
-from tidemill.net.http_client import too_large
-from tidemill.net.http_client import without_key
+from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
+from tidemill.handlers.http.exchange import (
+    EXPECT_SCHEMA,
+    HEADERS_SCHEMA,
+    IDEMPOTENCY_HEADER,
+    TIMEOUT_SCHEMA,
+    call_of,
+    check_status,
+    failure,
+    header_flaws,
+    object_schema,
+    url_flaws,
+)
+from tidemill.kernel.model import ConfigProblem, NodeType
+from tidemill.net.egress import CallFailed, Limits
+from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
 
 PAGES_MAX = 1_000
 ITEMS_MAX = 100_000
@@ -152,8 +140,7 @@ def _flaws(config: Any) -> Iterator[ConfigProblem]:
 
 
 def _path_flaws(key: str, path: str) -> Iterator[ConfigProblem]:
-    from tidemill.expressions.jsonpath.parser import QueryFault
-    from tidemill.expressions.jsonpath.parser import read_query
+    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
         read_query(path)

@@ -15,28 +15,23 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.http.exchange import EXPECT_SCHEMA
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA
-from tidemill.handlers.http.exchange import TIMEOUT_SCHEMA
-from tidemill.handlers.http.exchange import check_status
-from tidemill.handlers.http.exchange import failure
-from tidemill.handlers.http.exchange import header_flaws
-from tidemill.handlers.http.exchange import object_schema
-from tidemill.handlers.http.exchange import time_ms
-from tidemill.handlers.http.exchange import url_flaws
-from tidemill.handlers.http.exchange import written_flaws
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import (
+    EXPECT_SCHEMA,
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    check_status,
+    failure,
+    header_flaws,
+    object_schema,
+    time_ms,
+    url_flaws,
+    written_flaws,
+)
+from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
-from tidemill.security.signing import KEYS_MAX
-from tidemill.security.signing import signed_headers
+from tidemill.net.http_client import Call, Fetcher
+from tidemill.security.signing import KEYS_MAX, signed_headers
 
 _KEY = {"type": "string", "minLength": 1}
 

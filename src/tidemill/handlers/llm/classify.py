@@ -15,24 +15,11 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.templates.template import is_template
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.llm.node import SECRET_FIELDS
-from tidemill.handlers.llm.node import model_flaws
-from tidemill.handlers.llm.node import model_schema
-from tidemill.handlers.llm.provider import Providers
-from tidemill.handlers.llm.provider import Question
-from tidemill.handlers.llm.provider import Reply
-from tidemill.handlers.llm.provider import Settings
-from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA
-from tidemill.handlers.llm.structured_output import Answered
-from tidemill.handlers.llm.structured_output import answered
-from tidemill.handlers.llm.structured_output import instructed
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.llm.node import SECRET_FIELDS, model_flaws, model_schema
+from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
+from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
+from tidemill.kernel.model import ConfigProblem, NodeType
 
 LABELS_MAX = 500
 CONFIDENCE_DIGITS = 4

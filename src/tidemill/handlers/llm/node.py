@@ -12,26 +12,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA
-from tidemill.handlers.http.exchange import TIMEOUT_SCHEMA
-from tidemill.handlers.http.exchange import header_flaws
-from tidemill.handlers.http.exchange import url_flaws
-from tidemill.handlers.http.exchange import written_flaws
-from tidemill.handlers.llm.provider import OPENAI_URL
-from tidemill.handlers.llm.provider import Message
-from tidemill.handlers.llm.provider import Providers
-from tidemill.handlers.llm.provider import Question
-from tidemill.handlers.llm.provider import Settings
-from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA
-from tidemill.handlers.llm.structured_output import answered
-from tidemill.handlers.llm.structured_output import instructed
-from tidemill.kernel.model import Capabilities
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, header_flaws, url_flaws, written_flaws
+from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
+from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
+from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
 _PRICE = {"type": "number", "minimum": 0}

@@ -29,23 +29,11 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import shorten
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import truncate
-from tidemill.handlers.http.exchange import failure
-from tidemill.handlers.http.exchange import retry_after_ms
-from tidemill.handlers.llm.provider import OPENAI_URL
-from tidemill.handlers.llm.provider import Ask
-from tidemill.handlers.llm.provider import Hear
-from tidemill.handlers.llm.provider import Question
-from tidemill.handlers.llm.provider import Reply
-from tidemill.handlers.llm.provider import Settings
-from tidemill.handlers.llm.provider import Usage
-from tidemill.net.egress import CallFailed
-from tidemill.net.egress import shown
-from tidemill.net.http_client import Call
-from tidemill.net.http_client import Fetcher
-from tidemill.net.http_client import Streamed
-from tidemill.net.http_client import read_url
+from tidemill.handlers.contract import Fail, truncate
+from tidemill.handlers.http.exchange import failure, retry_after_ms
+from tidemill.handlers.llm.provider import OPENAI_URL, Ask, Hear, Question, Reply, Settings, Usage
+from tidemill.net.egress import CallFailed, shown
+from tidemill.net.http_client import Call, Fetcher, Streamed, read_url
 
 _SAID_MAX = 300
 _WORDS_MAX = 2_000

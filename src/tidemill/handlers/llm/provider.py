@@ -17,10 +17,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.errors import shorten
-from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.regex import work_of
+from tidemill.expressions.errors import ExpressionError, shorten
+from tidemill.expressions.templates.regex import compile_pattern, work_of
 from tidemill.handlers.contract import Fail
 
 Message = dict[str, Any]

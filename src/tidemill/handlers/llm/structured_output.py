@@ -12,18 +12,9 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.errors import shorten
-from tidemill.expressions.schema import Schema
-from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.llm.provider import Ask
-from tidemill.handlers.llm.provider import Hear
-from tidemill.handlers.llm.provider import Message
-from tidemill.handlers.llm.provider import Prices
-from tidemill.handlers.llm.provider import Question
-from tidemill.handlers.llm.provider import Reply
-from tidemill.handlers.llm.provider import Usage
-from tidemill.handlers.llm.provider import deaf
+from tidemill.expressions.schema import Schema, compile_schema
+from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.handlers.llm.provider import Ask, Hear, Message, Prices, Question, Reply, Usage, deaf
 
 PROBLEMS_SHOWN = 10
 CUT_SHORT = "length"

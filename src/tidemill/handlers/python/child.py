@@ -29,50 +29,46 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.payloads import NotJson
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.handlers.contract import Cancelled
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.handlers.contract import enable_node_log
-from tidemill.handlers.contract import ended
-from tidemill.handlers.contract import truncate
-from tidemill.handlers.python.functions import Given
-from tidemill.handlers.python.functions import callee
-from tidemill.handlers.python.functions import drained
-from tidemill.handlers.python.functions import imported
-from tidemill.handlers.python.functions import settled
-from tidemill.handlers.python.protocol import OUT_OF_MEMORY_STATUS
-from tidemill.handlers.python.protocol import RESULT_MAX
-from tidemill.handlers.python.protocol import Answer
-from tidemill.handlers.python.protocol import Ask
-from tidemill.handlers.python.protocol import Call
-from tidemill.handlers.python.protocol import Done
-from tidemill.handlers.python.protocol import Failed
-from tidemill.handlers.python.protocol import Logged
-from tidemill.handlers.python.protocol import Message
-from tidemill.handlers.python.protocol import Part
-from tidemill.handlers.python.protocol import Paused
-from tidemill.handlers.python.protocol import Progress
-from tidemill.handlers.python.protocol import Reply
-from tidemill.handlers.python.protocol import Said
-from tidemill.handlers.python.protocol import SentBlob
-from tidemill.handlers.python.protocol import Skipped
-from tidemill.handlers.python.protocol import Stopped
-from tidemill.handlers.python.protocol import failed_of
-from tidemill.handlers.python.protocol import order_of
-from tidemill.handlers.python.protocol import packed
-from tidemill.handlers.python.protocol import taken_out
-from tidemill.handlers.python.protocol import threw
+from tidemill.blobs.payloads import NotJson, decode_value, encode_value
+from tidemill.handlers.contract import (
+    Cancelled,
+    Ended,
+    Fail,
+    NodeContext,
+    Pause,
+    Return,
+    Skip,
+    enable_node_log,
+    ended,
+    truncate,
+)
+from tidemill.handlers.python.functions import Given, callee, drained, imported, settled
+from tidemill.handlers.python.protocol import (
+    OUT_OF_MEMORY_STATUS,
+    RESULT_MAX,
+    Answer,
+    Ask,
+    Call,
+    Done,
+    Failed,
+    Logged,
+    Message,
+    Part,
+    Paused,
+    Progress,
+    Reply,
+    Said,
+    SentBlob,
+    Skipped,
+    Stopped,
+    failed_of,
+    order_of,
+    packed,
+    taken_out,
+    threw,
+)
 from tidemill.observability.capture import Decoded
-from tidemill.processes.supervisor import frame
-from tidemill.processes.supervisor import read_frame
-from tidemill.processes.supervisor import resident_mb
+from tidemill.processes.supervisor import frame, read_frame, resident_mb
 from tidemill.security.secrets import SecretMissing
 
 TEXT_MAX = 65_536

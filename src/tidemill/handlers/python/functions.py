@@ -31,12 +31,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import msgspec
 
 from tidemill.errors import offered
-from tidemill.handlers.contract import Cancelled
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import ended
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, NodeContext, ended
 
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)

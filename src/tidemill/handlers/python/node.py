@@ -14,23 +14,19 @@ from typing import Any
 
 import msgspec
 
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Handler
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import ended
-from tidemill.handlers.python.functions import Function
-from tidemill.handlers.python.functions import FunctionSignature
-from tidemill.handlers.python.functions import callee
-from tidemill.handlers.python.functions import imported
-from tidemill.handlers.python.functions import in_thread
-from tidemill.handlers.python.functions import is_final
-from tidemill.handlers.python.functions import path_of
-from tidemill.handlers.python.functions import settled
-from tidemill.handlers.python.pool import Limits
-from tidemill.handlers.python.pool import PythonProcesses
-from tidemill.kernel.model import Capabilities
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import NodeType
+from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
+from tidemill.handlers.python.functions import (
+    Function,
+    FunctionSignature,
+    callee,
+    imported,
+    in_thread,
+    is_final,
+    path_of,
+    settled,
+)
+from tidemill.handlers.python.pool import Limits, PythonProcesses
+from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 MEMORY_MB_MIN = 128
 """An interpreter needs some for itself."""

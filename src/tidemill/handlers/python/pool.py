@@ -17,38 +17,31 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.payloads import decode_value
-from tidemill.blobs.payloads import encode_value
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import Ended
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import NodeContext
-from tidemill.handlers.contract import Return
-from tidemill.handlers.contract import Skip
-from tidemill.handlers.python.protocol import FRAME_MAX
-from tidemill.handlers.python.protocol import OUT_OF_MEMORY_STATUS
-from tidemill.handlers.python.protocol import Answer
-from tidemill.handlers.python.protocol import Ask
-from tidemill.handlers.python.protocol import Call
-from tidemill.handlers.python.protocol import Done
-from tidemill.handlers.python.protocol import Failed
-from tidemill.handlers.python.protocol import Logged
-from tidemill.handlers.python.protocol import Part
-from tidemill.handlers.python.protocol import Paused
-from tidemill.handlers.python.protocol import Progress
-from tidemill.handlers.python.protocol import Reply
-from tidemill.handlers.python.protocol import Said
-from tidemill.handlers.python.protocol import Skipped
-from tidemill.handlers.python.protocol import Stopped
-from tidemill.handlers.python.protocol import Threw
-from tidemill.handlers.python.protocol import failed_of
-from tidemill.handlers.python.protocol import packed
-from tidemill.handlers.python.protocol import put_back
-from tidemill.handlers.python.protocol import unpacked
-from tidemill.processes.child import ChildProcess
-from tidemill.processes.child import ChildSpec
-from tidemill.processes.child import Pool
-from tidemill.processes.child import StartFailed
+from tidemill.blobs.payloads import decode_value, encode_value
+from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, NodeContext, Return, Skip
+from tidemill.handlers.python.protocol import (
+    FRAME_MAX,
+    OUT_OF_MEMORY_STATUS,
+    Answer,
+    Ask,
+    Call,
+    Done,
+    Failed,
+    Logged,
+    Part,
+    Paused,
+    Progress,
+    Reply,
+    Said,
+    Skipped,
+    Stopped,
+    Threw,
+    failed_of,
+    packed,
+    put_back,
+    unpacked,
+)
+from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
 
 GRACE_MS = 2_000
 """How long a function may take to end by itself when its time is up."""

@@ -17,14 +17,16 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.payloads import NotJson
-from tidemill.handlers.contract import Blob
-from tidemill.handlers.contract import CapabilityMissing
-from tidemill.handlers.contract import ExceptionInfo
-from tidemill.handlers.contract import Fail
-from tidemill.handlers.contract import Pause
-from tidemill.handlers.contract import causes_of
-from tidemill.handlers.contract import describe_exception
-from tidemill.handlers.contract import truncate
+from tidemill.handlers.contract import (
+    Blob,
+    CapabilityMissing,
+    ExceptionInfo,
+    Fail,
+    Pause,
+    causes_of,
+    describe_exception,
+    truncate,
+)
 
 MARK = "$sent-blob"
 """The key of what stands in the place of a file on its way."""

@@ -12,23 +12,24 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.kernel.compile.graph import Graph
-from tidemill.kernel.compile.graph import Loops
+from tidemill.kernel.compile.graph import Graph, Loops
 from tidemill.kernel.compile.references import Reading
 from tidemill.kernel.document.fields import UNLIMITED
 from tidemill.kernel.document.normalize import NormalizedDraft
-from tidemill.kernel.model import Branch
-from tidemill.kernel.model import Compensator
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import Limits
-from tidemill.kernel.model import Loop
-from tidemill.kernel.model import Map
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import NodeType
-from tidemill.kernel.model import Retention
-from tidemill.kernel.model import Retry
-from tidemill.kernel.model import Rule
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import (
+    Branch,
+    Compensator,
+    Json,
+    Limits,
+    Loop,
+    Map,
+    Node,
+    NodeType,
+    Retention,
+    Retry,
+    Rule,
+    Workflow,
+)
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10

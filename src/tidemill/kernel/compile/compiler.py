@@ -24,40 +24,28 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import compiled
-from tidemill.expressions.conditions import meaning
+from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import Schema
-from tidemill.expressions.schema import check_schema
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.schema import Schema, check_schema, compile_schema
 from tidemill.expressions.templates.template import is_template
 from tidemill.kernel.compile.assemble import Assembly
-from tidemill.kernel.compile.graph import Graph
-from tidemill.kernel.compile.graph import build_graph
-from tidemill.kernel.compile.graph import check_graph
-from tidemill.kernel.compile.graph import find_loops
-from tidemill.kernel.compile.references import EVERYWHERE
-from tidemill.kernel.compile.references import IN_JUDGEMENT
-from tidemill.kernel.compile.references import Reading
-from tidemill.kernel.compile.references import check_operands
-from tidemill.kernel.compile.references import check_roots
-from tidemill.kernel.compile.references import find_templates
-from tidemill.kernel.compile.references import node_uses
-from tidemill.kernel.compile.references import template_uses
-from tidemill.kernel.compile.references import unknown_reference
+from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops
+from tidemill.kernel.compile.references import (
+    EVERYWHERE,
+    IN_JUDGEMENT,
+    Reading,
+    check_operands,
+    check_roots,
+    find_templates,
+    node_uses,
+    template_uses,
+    unknown_reference,
+)
 from tidemill.kernel.document.fields import node_ids
-from tidemill.kernel.document.normalize import NormalizedDraft
-from tidemill.kernel.document.normalize import Use
-from tidemill.kernel.document.normalize import draft_of
-from tidemill.kernel.document.normalize import parse_conditions
-from tidemill.kernel.document.problems import DocumentPath
-from tidemill.kernel.document.problems import shown
+from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
+from tidemill.kernel.document.problems import DocumentPath, shown
 from tidemill.kernel.document.reader import paused_collector
-from tidemill.kernel.model import ConfigProblem
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import Limits
-from tidemill.kernel.model import NodeType
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflow
 
 Types = Mapping[str, Sequence[NodeType]]
 

@@ -25,24 +25,12 @@ from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
 from tidemill.expressions.templates.template import check_template
-from tidemill.expressions.type_check import Kinds
-from tidemill.expressions.type_check import MissingKey
-from tidemill.expressions.type_check import expected
-from tidemill.kernel.compile.graph import Edge
-from tidemill.kernel.compile.graph import Graph
-from tidemill.kernel.compile.graph import Loops
-from tidemill.kernel.compile.graph import ancestor_pairs
-from tidemill.kernel.compile.graph import dominates_pairs
-from tidemill.kernel.compile.graph import walk
-from tidemill.kernel.document.normalize import CONDITIONED_KEYS
-from tidemill.kernel.document.normalize import NormalizedDraft
-from tidemill.kernel.document.normalize import Use
-from tidemill.kernel.document.problems import DocumentPath
-from tidemill.kernel.document.problems import pointer
-from tidemill.kernel.document.problems import shown
+from tidemill.expressions.type_check import Kinds, MissingKey, expected
+from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
+from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
+from tidemill.kernel.document.problems import DocumentPath, pointer, shown
 from tidemill.kernel.document.values import LEAVES
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import NodeType
+from tidemill.kernel.model import Json, NodeType
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain

@@ -17,30 +17,27 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.kernel.activation import Approval
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Delegate
-from tidemill.kernel.decide.builder import AttemptFacts
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.visits import fail_for_good
-from tidemill.kernel.decide.visits import leave_visit
-from tidemill.kernel.decide.waits import leave_wait
-from tidemill.kernel.decide.waits import wait_over
-from tidemill.kernel.events import INLINE_BYTES_MAX
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import SYSTEM
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalDelegated
-from tidemill.kernel.events import ApprovalEscalated
-from tidemill.kernel.events import ApprovalExpired
-from tidemill.kernel.events import ApprovalReturned
-from tidemill.kernel.events import ApprovalVoted
-from tidemill.kernel.events import BlobRef
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import Payload
+from tidemill.kernel.commands import Decide, Delegate
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.visits import fail_for_good, leave_visit
+from tidemill.kernel.decide.waits import leave_wait, wait_over
+from tidemill.kernel.events import (
+    INLINE_BYTES_MAX,
+    NOT_AN_ITEM,
+    SYSTEM,
+    ApprovalDecided,
+    ApprovalDelegated,
+    ApprovalEscalated,
+    ApprovalExpired,
+    ApprovalReturned,
+    ApprovalVoted,
+    BlobRef,
+    Error,
+    Payload,
+)
 from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import State
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, peek_at
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

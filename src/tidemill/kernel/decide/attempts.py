@@ -7,42 +7,35 @@ what is already written.
 
 from __future__ import annotations
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Checkpoint
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.commands import WorkerLost
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
-from tidemill.kernel.decide.builder import AttemptFacts
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.fencing import attempt_status
-from tidemill.kernel.decide.fencing import outcome_allowed
-from tidemill.kernel.decide.fencing import phase_of
+from tidemill.kernel.activation import DISPATCHED, Activation
+from tidemill.kernel.commands import (
+    AttemptStarted,
+    Checkpoint,
+    Done,
+    Failed,
+    MapExpanded,
+    Result,
+    SkipRequested,
+    WaitRequested,
+    WorkerLost,
+)
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
 from tidemill.kernel.decide.routing import route_problem
-from tidemill.kernel.decide.visits import attempt_failed
-from tidemill.kernel.decide.visits import complete_item
-from tidemill.kernel.decide.visits import complete_visit
-from tidemill.kernel.decide.visits import fail_for_good
-from tidemill.kernel.decide.visits import fail_visit
-from tidemill.kernel.decide.visits import skip_visit
-from tidemill.kernel.decide.visits import try_again
+from tidemill.kernel.decide.visits import (
+    attempt_failed,
+    complete_item,
+    complete_visit,
+    fail_for_good,
+    fail_visit,
+    skip_visit,
+    try_again,
+)
 from tidemill.kernel.decide.waits import begin_wait
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeCheckpointed
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import ResultDiscarded
+from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCheckpointed, NodeExpanded, NodeStarted, ResultDiscarded
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import DISCARDS_MAX
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
 

@@ -19,21 +19,11 @@ from typing import Any
 import msgspec
 
 from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Reading
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
-from tidemill.kernel.jobs import DISPATCHING
-from tidemill.kernel.jobs import JobSpec
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Retry
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import draft_of
+from tidemill.kernel.jobs import DISPATCHING, JobSpec
+from tidemill.kernel.model import Node, Retry, Workflow
+from tidemill.kernel.state import State, draft_of
 
 LOST_IN_A_ROW_MAX = 5
 

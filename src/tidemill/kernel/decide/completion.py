@@ -6,27 +6,15 @@ parked ones included. Whoever waits for the run's end (a parent, a rollback) is 
 
 from __future__ import annotations
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import Activation
+from tidemill.kernel.activation import DISPATCHED, ENDED, Activation
 from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.rollback import start_rollback
-from tidemill.kernel.decide.routing import descendants
-from tidemill.kernel.decide.routing import owns_job
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.jobs import close_job
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.jobs import system_job
+from tidemill.kernel.decide.routing import descendants, owns_job
+from tidemill.kernel.events import NOT_AN_ITEM, Error, NodeCancelled, NodeFailed, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.jobs import close_job, key_of, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import Visit, peek_at
 
 UPSTREAM_FAILED = "upstream_failed"
 ABANDON = "abandon"

@@ -18,90 +18,68 @@ from typing import assert_never
 
 import msgspec
 
-from tidemill.errors import Problem
-from tidemill.errors import offered
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import items_merged
-from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.commands import AttemptStarted
-from tidemill.kernel.commands import Cancel
-from tidemill.kernel.commands import Checkpoint
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import CloseDeadLetter
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import CompensationWorkerLost
-from tidemill.kernel.commands import DeadlineReached
-from tidemill.kernel.commands import Decide
-from tidemill.kernel.commands import Delegate
-from tidemill.kernel.commands import Delivered
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Fork
-from tidemill.kernel.commands import OutputsRendered
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Patch
-from tidemill.kernel.commands import Pause
-from tidemill.kernel.commands import Relabel
-from tidemill.kernel.commands import Repair
-from tidemill.kernel.commands import RequeueJob
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import Resume
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
-from tidemill.kernel.commands import Rollback
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import Start
-from tidemill.kernel.commands import TimerFired
-from tidemill.kernel.commands import ToActivation
-from tidemill.kernel.commands import WaitExpired
-from tidemill.kernel.commands import WorkerLost
-from tidemill.kernel.decide import approvals
-from tidemill.kernel.decide import operations
-from tidemill.kernel.decide import patch
-from tidemill.kernel.decide import rollback
-from tidemill.kernel.decide import waits
+from tidemill.errors import Problem, offered
+from tidemill.kernel.activation import DISPATCHED, items_merged
+from tidemill.kernel.commands import (
+    AnyCommand,
+    AttemptStarted,
+    Cancel,
+    Checkpoint,
+    ChildBegan,
+    ChildEnded,
+    CloseDeadLetter,
+    CompensationResult,
+    CompensationWorkerLost,
+    DeadlineReached,
+    Decide,
+    Delegate,
+    Delivered,
+    Done,
+    Fork,
+    OutputsRendered,
+    Override,
+    Patch,
+    Pause,
+    Relabel,
+    Repair,
+    RequeueJob,
+    Result,
+    Resume,
+    Retry,
+    Rewind,
+    Rollback,
+    Signal,
+    Start,
+    TimerFired,
+    ToActivation,
+    WaitExpired,
+    WorkerLost,
+)
+from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
 from tidemill.kernel.decide import operations as acts
-from tidemill.kernel.decide.attempts import take_begin
-from tidemill.kernel.decide.attempts import take_checkpoint
-from tidemill.kernel.decide.attempts import take_lost
-from tidemill.kernel.decide.attempts import take_result
-from tidemill.kernel.decide.builder import Decision
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.completion import after_end
-from tidemill.kernel.decide.completion import cancel_run
-from tidemill.kernel.decide.completion import fail_run
-from tidemill.kernel.decide.completion import unread
-from tidemill.kernel.decide.fencing import attempt_status
-from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.decide.fork import fork_run
-from tidemill.kernel.decide.fork import refuse_fork
+from tidemill.kernel.decide.attempts import take_begin, take_checkpoint, take_lost, take_result
+from tidemill.kernel.decide.builder import Decision, DecisionBuilder
+from tidemill.kernel.decide.completion import after_end, cancel_run, fail_run, unread
+from tidemill.kernel.decide.fencing import attempt_status, phase_of
+from tidemill.kernel.decide.fork import fork_run, refuse_fork
 from tidemill.kernel.decide.rollback import stop_rollback
 from tidemill.kernel.decide.routing import owns_job
-from tidemill.kernel.decide.visits import make_ready
-from tidemill.kernel.decide.visits import settle
-from tidemill.kernel.decide.waits import served
-from tidemill.kernel.decide.waits import wait_expired
-from tidemill.kernel.decide.waits import wait_over
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunLabelled
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunRepaired
-from tidemill.kernel.events import RunResumed
+from tidemill.kernel.decide.visits import make_ready, settle
+from tidemill.kernel.decide.waits import served, wait_expired, wait_over
+from tidemill.kernel.events import (
+    Error,
+    RunCompleted,
+    RunCreated,
+    RunFailed,
+    RunLabelled,
+    RunPaused,
+    RunRepaired,
+    RunResumed,
+)
 from tidemill.kernel.evolve_nodes import SIGNAL_ID
-from tidemill.kernel.jobs import DISPATCHING
-from tidemill.kernel.jobs import JobSpec
-from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.jobs import run_job
-from tidemill.kernel.jobs import system_job
-from tidemill.kernel.jobs import wait_jobs
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.jobs import DISPATCHING, JobSpec, expected_jobs, key_of, run_job, system_job, wait_jobs
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import State, peek_at
 
 NULL = b"null"
 

@@ -8,18 +8,11 @@ from __future__ import annotations
 from typing import Literal
 
 from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.commands import Done
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import MapExpanded
-from tidemill.kernel.commands import Result
-from tidemill.kernel.commands import SkipRequested
-from tidemill.kernel.commands import WaitRequested
+from tidemill.kernel.commands import Done, Failed, MapExpanded, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, Visit, peek_at
 
 AttemptStatus = Literal["current", "repeated", "run_ended", "visit_ended", "stale", "lease_lost"]
 

@@ -14,37 +14,36 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.kernel.commands import Fork
 from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.operations import reopen
-from tidemill.kernel.decide.operations import rewind_run
-from tidemill.kernel.decide.operations import schedule
+from tidemill.kernel.decide.operations import reopen, rewind_run, schedule
 from tidemill.kernel.decide.patch import apply_patch
 from tidemill.kernel.decide.patch import problems as patch_problems
 from tidemill.kernel.decide.visits import item_over
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalExpired
-from tidemill.kernel.events import ApprovalReturned
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunForked
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.events import RunRewound
-from tidemill.kernel.events import SignalReceived
+from tidemill.kernel.events import (
+    AnyEvent,
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalReturned,
+    ChildFinished,
+    CompensationCompleted,
+    DeadLetterClosed,
+    DeadLettered,
+    LoopContinued,
+    NodeCancelled,
+    NodeCompleted,
+    NodeEvent,
+    NodeFailed,
+    NodeWaiting,
+    ResultDiscarded,
+    RunCompleted,
+    RunCreated,
+    RunForked,
+    RunPatched,
+    RunRetried,
+    RunRewound,
+    SignalReceived,
+)
 from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.state import State
-from tidemill.kernel.state import key_at
+from tidemill.kernel.state import State, key_at
 
 
 def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:

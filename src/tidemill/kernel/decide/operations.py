@@ -18,38 +18,24 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import items_merged
-from tidemill.kernel.commands import CloseDeadLetter
-from tidemill.kernel.commands import Override
-from tidemill.kernel.commands import Retry
-from tidemill.kernel.commands import Rewind
+from tidemill.kernel.activation import ENDED, Activation, items_merged
+from tidemill.kernel.commands import CloseDeadLetter, Override, Retry, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.completion import drop_wait
-from tidemill.kernel.decide.completion import end_visit
-from tidemill.kernel.decide.routing import descendants
-from tidemill.kernel.decide.routing import in_flight
-from tidemill.kernel.decide.routing import on_completion
-from tidemill.kernel.decide.visits import balance
-from tidemill.kernel.decide.visits import follow
-from tidemill.kernel.decide.visits import item_over
-from tidemill.kernel.decide.visits import make_ready
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import Reopened
-from tidemill.kernel.events import Route
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.events import RunRewound
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.jobs import run_job
-from tidemill.kernel.jobs import system_job
+from tidemill.kernel.decide.completion import drop_wait, end_visit
+from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
+from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    DeadLetterClosed,
+    NodeOverridden,
+    Reopened,
+    Route,
+    RunRetried,
+    RunRewound,
+)
+from tidemill.kernel.jobs import key_of, run_job, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import key_at
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import State, Visit, key_at, peek_at
 
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
 

@@ -16,16 +16,11 @@ from tidemill.errors import Problem
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Patch
 from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.operations import refuse_reopening
-from tidemill.kernel.decide.operations import reopen
-from tidemill.kernel.events import Join
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.jobs import system_job
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
+from tidemill.kernel.decide.operations import refuse_reopening, reopen
+from tidemill.kernel.events import Join, RunPatched
+from tidemill.kernel.jobs import key_of, system_job
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import State, Visit
 
 _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_past", "reads_all"})
 """Fields of a node that follow from the rest of the graph."""

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from tidemill.errors import Problem
 from tidemill.kernel.activation import items_merged
-from tidemill.kernel.commands import CompensationResult
-from tidemill.kernel.commands import CompensationWorkerLost
-from tidemill.kernel.commands import Done
-from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.builder import retry_delay_ms
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import CompensationScheduled
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import RollbackFinished
-from tidemill.kernel.events import RollbackStarted
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.jobs import undo_job
+from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
+from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms
+from tidemill.kernel.events import (
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    Error,
+    RollbackFinished,
+    RollbackStarted,
+)
+from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import State
-from tidemill.kernel.state import key_at
+from tidemill.kernel.state import CompletedStep, State, key_at
 
 
 def refuse_rollback(pen: DecisionBuilder) -> Problem | None:

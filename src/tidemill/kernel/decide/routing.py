@@ -10,14 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.activation import DISPATCHED
-from tidemill.kernel.activation import ENDED
+from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
-from tidemill.kernel.model import Branch
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
+from tidemill.kernel.model import Branch, Node, Workflow
+from tidemill.kernel.state import State, Visit
 
 Verdict = Literal["fire", "skip"]
 

@@ -16,40 +16,41 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import MapState
+from tidemill.kernel.activation import ENDED, MapState
 from tidemill.kernel.commands import Failed
-from tidemill.kernel.decide.builder import NO_FACTS
-from tidemill.kernel.decide.builder import AttemptFacts
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.builder import dead_letter
-from tidemill.kernel.decide.builder import error_envelope
-from tidemill.kernel.decide.builder import failure
-from tidemill.kernel.decide.builder import retry_delay_ms
-from tidemill.kernel.decide.completion import cancel_items
-from tidemill.kernel.decide.completion import complete_run
-from tidemill.kernel.decide.completion import fail_run
-from tidemill.kernel.decide.routing import body_busy
-from tidemill.kernel.decide.routing import decide_edges
-from tidemill.kernel.decide.routing import join_verdict
-from tidemill.kernel.decide.routing import on_completion
-from tidemill.kernel.decide.routing import on_exhaustion
-from tidemill.kernel.decide.routing import on_tolerated_failure
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import Reading
-from tidemill.kernel.events import Route
-from tidemill.kernel.jobs import run_job
-from tidemill.kernel.jobs import system_job
+from tidemill.kernel.decide.builder import (
+    NO_FACTS,
+    AttemptFacts,
+    DecisionBuilder,
+    dead_letter,
+    error_envelope,
+    failure,
+    retry_delay_ms,
+)
+from tidemill.kernel.decide.completion import cancel_items, complete_run, fail_run
+from tidemill.kernel.decide.routing import (
+    body_busy,
+    decide_edges,
+    join_verdict,
+    on_completion,
+    on_exhaustion,
+    on_tolerated_failure,
+)
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    Error,
+    LoopContinued,
+    NodeCompleted,
+    NodeScheduled,
+    NodeSkipped,
+    NodeWaiting,
+    Payload,
+    Reading,
+    Route,
+)
+from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import Visit, peek_at
 
 
 def settle(pen: DecisionBuilder) -> None:

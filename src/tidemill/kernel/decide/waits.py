@@ -14,36 +14,31 @@ from collections.abc import Mapping
 
 from tidemill.errors import Problem
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.commands import ChildBegan
-from tidemill.kernel.commands import ChildEnded
-from tidemill.kernel.commands import Failed
-from tidemill.kernel.commands import Request
-from tidemill.kernel.commands import Signal
-from tidemill.kernel.commands import WaitRequested
-from tidemill.kernel.decide.builder import AttemptFacts
-from tidemill.kernel.decide.builder import DecisionBuilder
-from tidemill.kernel.decide.completion import ABANDON
-from tidemill.kernel.decide.completion import drop_wait
-from tidemill.kernel.decide.visits import attempt_failed
-from tidemill.kernel.decide.visits import bytes_exceeded
-from tidemill.kernel.decide.visits import complete_item
-from tidemill.kernel.decide.visits import complete_visit
-from tidemill.kernel.decide.visits import fail_for_good
-from tidemill.kernel.decide.visits import resume
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import ApprovalRequested
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import Error
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import Payload
-from tidemill.kernel.events import SignalReceived
+from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.completion import ABANDON, drop_wait
+from tidemill.kernel.decide.visits import (
+    attempt_failed,
+    bytes_exceeded,
+    complete_item,
+    complete_visit,
+    fail_for_good,
+    resume,
+)
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    ApprovalRequested,
+    ChildFinished,
+    ChildStarted,
+    Error,
+    NodeWaiting,
+    Payload,
+    SignalReceived,
+)
 from tidemill.kernel.evolve_nodes import listens
-from tidemill.kernel.jobs import close_job
-from tidemill.kernel.jobs import wait_jobs
+from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Buffered
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.state import Buffered, peek_at
 
 
 def begin_wait(pen: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:

@@ -14,11 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.kernel.document.json_patch import OPERATIONS_MAX
-from tidemill.kernel.document.json_patch import POINTER_LENGTH_MAX
-from tidemill.kernel.document.json_patch import step_of
-from tidemill.kernel.model import Json
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.document.json_patch import OPERATIONS_MAX, POINTER_LENGTH_MAX, step_of
+from tidemill.kernel.model import Json, Workflow
 
 _LISTS = ("nodes", "edges")
 

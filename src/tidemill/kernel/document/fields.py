@@ -18,9 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from tidemill.expressions.scope import RESERVED
-from tidemill.kernel.document.problems import DocumentPath
-from tidemill.kernel.document.problems import escaped
-from tidemill.kernel.document.problems import shown
+from tidemill.kernel.document.problems import DocumentPath, escaped, shown
 from tidemill.kernel.model import Json
 
 Reader = Callable[[DocumentPath, str, Json], Json]

@@ -21,12 +21,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.kernel.document.fields import is_id
-from tidemill.kernel.document.fields import kind
-from tidemill.kernel.document.problems import ProblemCollector
-from tidemill.kernel.document.problems import shown
+from tidemill.errors import Rejected, rejected
+from tidemill.kernel.document.fields import is_id, kind
+from tidemill.kernel.document.problems import ProblemCollector, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 

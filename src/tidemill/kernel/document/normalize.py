@@ -29,30 +29,29 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions import conditions
 from tidemill.expressions.scope import References
-from tidemill.kernel.document.fields import TIMEOUTS
-from tidemill.kernel.document.fields import Table
-from tidemill.kernel.document.fields import anything
-from tidemill.kernel.document.fields import choice
-from tidemill.kernel.document.fields import flag
-from tidemill.kernel.document.fields import from_hours
-from tidemill.kernel.document.fields import from_minutes
-from tidemill.kernel.document.fields import from_ms
-from tidemill.kernel.document.fields import mapping_of
-from tidemill.kernel.document.fields import matching
-from tidemill.kernel.document.fields import number
-from tidemill.kernel.document.fields import read_node
-from tidemill.kernel.document.fields import read_table
-from tidemill.kernel.document.fields import require
-from tidemill.kernel.document.fields import retry
-from tidemill.kernel.document.fields import seconds
-from tidemill.kernel.document.fields import table_of
-from tidemill.kernel.document.fields import text
-from tidemill.kernel.document.fields import whole
-from tidemill.kernel.document.fields import wrong_type
-from tidemill.kernel.document.problems import DocumentPath
-from tidemill.kernel.document.problems import ProblemCollector
-from tidemill.kernel.document.problems import pointer
-from tidemill.kernel.document.problems import shown
+from tidemill.kernel.document.fields import (
+    TIMEOUTS,
+    Table,
+    anything,
+    choice,
+    flag,
+    from_hours,
+    from_minutes,
+    from_ms,
+    mapping_of,
+    matching,
+    number,
+    read_node,
+    read_table,
+    require,
+    retry,
+    seconds,
+    table_of,
+    text,
+    whole,
+    wrong_type,
+)
+from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, pointer, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
+from tidemill.errors import Problem, Rejected
 
 PROBLEMS_MAX = 1000
 CANDIDATES_MAX = 2_000

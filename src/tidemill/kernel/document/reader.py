@@ -19,11 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.kernel.document.normalize import draft_of
-from tidemill.kernel.document.normalize import parse_conditions
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document.normalize import draft_of, parse_conditions
 from tidemill.kernel.document.text import read_json
 from tidemill.kernel.document.values import has_lone_surrogate
 from tidemill.kernel.model import Json

@@ -24,16 +24,9 @@ from typing import Any
 
 import yaml
 
-from tidemill.errors import Problem
-from tidemill.errors import Rejected
-from tidemill.kernel.document.problems import PROBLEMS_MAX
-from tidemill.kernel.document.problems import ProblemCollector
-from tidemill.kernel.document.problems import pointer
-from tidemill.kernel.document.problems import shown
-from tidemill.kernel.document.values import DEPTH_MAX
-from tidemill.kernel.document.values import check_values
-from tidemill.kernel.document.values import deeper_than
-from tidemill.kernel.document.values import has_lone_surrogate
+from tidemill.errors import Problem, Rejected
+from tidemill.kernel.document.problems import PROBLEMS_MAX, ProblemCollector, pointer, shown
+from tidemill.kernel.document.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 from tidemill.kernel.model import Json
 
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)

@@ -11,8 +11,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
-from tidemill.kernel.document.problems import ProblemCollector
-from tidemill.kernel.document.problems import pointer
+from tidemill.kernel.document.problems import ProblemCollector, pointer
 from tidemill.kernel.model import Json
 
 DEPTH_MAX = 100

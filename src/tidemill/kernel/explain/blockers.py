@@ -11,8 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import Error
+from tidemill.kernel.events import NOT_AN_ITEM, Error
 
 Kind = Literal[
     "edge", "join", "limit", "items", "worker", "lease", "retry", "timer", "person", "signal", "child", "loop",

@@ -16,20 +16,12 @@ from typing import Literal
 import msgspec
 
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.blockers import shown
-from tidemill.kernel.explain.survey import ExplainInput
-from tidemill.kernel.explain.survey import label
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
+from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
+from tidemill.kernel.explain.survey import ExplainInput, label
 from tidemill.kernel.model import Node
-from tidemill.kernel.queries import PathStep
-from tidemill.kernel.queries import path
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
-from tidemill.kernel.state import peek_at
+from tidemill.kernel.queries import PathStep, path
+from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 

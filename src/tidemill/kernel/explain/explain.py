@@ -17,34 +17,23 @@ from functools import partial
 
 import msgspec
 
-from tidemill.kernel.explain import live
-from tidemill.kernel.explain import upstream
-from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.blockers import Deadline
-from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.blockers import shown
-from tidemill.kernel.explain.ended import Cause
-from tidemill.kernel.explain.ended import Link
-from tidemill.kernel.explain.ended import Sample
-from tidemill.kernel.explain.ended import chain_of
-from tidemill.kernel.explain.ended import first_cause
-from tidemill.kernel.explain.ended import not_undone
-from tidemill.kernel.explain.ended import outcome_counts
-from tidemill.kernel.explain.ended import unread
-from tidemill.kernel.explain.ended import way_on
-from tidemill.kernel.explain.live import deadline_of
-from tidemill.kernel.explain.live import of_the_run
-from tidemill.kernel.explain.survey import Bounds
-from tidemill.kernel.explain.survey import ExplainInput
-from tidemill.kernel.explain.survey import JobFact
-from tidemill.kernel.explain.survey import WaitingVisit
-from tidemill.kernel.explain.survey import Workers
-from tidemill.kernel.explain.survey import label
-from tidemill.kernel.explain.survey import survey
+from tidemill.kernel.explain import live, upstream
+from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
+from tidemill.kernel.explain.ended import (
+    Cause,
+    Link,
+    Sample,
+    chain_of,
+    first_cause,
+    not_undone,
+    outcome_counts,
+    unread,
+    way_on,
+)
+from tidemill.kernel.explain.live import deadline_of, of_the_run
+from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import RollbackStatus
-from tidemill.kernel.state import RunStatus
-from tidemill.kernel.state import State
+from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
 _NOUNS = {
     "worker": ("waits for a worker", "wait for workers"),

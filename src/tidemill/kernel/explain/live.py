@@ -17,35 +17,30 @@ from tidemill.kernel.activation import Approval
 from tidemill.kernel.decide.approvals import as_user
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.blockers import BrokenItem
-from tidemill.kernel.explain.blockers import Child
-from tidemill.kernel.explain.blockers import Deadline
-from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.blockers import Items
-from tidemill.kernel.explain.blockers import Lease
-from tidemill.kernel.explain.blockers import Missing
-from tidemill.kernel.explain.blockers import Need
-from tidemill.kernel.explain.blockers import Outputs
-from tidemill.kernel.explain.blockers import Pause
-from tidemill.kernel.explain.blockers import Person
-from tidemill.kernel.explain.blockers import Retry
-from tidemill.kernel.explain.blockers import Rollback
-from tidemill.kernel.explain.blockers import Signal
-from tidemill.kernel.explain.blockers import Timer
-from tidemill.kernel.explain.blockers import Wait
-from tidemill.kernel.explain.blockers import Worker
-from tidemill.kernel.explain.blockers import shown
-from tidemill.kernel.explain.survey import ExplainInput
-from tidemill.kernel.explain.survey import JobFact
-from tidemill.kernel.explain.survey import WaitingVisit
-from tidemill.kernel.explain.survey import Workers
-from tidemill.kernel.explain.survey import expires_first
-from tidemill.kernel.explain.survey import job_key
-from tidemill.kernel.explain.survey import label
+from tidemill.kernel.explain.blockers import (
+    AnyBlocker,
+    BrokenItem,
+    Child,
+    Deadline,
+    Failure,
+    Items,
+    Lease,
+    Missing,
+    Need,
+    Outputs,
+    Pause,
+    Person,
+    Retry,
+    Rollback,
+    Signal,
+    Timer,
+    Wait,
+    Worker,
+    shown,
+)
+from tidemill.kernel.explain.survey import ExplainInput, JobFact, WaitingVisit, Workers, expires_first, job_key, label
 from tidemill.kernel.jobs import key_of
-from tidemill.kernel.state import CompletedStep
-from tidemill.kernel.state import State
+from tidemill.kernel.state import CompletedStep, State
 
 _DOES = {
     "call": "works on",

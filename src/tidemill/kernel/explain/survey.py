@@ -15,24 +15,14 @@ from operator import attrgetter
 
 import msgspec
 
-from tidemill.kernel.activation import ENDED
-from tidemill.kernel.activation import QUEUED_ITEM
-from tidemill.kernel.activation import Activation
-from tidemill.kernel.activation import MapState
-from tidemill.kernel.activation import Wait
+from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, Wait
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.routing import owns_job
 from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.blockers import Kind
-from tidemill.kernel.explain.blockers import Need
-from tidemill.kernel.jobs import SYSTEM_QUEUE
-from tidemill.kernel.jobs import JobKind
-from tidemill.kernel.jobs import key_of
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State
-from tidemill.kernel.state import Visit
+from tidemill.kernel.explain.blockers import Failure, Kind, Need
+from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
+from tidemill.kernel.model import Node, Workflow
+from tidemill.kernel.state import State, Visit
 
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):

@@ -12,16 +12,9 @@ from typing import Any
 
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.decide.routing import in_flight
-from tidemill.kernel.explain.blockers import Edge
-from tidemill.kernel.explain.blockers import Join
-from tidemill.kernel.explain.blockers import Limit
-from tidemill.kernel.explain.blockers import Loop
-from tidemill.kernel.explain.blockers import Origin
-from tidemill.kernel.explain.blockers import Undecided
-from tidemill.kernel.explain.live import place_of
-from tidemill.kernel.explain.live import who
-from tidemill.kernel.explain.survey import ExplainInput
-from tidemill.kernel.explain.survey import WaitingVisit
+from tidemill.kernel.explain.blockers import Edge, Join, Limit, Loop, Origin, Undecided
+from tidemill.kernel.explain.live import place_of, who
+from tidemill.kernel.explain.survey import ExplainInput, WaitingVisit
 from tidemill.kernel.model import Node
 
 _FOLLOWING = frozenset({"edge", "join", "loop"})

@@ -14,41 +14,38 @@ clock's time which the events of a timer carry.
 
 from __future__ import annotations
 
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import SYSTEM
-from tidemill.kernel.events import ApprovalDecided
-from tidemill.kernel.events import ApprovalDelegated
-from tidemill.kernel.events import ApprovalEscalated
-from tidemill.kernel.events import ApprovalEvent
-from tidemill.kernel.events import ApprovalExpired
-from tidemill.kernel.events import ApprovalRequested
-from tidemill.kernel.events import ApprovalReturned
-from tidemill.kernel.events import ApprovalVoted
-from tidemill.kernel.events import ChildFinished
-from tidemill.kernel.events import ChildStarted
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCheckpointed
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import NodeStarted
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunForked
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import SignalReceived
-from tidemill.kernel.invariants.ledger import ENDED_RUN
-from tidemill.kernel.invariants.ledger import ActivationLedger
-from tidemill.kernel.invariants.ledger import InvariantGroup
-from tidemill.kernel.invariants.ledger import Key
-from tidemill.kernel.invariants.ledger import Ledger
-from tidemill.kernel.invariants.ledger import key_of
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    SYSTEM,
+    ApprovalDecided,
+    ApprovalDelegated,
+    ApprovalEscalated,
+    ApprovalEvent,
+    ApprovalExpired,
+    ApprovalRequested,
+    ApprovalReturned,
+    ApprovalVoted,
+    ChildFinished,
+    ChildStarted,
+    NodeCancelled,
+    NodeCheckpointed,
+    NodeCompleted,
+    NodeEvent,
+    NodeExpanded,
+    NodeFailed,
+    NodeOverridden,
+    NodeScheduled,
+    NodeSkipped,
+    NodeStarted,
+    NodeWaiting,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunForked,
+    RunPatched,
+    SignalReceived,
+)
+from tidemill.kernel.invariants.ledger import ENDED_RUN, ActivationLedger, InvariantGroup, Key, Ledger, key_of
 
 UNKNOWN = "unknown_outcome"
 """The error of an attempt that may or may not have happened."""

@@ -19,20 +19,10 @@ from typing import Any
 
 from tidemill.kernel import events as ev
 from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.invariants.attempts import Approvals
-from tidemill.kernel.invariants.attempts import Attempts
-from tidemill.kernel.invariants.attempts import Children
-from tidemill.kernel.invariants.attempts import Signals
-from tidemill.kernel.invariants.attempts import Waits
-from tidemill.kernel.invariants.flow import Edges
-from tidemill.kernel.invariants.flow import Runs
-from tidemill.kernel.invariants.flow import Visits
-from tidemill.kernel.invariants.ledger import Ledger
-from tidemill.kernel.invariants.ledger import Violation
-from tidemill.kernel.invariants.operations import DeadLetters
-from tidemill.kernel.invariants.operations import Patches
-from tidemill.kernel.invariants.operations import Reopening
-from tidemill.kernel.invariants.operations import Rollbacks
+from tidemill.kernel.invariants.attempts import Approvals, Attempts, Children, Signals, Waits
+from tidemill.kernel.invariants.flow import Edges, Runs, Visits
+from tidemill.kernel.invariants.ledger import Ledger, Violation
+from tidemill.kernel.invariants.operations import DeadLetters, Patches, Reopening, Rollbacks
 from tidemill.kernel.model import Workflow
 
 Graphs = Mapping[str, Workflow] | Callable[[str], Workflow | None]

@@ -9,40 +9,39 @@ Laws of visits: when a node may begin, how a map's items are queued, and how loo
 
 from __future__ import annotations
 
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import AnyEvent
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import CompensationScheduled
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Ending
-from tidemill.kernel.events import LoopContinued
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import NodeScheduled
-from tidemill.kernel.events import NodeSkipped
-from tidemill.kernel.events import ResultDiscarded
-from tidemill.kernel.events import RollbackFinished
-from tidemill.kernel.events import RollbackStarted
-from tidemill.kernel.events import RunCancelled
-from tidemill.kernel.events import RunCompleted
-from tidemill.kernel.events import RunCreated
-from tidemill.kernel.events import RunFailed
-from tidemill.kernel.events import RunForked
-from tidemill.kernel.events import RunLabelled
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import RunPaused
-from tidemill.kernel.events import RunResumed
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.invariants.ledger import ActivationLedger
-from tidemill.kernel.invariants.ledger import InvariantGroup
-from tidemill.kernel.invariants.ledger import Ledger
-from tidemill.kernel.invariants.ledger import Visit
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    DeadLetterClosed,
+    DeadLettered,
+    Ending,
+    LoopContinued,
+    NodeCancelled,
+    NodeCompleted,
+    NodeEvent,
+    NodeExpanded,
+    NodeFailed,
+    NodeOverridden,
+    NodeScheduled,
+    NodeSkipped,
+    ResultDiscarded,
+    RollbackFinished,
+    RollbackStarted,
+    RunCancelled,
+    RunCompleted,
+    RunCreated,
+    RunFailed,
+    RunForked,
+    RunLabelled,
+    RunPatched,
+    RunPaused,
+    RunResumed,
+    RunRetried,
+)
+from tidemill.kernel.invariants.ledger import ActivationLedger, InvariantGroup, Ledger, Visit
 from tidemill.kernel.model import Node
 
 _STATUS: dict[type, str] = {

@@ -10,11 +10,8 @@ from collections import defaultdict
 
 import msgspec
 
-from tidemill.kernel.events import NodeEvent
-from tidemill.kernel.events import NodeExpanded
-from tidemill.kernel.events import NodeWaiting
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.events import NodeEvent, NodeExpanded, NodeWaiting
+from tidemill.kernel.model import Node, Workflow
 
 Key = tuple[str, int, int]
 """(node, visit, index)"""

@@ -19,34 +19,37 @@ from typing import Any
 
 import msgspec
 
-from tidemill.kernel.events import NOT_AN_ITEM
-from tidemill.kernel.events import CompensationCompleted
-from tidemill.kernel.events import CompensationFailed
-from tidemill.kernel.events import CompensationScheduled
-from tidemill.kernel.events import DeadLetterClosed
-from tidemill.kernel.events import DeadLettered
-from tidemill.kernel.events import Join
-from tidemill.kernel.events import NodeCancelled
-from tidemill.kernel.events import NodeCompleted
-from tidemill.kernel.events import NodeFailed
-from tidemill.kernel.events import NodeOverridden
-from tidemill.kernel.events import RollbackFinished
-from tidemill.kernel.events import RollbackStarted
-from tidemill.kernel.events import RunForked
-from tidemill.kernel.events import RunPatched
-from tidemill.kernel.events import RunRetried
-from tidemill.kernel.events import RunRewound
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    DeadLetterClosed,
+    DeadLettered,
+    Join,
+    NodeCancelled,
+    NodeCompleted,
+    NodeFailed,
+    NodeOverridden,
+    RollbackFinished,
+    RollbackStarted,
+    RunForked,
+    RunPatched,
+    RunRetried,
+    RunRewound,
+)
 from tidemill.kernel.invariants.attempts import UNKNOWN
-from tidemill.kernel.invariants.ledger import REOPENABLE
-from tidemill.kernel.invariants.ledger import ActivationLedger
-from tidemill.kernel.invariants.ledger import InvariantGroup
-from tidemill.kernel.invariants.ledger import Key
-from tidemill.kernel.invariants.ledger import Ledger
-from tidemill.kernel.invariants.ledger import Visit
-from tidemill.kernel.invariants.ledger import key_of
-from tidemill.kernel.invariants.ledger import name_of
-from tidemill.kernel.model import Node
-from tidemill.kernel.model import Workflow
+from tidemill.kernel.invariants.ledger import (
+    REOPENABLE,
+    ActivationLedger,
+    InvariantGroup,
+    Key,
+    Ledger,
+    Visit,
+    key_of,
+    name_of,
+)
+from tidemill.kernel.model import Node, Workflow
 
 
 class DeadLetters(InvariantGroup):

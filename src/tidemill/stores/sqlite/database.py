@@ -28,16 +28,9 @@ from zlib import crc32
 import apsw
 import msgspec
 
-from tidemill.errors import DiskFull
-from tidemill.errors import Rejected
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
+from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.contract import Stream
-from tidemill.stores.sql_files import Migration
-from tidemill.stores.sql_files import Step
-from tidemill.stores.sql_files import migrations
-from tidemill.stores.sql_files import pending
+from tidemill.stores.sql_files import Migration, Step, migrations, pending
 from tidemill.stores.sqlite.liveness import ProcessLocks
 
 DIALECT = "sqlite"

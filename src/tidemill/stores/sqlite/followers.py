@@ -34,8 +34,7 @@ from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
 
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Frame, Stream
 from tidemill.stores.wakeups import Waiter
 
 LIVE_FRAMES_MAX = 256

@@ -16,22 +16,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.stores.contract import Backlog
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import Job
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Stream
+from tidemill.stores.contract import Backlog, Claim, Commit, Job, JobView, Lease, Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged
-from tidemill.stores.sqlite.database import checksum
-from tidemill.stores.sqlite.database import fetch_one
-from tidemill.stores.sqlite.database import verify
-from tidemill.stores.sqlite.database import within
-from tidemill.stores.sqlite.writer import PLACES
-from tidemill.stores.sqlite.writer import TOKENS
-from tidemill.stores.sqlite.writer import Transaction
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
+from tidemill.stores.sqlite.writer import PLACES, TOKENS, Transaction
 from tidemill.stores.wakeups import EVERY_QUEUE
 
 LOG = logging.getLogger(__name__)

@@ -29,22 +29,11 @@ import apsw
 import msgspec
 
 from tidemill.errors import Rejected
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Place
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import cursor_after
-from tidemill.stores.contract import cursor_at
-from tidemill.stores.contract import place_of
+from tidemill.stores.contract import Page, Place, Row, cursor_after, cursor_at, place_of
 from tidemill.stores.optional import IndexProblems
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged
-from tidemill.stores.sqlite.database import checksum
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import errors_of
-from tidemill.stores.sqlite.database import fetch_one
-from tidemill.stores.sqlite.database import verify
-from tidemill.stores.sqlite.writer import Operation
-from tidemill.stores.sqlite.writer import Transaction
+from tidemill.stores.sqlite.database import Damaged, checksum, connect, errors_of, fetch_one, verify
+from tidemill.stores.sqlite.writer import Operation, Transaction
 
 LOG = logging.getLogger(__name__)
 

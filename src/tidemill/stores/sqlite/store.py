@@ -18,60 +18,43 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
-from tidemill.errors import rejected
-from tidemill.stores.contract import Backlog
-from tidemill.stores.contract import Claim
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Frame
-from tidemill.stores.contract import IdleCallback
-from tidemill.stores.contract import JobView
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import Page
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
-from tidemill.stores.contract import check
+from tidemill.errors import TidemillError, Unavailable, rejected
+from tidemill.stores.contract import (
+    Backlog,
+    Claim,
+    Commit,
+    CommitResult,
+    Frame,
+    IdleCallback,
+    JobView,
+    Lease,
+    Page,
+    Row,
+    Statement,
+    Stream,
+    Tail,
+    check,
+)
 from tidemill.stores.sqlite import rows as sql_rows
-from tidemill.stores.sqlite.database import PRESENCE_MS
-from tidemill.stores.sqlite.database import FileIdentity
-from tidemill.stores.sqlite.database import check_place
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import errors_of
-from tidemill.stores.sqlite.database import fetch_one
-from tidemill.stores.sqlite.database import migrate
-from tidemill.stores.sqlite.database import newest_known
-from tidemill.stores.sqlite.database import refuse_migrated
-from tidemill.stores.sqlite.database import resolve_path
-from tidemill.stores.sqlite.followers import ChangePoller
-from tidemill.stores.sqlite.followers import Followers
-from tidemill.stores.sqlite.followers import FrameReceiver
-from tidemill.stores.sqlite.followers import FrameSender
-from tidemill.stores.sqlite.jobs import CAPS
-from tidemill.stores.sqlite.jobs import Execute
-from tidemill.stores.sqlite.jobs import Jobs
-from tidemill.stores.sqlite.jobs import Lane
-from tidemill.stores.sqlite.jobs import backlog
-from tidemill.stores.sqlite.jobs import next_due_ms
-from tidemill.stores.sqlite.liveness import ProcessLocks
-from tidemill.stores.sqlite.liveness import this_process
+from tidemill.stores.sqlite.database import (
+    PRESENCE_MS,
+    FileIdentity,
+    check_place,
+    connect,
+    errors_of,
+    fetch_one,
+    migrate,
+    newest_known,
+    refuse_migrated,
+    resolve_path,
+)
+from tidemill.stores.sqlite.followers import ChangePoller, Followers, FrameReceiver, FrameSender
+from tidemill.stores.sqlite.jobs import CAPS, Execute, Jobs, Lane, backlog, next_due_ms
+from tidemill.stores.sqlite.liveness import ProcessLocks, this_process
 from tidemill.stores.sqlite.rows import SqliteTermIndex
-from tidemill.stores.sqlite.streams import SQL
-from tidemill.stores.sqlite.streams import Streams
-from tidemill.stores.sqlite.streams import numbered
-from tidemill.stores.sqlite.streams import streams_of
-from tidemill.stores.sqlite.streams import tail_of
-from tidemill.stores.sqlite.writer import Checkpoints
-from tidemill.stores.sqlite.writer import Operation
-from tidemill.stores.sqlite.writer import SideConnection
-from tidemill.stores.sqlite.writer import Transaction
-from tidemill.stores.sqlite.writer import Writer
-from tidemill.stores.sqlite.writer import prepare
-from tidemill.stores.wakeups import EVERY_QUEUE
-from tidemill.stores.wakeups import Waiters
+from tidemill.stores.sqlite.streams import SQL, Streams, numbered, streams_of, tail_of
+from tidemill.stores.sqlite.writer import Checkpoints, Operation, SideConnection, Transaction, Writer, prepare
+from tidemill.stores.wakeups import EVERY_QUEUE, Waiters
 
 T = TypeVar("T")
 

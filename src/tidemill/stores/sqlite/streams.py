@@ -12,28 +12,23 @@ from typing import Any
 import apsw
 import msgspec
 
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Lease
-from tidemill.stores.contract import LeasesLost
-from tidemill.stores.contract import Row
-from tidemill.stores.contract import Stream
-from tidemill.stores.contract import Tail
-from tidemill.stores.contract import VersionConflict
+from tidemill.stores.contract import (
+    Commit,
+    CommitResult,
+    Committed,
+    Lease,
+    LeasesLost,
+    Row,
+    Stream,
+    Tail,
+    VersionConflict,
+)
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import Damaged
-from tidemill.stores.sqlite.database import checksum
-from tidemill.stores.sqlite.database import fetch_one
-from tidemill.stores.sqlite.database import verify
-from tidemill.stores.sqlite.database import within
-from tidemill.stores.sqlite.jobs import CAPS
-from tidemill.stores.sqlite.jobs import Jobs
-from tidemill.stores.sqlite.rows import add_row
-from tidemill.stores.sqlite.rows import write_row
+from tidemill.stores.sqlite.database import Damaged, checksum, fetch_one, verify, within
+from tidemill.stores.sqlite.jobs import CAPS, Jobs
+from tidemill.stores.sqlite.rows import add_row, write_row
 from tidemill.stores.sqlite.transactional import Statements
-from tidemill.stores.sqlite.writer import STREAMS
-from tidemill.stores.sqlite.writer import Transaction
+from tidemill.stores.sqlite.writer import STREAMS, Transaction
 
 LOG = logging.getLogger(__name__)
 

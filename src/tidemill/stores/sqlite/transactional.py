@@ -26,15 +26,9 @@ from typing import Any
 import apsw
 import msgspec
 
-from tidemill.errors import Rejected
-from tidemill.errors import rejected
-from tidemill.stores.contract import Commit
-from tidemill.stores.contract import CommitResult
-from tidemill.stores.contract import Committed
-from tidemill.stores.contract import Statement
-from tidemill.stores.contract import StatementRefused
-from tidemill.stores.sqlite.writer import Operation
-from tidemill.stores.sqlite.writer import Transaction
+from tidemill.errors import Rejected, rejected
+from tidemill.stores.contract import Commit, CommitResult, Committed, Statement, StatementRefused
+from tidemill.stores.sqlite.writer import Operation, Transaction
 
 PATIENCE_SECONDS = 0.2
 """How long to wait for commits that may never come, since whoever rehearsed can be cancelled."""

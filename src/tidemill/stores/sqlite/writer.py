@@ -29,16 +29,10 @@ from typing import Any, TypeVar
 
 import apsw
 
-from tidemill.errors import TidemillError
-from tidemill.errors import Unavailable
+from tidemill.errors import TidemillError, Unavailable
 from tidemill.stores.contract import Stream
 from tidemill.stores.sql_files import statements
-from tidemill.stores.sqlite.database import FileIdentity
-from tidemill.stores.sqlite.database import connect
-from tidemill.stores.sqlite.database import errors_of
-from tidemill.stores.sqlite.database import refuse_migrated
-from tidemill.stores.sqlite.database import seal_of
-from tidemill.stores.sqlite.database import translate_error
+from tidemill.stores.sqlite.database import FileIdentity, connect, errors_of, refuse_migrated, seal_of, translate_error
 
 SQL = statements("sqlite")
 _COUNTERS, _SET_COUNTERS, _ADD_RECORDS = SQL["counters"], SQL["set_counters"], SQL["add_records"]
