@@ -155,6 +155,3 @@ def check_log(workflow: Workflow, events: Iterable[AnyEvent], workflows: Graphs 
     for event in events:
         checker.take(event)
     return checker.finish()
-
-
-__all__ = ["LogChecker", "Violation", "check_log"]
