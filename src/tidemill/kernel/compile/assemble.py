@@ -12,28 +12,16 @@ from typing import TypeVar
 
 import msgspec
 
+from tidemill.kernel import model
 from tidemill.kernel.compile.graph import Graph, Loops
 from tidemill.kernel.compile.references import Reading
 from tidemill.kernel.document.fields import UNLIMITED
 from tidemill.kernel.document.normalize import NormalizedDraft
-from tidemill.kernel.model import (
-    Branch,
-    Compensator,
-    Json,
-    Limits,
-    Loop,
-    Map,
-    Node,
-    NodeType,
-    Retention,
-    Retry,
-    Rule,
-    Workflow,
-)
+from tidemill.kernel.model import Json, NodeType
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10
-DEFAULT_RETRY = Retry()
+DEFAULT_RETRY = model.Retry()
 
 _AS_WRITTEN = frozenset(("config", "config_ref", "when", "delivery", "priority"))
 _CONTROL = frozenset(("join", "on_error", "branch", "loop", "map"))
@@ -66,26 +54,26 @@ def milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else max(1, round(seconds * 1000))
 
 
-def limits_of(document: Mapping[str, Json]) -> Limits:
+def limits_of(document: Mapping[str, Json]) -> model.Limits:
     """Limits; the default of `max_visits` depends on the size of the graph."""
     given = document.get("limits", {})
     visits = max(VISITS_MIN, VISITS_PER_NODE * len(document["nodes"]))
     return without_defaults(
-        Limits,
+        model.Limits,
         deadline_ms=milliseconds(given.get("deadline_seconds")),
         max_visits=given.get("max_visits", visits),
-        max_fanout=given.get("max_fanout", Limits().max_fanout),
+        max_fanout=given.get("max_fanout", model.Limits().max_fanout),
         max_parallel=given.get("max_parallel"),
         max_hops=given.get("max_hops"),
         max_bytes=given.get("max_bytes"),
     )
 
 
-def retry_of(given: Mapping[str, Json]) -> Retry:
+def retry_of(given: Mapping[str, Json]) -> model.Retry:
     """A retry policy; absent keys keep the built-in values."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
     return without_defaults(
-        Retry,
+        model.Retry,
         max_attempts=given.get("max_attempts", DEFAULT_RETRY.max_attempts),
         backoff_ms=DEFAULT_RETRY.backoff_ms if backoff is None else round(backoff * 1000),
         multiplier=float(given.get("multiplier", DEFAULT_RETRY.multiplier)),
@@ -94,12 +82,12 @@ def retry_of(given: Mapping[str, Json]) -> Retry:
     )
 
 
-def retention_of(given: Mapping[str, Json]) -> Retention:
+def retention_of(given: Mapping[str, Json]) -> model.Retention:
     days = given.get("days")
-    return without_defaults(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
+    return without_defaults(model.Retention, days=None if days is None else float(days), keep=given.get("keep", False))
 
 
-SINGLE_ATTEMPT = Retry(max_attempts=1)
+SINGLE_ATTEMPT = model.Retry(max_attempts=1)
 
 
 class Assembly:
@@ -111,7 +99,7 @@ class Assembly:
         defaults = draft.document.get("defaults", {})
         self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
         self.default_timeout: float | None = defaults.get("timeout_seconds")
-        self.retries: dict[tuple[tuple[str, float], ...], Retry] = {(): retry_of(self.default_retry)}
+        self.retries: dict[tuple[tuple[str, float], ...], model.Retry] = {(): retry_of(self.default_retry)}
         """Retry policies by their keys: nodes share equal ones."""
 
     def workflow(
@@ -120,11 +108,11 @@ class Assembly:
         compensators: Mapping[int, NodeType],
         exits: Mapping[int, Mapping[str, list[str]]],
         output_reads: tuple[str, ...],
-    ) -> Workflow:
+    ) -> model.Workflow:
         """The whole workflow; `compensators` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
         return without_defaults(
-            Workflow,
+            model.Workflow,
             name=document["name"],
             nodes=tuple(
                 [
@@ -145,7 +133,7 @@ class Assembly:
 
     def _node(
         self, number: int, type_: NodeType, compensator: NodeType | None, exits: Mapping[str, list[str]] | None
-    ) -> Node:
+    ) -> model.Node:
         node, graph = self.draft.nodes[number], self.graph
         outbound, capabilities = graph.names(graph.out[number]), type_.capabilities
         fields: dict[str, Json] = {
@@ -174,9 +162,11 @@ class Assembly:
             fields["loops"] = graph.names(self.loops.around[number])
         if number in self.reading.dynamic:
             fields["reads_all"] = True
-        if number in self.reading.current or number in self.reading.past:
-            fields["reads"], fields["reads_past"] = self._reads(number)
-        return without_defaults(Node, **fields)
+        current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
+        if current or past:
+            fields["reads"] = graph.names(sorted({*current, *past}))
+            fields["reads_past"] = graph.names(sorted(past))
+        return without_defaults(model.Node, **fields)
 
     def _control(self, number: int, node: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
         join, on_error = node.get("join", "all"), node.get("on_error", "fail")
@@ -186,14 +176,9 @@ class Assembly:
         yield "error_path", tuple(on_error["route"]) if isinstance(on_error, dict) else ()
         yield "branch", branch_of(node["branch"]) if "branch" in node else None
         yield "loop", self._loop(number, node["loop"]) if "loop" in node else None
-        yield "map", without_defaults(Map, **node["map"]) if "map" in node else None
+        yield "map", without_defaults(model.Map, **node["map"]) if "map" in node else None
 
-    def _reads(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The nodes it reads, and those read as they were when the pass began, in document order."""
-        current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
-        return self.graph.names(sorted({*current, *past})), self.graph.names(sorted(past))
-
-    def _retry(self, owner: Mapping[str, Json]) -> Retry:
+    def _retry(self, owner: Mapping[str, Json]) -> model.Retry:
         """The node's keys over the document's over the built-in ones."""
         own = owner.get("retry", {})
         key = tuple(own.items())
@@ -205,10 +190,10 @@ class Assembly:
         """The time-out of an attempt; the document's default does not apply to types that wait."""
         return milliseconds(owner.get("timeout_seconds", None if type_.waits else self.default_timeout))
 
-    def _loop(self, number: int, loop: Mapping[str, Json]) -> Loop:
+    def _loop(self, number: int, loop: Mapping[str, Json]) -> model.Loop:
         ids, passes = self.graph.ids, loop["max_iterations"]
         return without_defaults(
-            Loop,
+            model.Loop,
             condition=loop["condition"],
             max_iterations=None if passes == UNLIMITED else passes,
             back_to=loop["loop_back_to"],
@@ -218,9 +203,9 @@ class Assembly:
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
         )
 
-    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> Compensator:
+    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> model.Compensator:
         return without_defaults(
-            Compensator,
+            model.Compensator,
             type=type_.key,
             config=given.get("config"),
             timeout_ms=self._timeout(given, type_),
@@ -228,12 +213,13 @@ class Assembly:
         )
 
 
-def branch_of(given: Mapping[str, Json]) -> Branch:
+def branch_of(given: Mapping[str, Json]) -> model.Branch:
     return without_defaults(
-        Branch,
+        model.Branch,
         kind=given["type"],
         rules=tuple(
-            Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"])) for rule in given.get("rules", ())
+            model.Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"]))
+            for rule in given.get("rules", ())
         ),
         available=tuple(given.get("available_next_nodes", ())),
         default=tuple(given.get("default", ())),

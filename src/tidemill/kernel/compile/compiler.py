@@ -17,19 +17,9 @@ from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema, check_schema, compile_schema
 from tidemill.expressions.templates.template import is_template
+from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
 from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops
-from tidemill.kernel.compile.references import (
-    EVERYWHERE,
-    IN_JUDGEMENT,
-    Reading,
-    check_operands,
-    check_roots,
-    find_templates,
-    node_uses,
-    template_uses,
-    unknown_reference,
-)
 from tidemill.kernel.document.fields import node_ids
 from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
 from tidemill.kernel.document.problems import DocumentPath, shown
@@ -292,8 +282,8 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     if inputs is not None:
         draft.found.extend(check_schema(inputs, "/inputs"))
     _check_conditions(draft, clauses)
-    check_operands(draft, clauses, node_types)
-    reading = Reading(draft, graph, loops)
+    references.check_operands(draft, clauses, node_types)
+    reading = references.Reading(draft, graph, loops)
     names = closed_names(inputs)
     for number, type_ in enumerate(node_types):
         uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, compensators.get(number))]
@@ -314,7 +304,7 @@ def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) 
     for number, uses in clauses.items():
         place = draft.place(number)
         for use in uses:
-            check_roots(place, use, EVERYWHERE if use.key == "when" else IN_JUDGEMENT)
+            references.check_roots(place, use, references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT)
 
 
 def _checked_templates(
@@ -326,7 +316,7 @@ def _checked_templates(
         table.check_config(draft, number, type_, node, "config")
     if compensator is not None:
         table.check_config(draft, number, compensator, node["compensator"], "compensator/config")
-    return node_uses(draft, number, type_, compensator)
+    return references.node_uses(draft, number, type_, compensator)
 
 
 def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
@@ -334,13 +324,15 @@ def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
     if "outputs" not in draft.document:
         return []
     place = DocumentPath(draft.found, "", "outputs")
-    uses = template_uses(place, "outputs", find_templates(draft.document["outputs"]), EVERYWHERE)
+    uses = references.template_uses(
+        place, "outputs", references.find_templates(draft.document["outputs"]), references.EVERYWHERE
+    )
     if names is not None:
         warn_of_inputs(place, uses, names)
     for use in uses:
         for name in sorted(use.reach.nodes):
             if name not in draft.index:
-                unknown_reference(draft, place, use, name)
+                references.unknown_reference(draft, place, use, name)
     return uses
 
 

@@ -388,7 +388,9 @@ def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
             _too_deep(draft, number)
             return loops
         if entry not in body:
-            _not_an_ancestor(draft, number, entry)
+            message = f"the loop goes back to `{shown(draft.nodes[entry]['id'])}`, from which no path leads here"
+            hint = "name this node or an ancestor"
+            draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, hint)
             body = {number}
         elif _well_formed(draft, graph, entry, number, body, loops):
             sound.add(number)
@@ -439,12 +441,6 @@ def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
 def _too_deep(draft: NormalizedDraft, number: int) -> None:
     message = f"loops are nested more than {NESTING_MAX} levels deep"
     draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
-
-
-def _not_an_ancestor(draft: NormalizedDraft, number: int, entry: int) -> None:
-    name = shown(draft.nodes[entry]["id"])
-    message = f"the loop goes back to `{name}`, from which no path leads here"
-    draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, "name this node or an ancestor")
 
 
 def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:

@@ -55,7 +55,11 @@ class Reading:
             for number, node in enumerate(draft.nodes)
             if (join := node.get("join", "all")) not in ("all", "strict")
         }
-        self._escapes = _left_early(loops)
+        self._escapes: dict[Edge, list[int]] = {}
+        """By edge: the loops that it leaves while they may continue."""
+        for looping in loops.bodies:
+            for edge in loops.escapes.get(looping, ()):
+                self._escapes.setdefault(edge, []).append(looping)
         self._may_begin_early = set(walk(graph.out, [*self._needed, *(target for _, target in self._escapes)]))
         """Nodes that may begin before all their ancestors have ended."""
 
@@ -132,15 +136,6 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     place.problem("unknown_reference", use.key, message, hint)
 
 
-def _left_early(loops: Loops) -> dict[Edge, list[int]]:
-    """By edge: the loops that it leaves while they may continue."""
-    left: dict[Edge, list[int]] = {}
-    for looping in loops.bodies:
-        for edge in loops.escapes.get(looping, ()):
-            left.setdefault(edge, []).append(looping)
-    return left
-
-
 # Operands of conditions
 
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
@@ -164,7 +159,11 @@ class _KnownSchemas:
         self._outputs = {
             node["id"]: type_.output_schema
             for node, type_ in zip(draft.nodes, types, strict=True)
-            if type_ is not None and type_.output_schema is not True and _is_plain(node)
+            # The output of a map is a list, and a tolerated error is an envelope.
+            if type_ is not None
+            and type_.output_schema is not True
+            and "map" not in node
+            and node.get("on_error", "fail") == "fail"
         }
 
     def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
@@ -181,11 +180,6 @@ class _KnownSchemas:
         schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
         found = expected(schema, keys[2:])
         return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
-
-
-def _is_plain(node: Mapping[str, Json]) -> bool:
-    """Whether a node's output is what its handler returns, not a list of items or an error envelope."""
-    return "map" not in node and node.get("on_error", "fail") == "fail"
 
 
 def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:

@@ -202,7 +202,9 @@ class _PatchedDocument:
     def _test(self, operation: Operation) -> None:
         value = self._get(operation.target)
         if not same_value(value, operation.value):
-            message = f"{_pointer_text(operation.target)} is {_brief(value)}, not {_brief(operation.value)}"
+            spot = operation.target
+            name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
+            message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
             hint = "look at the document as it is now and make the patch again"
             raise rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
@@ -398,10 +400,6 @@ def _touches(edge: Json, names: set[str]) -> bool:
 
 def _invalid(path: str, message: str, hint: str = "") -> Rejected:
     return rejected("patch_invalid", message, path=path, hint=hint)
-
-
-def _pointer_text(spot: Spot) -> str:
-    return f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
 
 
 def _brief(value: Json) -> str:

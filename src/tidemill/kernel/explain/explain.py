@@ -13,28 +13,9 @@ from functools import partial
 
 import msgspec
 
-from tidemill.kernel.explain import live, upstream
+from tidemill.kernel.explain import ended, live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
-from tidemill.kernel.explain.ended import (
-    Cause,
-    Link,
-    Sample,
-    chain_of,
-    first_cause,
-    not_undone,
-    outcome_counts,
-    unread,
-    way_on,
-)
-from tidemill.kernel.explain.survey import (
-    Bounds,
-    ExplainInput,
-    JobFact,
-    WaitingVisit,
-    Workers,
-    label,
-    survey,
-)
+from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
@@ -68,7 +49,7 @@ def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping
     return f"{first.words}; besides, {', '.join(rest)}" if rest else first.words
 
 
-def _ended_headline(state: State, cause: Cause | None, blockers: Sequence[AnyBlocker]) -> str:
+def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[AnyBlocker]) -> str:
     match state.status:
         case "FAILED":
             words = _failed(cause)
@@ -83,7 +64,7 @@ def _ended_headline(state: State, cause: Cause | None, blockers: Sequence[AnyBlo
     return words + _rollback(state, blockers)
 
 
-def _failed(cause: Cause | None) -> str:
+def _failed(cause: ended.Cause | None) -> str:
     if cause is None:
         return "the run failed"
     where = f" at {label(cause.node, cause.visit, cause.index)}" if cause.node else ""
@@ -98,12 +79,9 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     if state.rollback != "partial":
         return ""
     more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
-    return f"; its rollback left something undone: {', '.join(map(_step, state.undo_left[:_LEFT_MAX]))}{more}"
-
-
-def _step(key: str) -> str:
-    node, visit, index = key.rsplit("/", 2)
-    return label(node, int(visit), int(index))
+    keys = (key.rsplit("/", 2) for key in state.undo_left[:_LEFT_MAX])
+    names = ", ".join(label(node, int(visit), int(index)) for node, visit, index in keys)
+    return f"; its rollback left something undone: {names}{more}"
 
 
 # The explanation
@@ -127,18 +105,18 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     more_roots: int = 0
     more_followers: int = 0
     deadline: Deadline | None = None
-    first_cause: Cause | None = None
+    first_cause: ended.Cause | None = None
     """Of a FAILED run."""
-    chain: tuple[Link, ...] = ()
+    chain: tuple[ended.Link, ...] = ()
     reason: str = ""
     """Why an operator paused or cancelled it."""
     failures_tolerated: int = 0
-    tolerated: Sample = Sample()
+    tolerated: ended.Sample = ended.Sample()
     unread: dict[str, int] = {}
     """Untaken signals by name."""
     dead_letters: int = 0
     rollback: RollbackStatus = "none"
-    left: Sample = Sample()
+    left: ended.Sample = ended.Sample()
     """What a rollback could not undo, as node/visit/index."""
     left_error: Failure | None = None
     """Why the first of them could not be undone, if its compensator ran."""
@@ -192,16 +170,16 @@ def _live(facts: ExplainInput) -> Explanation:
         deadline=live.deadline_of(facts),
         reason=state.reason,
         failures_tolerated=state.tolerated,
-        unread=unread(state),
+        unread=ended.unread(state),
         dead_letters=state.dead_letters,
     )
 
 
 def _ended(facts: ExplainInput) -> Explanation:
     state, limit = facts.state, facts.bounds.names
-    blockers, cause, found = tuple(live.run_blockers(facts)), first_cause(facts), outcome_counts(facts)
-    unblock, command = way_on(state, found)
-    undo = not_undone(state)
+    blockers, cause, found = tuple(live.run_blockers(facts)), ended.first_cause(facts), ended.outcome_counts(facts)
+    unblock, command = ended.way_on(state, found)
+    undo = ended.not_undone(state)
     return Explanation(
         status=state.status,
         headline=_ended_headline(state, cause, blockers),
@@ -209,14 +187,14 @@ def _ended(facts: ExplainInput) -> Explanation:
         blockers=blockers,
         counts=dict(Counter(each.kind for each in blockers)),
         first_cause=cause,
-        chain=() if cause is None else chain_of(cause, found, state.peek(cause.node)),
+        chain=() if cause is None else ended.chain_of(cause, found, state.peek(cause.node)),
         reason=state.reason,
         failures_tolerated=state.tolerated,
         tolerated=found.tolerated,
-        unread=unread(state),
+        unread=ended.unread(state),
         dead_letters=state.dead_letters,
         rollback=state.rollback,
-        left=Sample(count=len(state.undo_left), names=state.undo_left[:limit]),
+        left=ended.Sample(count=len(state.undo_left), names=state.undo_left[:limit]),
         left_error=None if undo is None else shown(undo.error),
         unblock=unblock,
         command=command,

@@ -86,16 +86,16 @@ def person(name: str) -> str:
 
 
 class AskedApproval:
-    __slots__ = ("approvers", "escalated", "event", "expires_ms", "may", "over", "voters")
+    __slots__ = ("approvers", "closed", "delegations", "escalated", "event", "expires_ms", "voters")
 
     def __init__(self, event: ev.ApprovalRequested) -> None:
         self.event = event
         self.approvers = event.approvers
         self.expires_ms = event.expires_ms
         self.escalated = False
-        self.over = False
+        self.closed = False
         self.voters: set[str] = set()
-        self.may: dict[str, bool] = {}
+        self.delegations: dict[str, bool] = {}
         """Users who received (True) or gave away (False) the right to decide by delegation."""
 
 
@@ -119,66 +119,66 @@ class Approvals(InvariantGroup):
         self.asked.clear()
 
     def voted(self, event: ev.ApprovalVoted) -> None:
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is not None:
-            self._entitled(asked, event.by)
+            self._check_entitled(asked, event.by)
             self._check("approval-vote", event.by not in asked.voters, f"{event.by} has voted already")
             asked.voters.add(event.by)
             enough = len(asked.voters) >= asked.event.quorum
             self._check("quorum", not enough, "the vote that is enough decides")
 
     def delegated(self, event: ev.ApprovalDelegated) -> None:
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is not None:
-            self._entitled(asked, event.by)
-            self._check("four-eyes", not self._involved(asked, event.to), f"{event.to} may not decide")
+            self._check_entitled(asked, event.by)
+            self._check("four-eyes", not self._is_involved(asked, event.to), f"{event.to} may not decide")
             other = event.to != event.by and event.to.startswith("user:")
             self._check("approver", other, "a decision is passed on to another person")
-            asked.may[event.by], asked.may[event.to] = False, True
+            asked.delegations[event.by], asked.delegations[event.to] = False, True
 
     def returned(self, event: ev.ApprovalReturned) -> None:
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is not None:
-            self._entitled(asked, event.by)
-            self._over(asked, event, "changes were requested")
+            self._check_entitled(asked, event.by)
+            self._close(asked, event, "changes were requested")
 
     def decided(self, event: ev.ApprovalDecided) -> None:
         """One rejection, a quorum of approvals, or the time-out decides."""
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is None:
             return
         if event.by == ev.SYSTEM:
             said = asked.event.on_timeout
             self._check("approval-system", event.decision == said, f"a time-out means {said}, not {event.decision}")
-            self._due(asked, event)
+            self._check_due(asked, event)
         else:
-            self._entitled(asked, event.by)
+            self._check_entitled(asked, event.by)
             self._check("approval-vote", event.by not in asked.voters, f"{event.by} has voted already")
             agreed, quorum = len(asked.voters | {event.by}), asked.event.quorum
             enough = event.decision != "approve" or agreed >= quorum
             self._check("quorum", enough, f"{agreed} of {quorum} people agreed")
-        self._over(asked, event, f"it was decided: {event.decision}")
+        self._close(asked, event, f"it was decided: {event.decision}")
 
     def escalated(self, event: ev.ApprovalEscalated) -> None:
         """The time-out passes the approval to other approvers, once."""
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is not None:
             known = asked.event
             legal = known.on_timeout == "escalate" and not asked.escalated and event.to == known.escalate_to
             self._check("escalated", legal, f"{event.node} is escalated once, if and to whom it says")
-            self._due(asked, event)
+            self._check_due(asked, event)
             asked.escalated, asked.approvers, asked.expires_ms = True, event.to, event.expires_ms
             # Delegations were the right of the previous approvers.
-            asked.may.clear()
+            asked.delegations.clear()
 
     def expired(self, event: ev.ApprovalExpired) -> None:
         """The time-out fails the visit."""
-        asked = self._open(event)
+        asked = self._pending(event)
         if asked is not None:
             last = asked.event.on_timeout == "fail" or asked.escalated
             self._check("expired", last, f"a time-out of {event.node} means {asked.event.on_timeout}")
-            self._due(asked, event)
-            self._over(asked, event, "its approval expired")
+            self._check_due(asked, event)
+            self._close(asked, event, "its approval expired")
 
     def closed(self, event: NodeEvent) -> None:
         """The activation has ended or waits again, so its previous approval no longer counts."""
@@ -190,29 +190,29 @@ class Approvals(InvariantGroup):
         if event.actor:
             self.patchers.add(person(event.actor))
 
-    def _open(self, event: ev.ApprovalEvent) -> AskedApproval | None:
+    def _pending(self, event: ev.ApprovalEvent) -> AskedApproval | None:
         asked = self.asked.get(key_of(event))
-        pending = asked is not None and not asked.over
+        pending = asked is not None and not asked.closed
         self._check("approval-open", pending, f"{event.node} waits for no decision")
         return asked if pending else None
 
-    def _over(self, asked: AskedApproval, event: ev.ApprovalEvent, reason: str) -> None:
-        asked.over = True
+    def _close(self, asked: AskedApproval, event: ev.ApprovalEvent, reason: str) -> None:
+        asked.closed = True
         self.ledger.pending_waits[key_of(event)] = reason
 
-    def _due(self, asked: AskedApproval, event: ev.ApprovalEvent) -> None:
+    def _check_due(self, asked: AskedApproval, event: ev.ApprovalEvent) -> None:
         due = asked.expires_ms
         in_time = due is not None and event.at_ms >= due
         self._check("timer", in_time, f"the time to decide is over at {due}, not {event.at_ms}")
 
-    def _entitled(self, asked: AskedApproval, by: str) -> None:
+    def _check_entitled(self, asked: AskedApproval, by: str) -> None:
         """Check the right to decide, as far as the log can tell."""
-        self._check("four-eyes", not self._involved(asked, by), f"{by} submitted or patched the run")
-        anybody = not asked.approvers or any(not name.startswith("user:") for name in asked.approvers)
-        may = asked.may.get(by, anybody or by in asked.approvers)
+        self._check("four-eyes", not self._is_involved(asked, by), f"{by} submitted or patched the run")
+        unrestricted = not asked.approvers or any(not name.startswith("user:") for name in asked.approvers)
+        may = asked.delegations.get(by, unrestricted or by in asked.approvers)
         self._check("approver", may, f"{by} was not asked")
 
-    def _involved(self, asked: AskedApproval, by: str) -> bool:
+    def _is_involved(self, asked: AskedApproval, by: str) -> bool:
         if not asked.event.four_eyes:
             return False
         return by in self.patchers or (asked.event.requester != "" and by == person(asked.event.requester))

@@ -31,6 +31,7 @@ class LogChecker:
 
     def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
         self.ledger = Ledger(workflow)
+        self.violations = self.ledger.violations
         self._given: dict[str, Workflow] = {}
         self._workflows = workflows
         ledger = self.ledger
@@ -50,10 +51,6 @@ class LogChecker:
     def workflow(self, workflow: Workflow) -> None:
         """Make a graph known before the patch that leads to it is read."""
         self._given[workflow.digest] = workflow
-
-    @property
-    def violations(self) -> list[Violation]:
-        return self.ledger.violations
 
     @property
     def seq(self) -> int:

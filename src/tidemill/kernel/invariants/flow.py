@@ -43,8 +43,7 @@ class Edges(InvariantGroup):
 
     def ended(self, event: AnyEnding) -> None:
         ledger, act, visit = self.ledger, self.ledger.act(event), self.ledger.at[event.node]
-        ledger.counter += event.emitted - event.consumed
-        self._check("counter", event.counter == ledger.counter, f"counter {event.counter} is {ledger.counter}")
+        self._move_tokens(event.emitted - event.consumed, event.counter)
         self._check("counter-negative", ledger.counter >= 0, "no token is consumed twice")
         settles = event.taken or event.dead or event.dead_escapes or event.consumed
         if isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None:
@@ -178,8 +177,8 @@ class Runs(InvariantGroup):
         self._check("cause", event.cause < ledger.seq, "a cause lies in the past")
         if ledger.ended:
             self._after_the_end(event)
-        if ledger.begins_anew and not isinstance(event, (ev.NodeCancelled, ev.RunRetried)):
-            ledger.begins_anew = False
+        if ledger.just_forked and not isinstance(event, (ev.NodeCancelled, ev.RunRetried)):
+            ledger.just_forked = False
         if self.forked_from is not None and ledger.seq == self.forked_from[1] + 1:
             self._check("fork", isinstance(event, ev.RunForked), "RunForked follows what was taken over")
         if not isinstance(event, NodeEvent):
@@ -238,13 +237,9 @@ class Runs(InvariantGroup):
             return
         for node in left:
             self._check("settled", False, f"{node.id} is settled when the run completes")
-        for node, _ in visits:
-            self._skipped(node)
-
-    def _skipped(self, node: Node) -> None:
-        visit = self.ledger.at[node.id]
-        if node.inbound and visit.dead == len(node.inbound) and not (visit.has_start_token or visit.by_hand):
-            self._check("skip", visit.ended == "SKIPPED", f"{node.id} is skipped, all edges are dead")
+        for node, visit in visits:
+            if node.inbound and visit.dead == len(node.inbound) and not (visit.has_start_token or visit.by_hand):
+                self._check("skip", visit.ended == "SKIPPED", f"{node.id} is skipped, all edges are dead")
 
     def forked(self, event: ev.RunForked) -> None:
         """Leases, letters and compensations of the copied prefix stay with the origin."""
@@ -259,7 +254,7 @@ class Runs(InvariantGroup):
                 # A child run and an approval belong to the origin, so the fork requests them again.
                 act.wait = None
         self.discards.clear()
-        ledger.must_reopen, ledger.begins_anew, ledger.rollback = ledger.ended, True, "none"
+        ledger.must_reopen, ledger.just_forked, ledger.rollback = ledger.ended, True, "none"
         ledger.status = "RUNNING" if ledger.status == "PAUSED" else ledger.status
 
     def finish(self) -> None:

@@ -116,7 +116,7 @@ class Ledger:
         self.rollback = "none"
         self.must_reopen = False
         """An ended run was patched or forked, so the same commit must reopen it."""
-        self.begins_anew = False
+        self.just_forked = False
         """The run was just forked; what the origin had given up is retried before anything else happens."""
         self.visits = 0
         self.acts: dict[Key, ActivationLedger] = defaultdict(ActivationLedger)
@@ -155,6 +155,11 @@ class InvariantGroup:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+
+    def _move_tokens(self, change: int, counter: int) -> None:
+        """Add to the tokens in flight, and compare with the counter of the event."""
+        self.ledger.counter += change
+        self._check("counter", counter == self.ledger.counter, f"counter {counter} is {self.ledger.counter}")
 
     def _check(self, invariant: str, holds: bool, message: str) -> None:
         if not holds:

@@ -185,8 +185,7 @@ class Patches(InvariantGroup):
         ledger.rendering = ledger.rendering and not emitted
         self._check("patch-tokens", event.consumed == consumed, f"{consumed} tokens are consumed")
         self._check("patch-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
-        ledger.counter += event.emitted - event.consumed
-        self._check("counter", event.counter == ledger.counter, f"counter {event.counter} is {ledger.counter}")
+        self._move_tokens(event.emitted - event.consumed, event.counter)
 
     def _apply(self, event: ev.RunPatched, old: Workflow) -> None:
         ledger = self.ledger
@@ -252,7 +251,7 @@ class Reopening(InvariantGroup):
     def retried(self, event: ev.RunRetried) -> None:
         """Exactly the visits that had not ended well are repeated, under the same visit number."""
         ledger = self.ledger
-        self._check("retry-ended", ledger.status in REOPENABLE or ledger.begins_anew, f"the run is {ledger.status}")
+        self._check("retry-ended", ledger.status in REOPENABLE or ledger.just_forked, f"the run is {ledger.status}")
         self._check("retry-undone", ledger.rollback == "none", "what is being undone does not go on")
         unfinished = {node.id: node for node in ledger.workflow.nodes if self._unfinished(ledger.at[node.id])}
         named = [opened.node for opened in event.nodes]
@@ -269,10 +268,9 @@ class Reopening(InvariantGroup):
         self._check("renders", event.renders is renders, "outputs alone are rendered anew when all visits had ended")
         emitted = sum(opened.tokens for opened in event.nodes) + event.renders
         self._check("retry-tokens", event.emitted == emitted, f"{emitted} tokens are emitted again")
-        ledger.counter += event.emitted
-        self._check("counter", event.counter == ledger.counter, f"counter {event.counter} is {ledger.counter}")
+        self._move_tokens(event.emitted, event.counter)
         ledger.rendering = ledger.rendering or event.renders
-        ledger.status, ledger.must_reopen, ledger.begins_anew = "RUNNING", False, False
+        ledger.status, ledger.must_reopen, ledger.just_forked = "RUNNING", False, False
 
     def _unfinished(self, visit: Visit) -> bool:
         """Whether a retry repeats the visit; after a fork of a live run, only if the visit had ended."""
@@ -331,8 +329,7 @@ class Reopening(InvariantGroup):
         for again in event.nodes:
             if again.node in touched:
                 self._next_visit(touched[again.node], event, set(touched), again.visit, again.tokens)
-        ledger.counter += event.emitted - event.consumed
-        self._check("counter", event.counter == ledger.counter, f"counter {event.counter} is {ledger.counter}")
+        self._move_tokens(event.emitted - event.consumed, event.counter)
         ledger.rendering = False
 
     def _reach(self, start: str) -> set[str]:
