@@ -81,7 +81,7 @@ def _default_codes(function: ast.FunctionDef) -> Iterator[str]:
 def law_names() -> set[str]:
     """The laws that the checker of logs knows by name."""
     texts = [file.read_text() for file in sorted((SOURCE / "kernel" / "invariants").glob("*.py"))]
-    return {name for text in texts for name in re.findall(r'_law\(\s*"([a-z-]+)"', text)}
+    return {name for text in texts for name in re.findall(r'\b_check\(\s*"([a-z-]+)"', text)}
 
 
 DOCUMENT_TABLES: tuple[Table, ...] = (

@@ -69,7 +69,7 @@ def check(case: Told, changed: Change | None = None) -> list[Violation]:
 def law_names() -> set[str]:
     """The laws that the checker knows by name, read from its sources."""
     texts = [path.read_text() for path in Path(checker.__file__).parent.glob("*.py")]
-    return {part.split('"')[1] for text in texts for part in text.split("self._law(")[1:]}
+    return {part.split('"')[1] for text in texts for part in text.split("self._check(")[1:]}
 
 
 def nth(log: Log, kind: type, number: int) -> int:

@@ -1,7 +1,7 @@
-"""From a checked document to the IR: names become numbers of milliseconds, defaults are filled in, edges stored.
+"""Builds the workflow (IR) from a checked document: milliseconds, defaults, edges.
 
-Nothing is refused here any more. Everything that a run needs to know of a node ends up on the node, in document
-order, so that equal documents give equal bytes whatever their spelling.
+Nothing is refused here. Everything a run needs of a node is stored on the node, in document order, and fields equal to
+their default are left out, so that equal documents give equal bytes and one digest.
 """
 
 from __future__ import annotations
@@ -12,28 +12,16 @@ from typing import TypeVar
 
 import msgspec
 
+from tidemill.kernel import model
 from tidemill.kernel.compile.graph import Graph, Loops
 from tidemill.kernel.compile.references import Reading
 from tidemill.kernel.document.fields import UNLIMITED
 from tidemill.kernel.document.normalize import NormalizedDraft
-from tidemill.kernel.model import (
-    Branch,
-    Compensator,
-    Json,
-    Limits,
-    Loop,
-    Map,
-    Node,
-    NodeType,
-    Retention,
-    Retry,
-    Rule,
-    Workflow,
-)
+from tidemill.kernel.model import Json, NodeType
 
 VISITS_MIN = 10_000
 VISITS_PER_NODE = 10
-BUILT_IN = Retry()
+DEFAULT_RETRY = model.Retry()
 
 _AS_WRITTEN = frozenset(("config", "config_ref", "when", "delivery", "priority"))
 _CONTROL = frozenset(("join", "on_error", "branch", "loop", "map"))
@@ -44,7 +32,6 @@ Built = TypeVar("Built", bound=msgspec.Struct)
 
 @cache
 def _defaults(type_: type[msgspec.Struct]) -> dict[str, Json]:
-    """The default of every field that has one."""
     fields = msgspec.structs.fields(type_)
     return {
         field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
@@ -56,8 +43,8 @@ def _defaults(type_: type[msgspec.Struct]) -> dict[str, Json]:
 def without_defaults(type_: type[Built], **given: Json) -> Built:
     """Build a part of the IR without the fields that only repeat a default.
 
-    The encoder leaves a field out when it holds the very object of the default, not an equal one. Without this the
-    digest would depend on whether an author had written a default out.
+    The encoder omits a default only if it is the same object, so the digest would depend on whether the author wrote
+    the default out.
     """
     defaults = _defaults(type_)
     return type_(**{name: value for name, value in given.items() if name not in defaults or value != defaults[name]})
@@ -67,46 +54,43 @@ def milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else max(1, round(seconds * 1000))
 
 
-def limits_of(document: Mapping[str, Json]) -> Limits:
-    """The document's limits over the built-in ones; how many visits are many depends on the size of the graph."""
+def limits_of(document: Mapping[str, Json]) -> model.Limits:
+    """Limits; the default of `max_visits` depends on the size of the graph."""
     given = document.get("limits", {})
     visits = max(VISITS_MIN, VISITS_PER_NODE * len(document["nodes"]))
     return without_defaults(
-        Limits,
+        model.Limits,
         deadline_ms=milliseconds(given.get("deadline_seconds")),
         max_visits=given.get("max_visits", visits),
-        max_fanout=given.get("max_fanout", Limits().max_fanout),
+        max_fanout=given.get("max_fanout", model.Limits().max_fanout),
         max_parallel=given.get("max_parallel"),
         max_hops=given.get("max_hops"),
         max_bytes=given.get("max_bytes"),
     )
 
 
-def retry_of(given: Mapping[str, Json]) -> Retry:
-    """A retry policy from the document's keys; what is absent keeps the built-in value."""
+def retry_of(given: Mapping[str, Json]) -> model.Retry:
+    """A retry policy; absent keys keep the built-in values."""
     backoff, ceiling = given.get("backoff_seconds"), given.get("max_backoff_seconds")
     return without_defaults(
-        Retry,
-        max_attempts=given.get("max_attempts", BUILT_IN.max_attempts),
-        backoff_ms=BUILT_IN.backoff_ms if backoff is None else round(backoff * 1000),
-        multiplier=float(given.get("multiplier", BUILT_IN.multiplier)),
-        max_backoff_ms=BUILT_IN.max_backoff_ms if ceiling is None else round(ceiling * 1000),
-        jitter=float(given.get("jitter", BUILT_IN.jitter)),
+        model.Retry,
+        max_attempts=given.get("max_attempts", DEFAULT_RETRY.max_attempts),
+        backoff_ms=DEFAULT_RETRY.backoff_ms if backoff is None else round(backoff * 1000),
+        multiplier=float(given.get("multiplier", DEFAULT_RETRY.multiplier)),
+        max_backoff_ms=DEFAULT_RETRY.max_backoff_ms if ceiling is None else round(ceiling * 1000),
+        jitter=float(given.get("jitter", DEFAULT_RETRY.jitter)),
     )
 
 
-def retention_of(given: Mapping[str, Json]) -> Retention:
-    """How long finished runs are kept; nothing where the document leaves it to the engine."""
+def retention_of(given: Mapping[str, Json]) -> model.Retention:
     days = given.get("days")
-    return without_defaults(Retention, days=None if days is None else float(days), keep=given.get("keep", False))
+    return without_defaults(model.Retention, days=None if days is None else float(days), keep=given.get("keep", False))
 
 
-ONCE = Retry(max_attempts=1)
+SINGLE_ATTEMPT = model.Retry(max_attempts=1)
 
 
 class Assembly:
-    """Builds the nodes of one workflow from everything the checks have found out."""
-
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops, reading: Reading) -> None:
         self.draft = draft
         self.graph = graph
@@ -115,24 +99,24 @@ class Assembly:
         defaults = draft.document.get("defaults", {})
         self.default_retry: Mapping[str, Json] = defaults.get("retry", {})
         self.default_timeout: float | None = defaults.get("timeout_seconds")
-        self.retries: dict[tuple[tuple[str, float], ...], Retry] = {(): retry_of(self.default_retry)}
-        """Nodes share equal policies, of which a document has few."""
+        self.retries: dict[tuple[tuple[str, float], ...], model.Retry] = {(): retry_of(self.default_retry)}
+        """Retry policies by their keys: nodes share equal ones."""
 
     def workflow(
         self,
         types: list[NodeType],
-        undoing: Mapping[int, NodeType],
+        compensators: Mapping[int, NodeType],
         exits: Mapping[int, Mapping[str, list[str]]],
         output_reads: tuple[str, ...],
-    ) -> Workflow:
-        """The whole workflow; `undoing` holds the types of compensators."""
+    ) -> model.Workflow:
+        """The whole workflow; `compensators` holds the types of compensators."""
         document, graph = self.draft.document, self.graph
         return without_defaults(
-            Workflow,
+            model.Workflow,
             name=document["name"],
             nodes=tuple(
                 [
-                    self._node(number, type_, undoing.get(number), exits.get(number))
+                    self._node(number, type_, compensators.get(number), exits.get(number))
                     for number, type_ in enumerate(types)
                 ]
             ),
@@ -148,42 +132,43 @@ class Assembly:
         )
 
     def _node(
-        self, number: int, type_: NodeType, undoing: NodeType | None, exits: Mapping[str, list[str]] | None
-    ) -> Node:
+        self, number: int, type_: NodeType, compensator: NodeType | None, exits: Mapping[str, list[str]] | None
+    ) -> model.Node:
         node, graph = self.draft.nodes[number], self.graph
-        outbound, able = graph.names(graph.out[number]), type_.capabilities
+        outbound, capabilities = graph.names(graph.out[number]), type_.capabilities
         fields: dict[str, Json] = {
             "id": node["id"],
             "type": type_.key,
-            "retry": self._retry(node) if able.retryable or "retry" in node else ONCE,
+            "retry": self._retry(node) if capabilities.retryable or "retry" in node else SINGLE_ATTEMPT,
             "timeout_ms": self._timeout(node, type_),
             "queue": node.get("queue", type_.queue),
             "inbound": graph.names(graph.into[number]),
             "outbound": outbound,
             "plain": graph.names(graph.plain(number)) if graph.ruled else outbound,
         }
-        if able.at_most_once:
+        if capabilities.at_most_once:
             fields["delivery"] = "at_most_once"
-        if able.concurrency is not None:
+        if capabilities.concurrency is not None:
             fields["capped"] = True
         for key in node.keys() & _AS_WRITTEN:
             fields[key] = node[key]
         if not node.keys().isdisjoint(_CONTROL):
             fields.update(self._control(number, node))
-        if undoing is not None:
-            fields["compensator"] = self._compensator(node["compensator"], undoing)
+        if compensator is not None:
+            fields["compensator"] = self._compensator(node["compensator"], compensator)
         if exits:
             fields["exits"] = {field.removesuffix("_path"): tuple(targets) for field, targets in exits.items()}
         if number in self.loops.around:
             fields["loops"] = graph.names(self.loops.around[number])
         if number in self.reading.dynamic:
             fields["reads_all"] = True
-        if number in self.reading.current or number in self.reading.past:
-            fields["reads"], fields["reads_past"] = self._reads(number)
-        return without_defaults(Node, **fields)
+        current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
+        if current or past:
+            fields["reads"] = graph.names(sorted({*current, *past}))
+            fields["reads_past"] = graph.names(sorted(past))
+        return without_defaults(model.Node, **fields)
 
     def _control(self, number: int, node: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-        """The fields of a node that has joins, branches, loops, maps or a way to go on after errors."""
         join, on_error = node.get("join", "all"), node.get("on_error", "fail")
         yield "join", "quorum" if isinstance(join, dict) else join
         yield "quorum", join["quorum"] if isinstance(join, dict) else 0
@@ -191,15 +176,10 @@ class Assembly:
         yield "error_path", tuple(on_error["route"]) if isinstance(on_error, dict) else ()
         yield "branch", branch_of(node["branch"]) if "branch" in node else None
         yield "loop", self._loop(number, node["loop"]) if "loop" in node else None
-        yield "map", map_of(node["map"]) if "map" in node else None
+        yield "map", without_defaults(model.Map, **node["map"]) if "map" in node else None
 
-    def _reads(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a node reads, and what of it only as it was when the pass began, both in document order."""
-        current, past = self.reading.current.get(number, ()), self.reading.past.get(number, ())
-        return self.graph.names(sorted({*current, *past})), self.graph.names(sorted(past))
-
-    def _retry(self, owner: Mapping[str, Json]) -> Retry:
-        """A node's keys over the document's over the built-in ones."""
+    def _retry(self, owner: Mapping[str, Json]) -> model.Retry:
+        """The node's keys over the document's over the built-in ones."""
         own = owner.get("retry", {})
         key = tuple(own.items())
         if key not in self.retries:
@@ -207,13 +187,13 @@ class Assembly:
         return self.retries[key]
 
     def _timeout(self, owner: Mapping[str, Json], type_: NodeType) -> int | None:
-        """What bounds an attempt; the document's default is not meant for types that wait."""
+        """The time-out of an attempt; the document's default does not apply to types that wait."""
         return milliseconds(owner.get("timeout_seconds", None if type_.waits else self.default_timeout))
 
-    def _loop(self, number: int, loop: Mapping[str, Json]) -> Loop:
+    def _loop(self, number: int, loop: Mapping[str, Json]) -> model.Loop:
         ids, passes = self.graph.ids, loop["max_iterations"]
         return without_defaults(
-            Loop,
+            model.Loop,
             condition=loop["condition"],
             max_iterations=None if passes == UNLIMITED else passes,
             back_to=loop["loop_back_to"],
@@ -223,9 +203,9 @@ class Assembly:
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
         )
 
-    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> Compensator:
+    def _compensator(self, given: Mapping[str, Json], type_: NodeType) -> model.Compensator:
         return without_defaults(
-            Compensator,
+            model.Compensator,
             type=type_.key,
             config=given.get("config"),
             timeout_ms=self._timeout(given, type_),
@@ -233,19 +213,14 @@ class Assembly:
         )
 
 
-def branch_of(given: Mapping[str, Json]) -> Branch:
+def branch_of(given: Mapping[str, Json]) -> model.Branch:
     return without_defaults(
-        Branch,
+        model.Branch,
         kind=given["type"],
         rules=tuple(
-            Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"])) for rule in given.get("rules", ())
+            model.Rule(condition=rule["condition"], next_nodes=tuple(rule["next_nodes"]))
+            for rule in given.get("rules", ())
         ),
         available=tuple(given.get("available_next_nodes", ())),
         default=tuple(given.get("default", ())),
-    )
-
-
-def map_of(given: Mapping[str, Json]) -> Map:
-    return without_defaults(
-        Map, over=given["over"], max_parallel=given.get("max_parallel"), tolerate=given.get("tolerate", 0)
     )

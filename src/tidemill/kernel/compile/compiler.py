@@ -1,18 +1,7 @@
-"""Compile_document: pipeline, joins, widths, rules, node-type and config checks.
+"""compile_document: a document becomes a workflow, or Rejected with everything that is wrong with it.
 
-What the registered node types have to say about a document: do they exist, and does the configuration suit them?
-
-The kernel knows a type only by its description (`NodeType`); the code behind it is never called here.
-
-Checks that need the whole graph but no expression: joins, widths, rules that can never match, inputs.
-
-Each records its problems and changes nothing. What concerns single fields is in `nodes`, loops are in `loops`,
-references in `references`.
-
-The compiler: a document becomes a workflow that can run, or a list of everything that is wrong with it.
-
-It executes nothing and asks nobody: the same document and the same types always give the same bytes. The order
-below is the order in which an author wants to hear about mistakes: shape, types, graph, loops, expressions.
+Compilation runs no handler and does no I/O: the same document and node types always give the same bytes. The order of
+the checks in `_compiled` is the order in which the author reads the problems: shape, types, graph, loops, expressions.
 """
 
 from __future__ import annotations
@@ -28,19 +17,9 @@ from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema, check_schema, compile_schema
 from tidemill.expressions.templates.template import is_template
+from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
 from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops
-from tidemill.kernel.compile.references import (
-    EVERYWHERE,
-    IN_JUDGEMENT,
-    Reading,
-    check_operands,
-    check_roots,
-    find_templates,
-    node_uses,
-    template_uses,
-    unknown_reference,
-)
 from tidemill.kernel.document.fields import node_ids
 from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
 from tidemill.kernel.document.problems import DocumentPath, shown
@@ -49,12 +28,15 @@ from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflo
 
 Types = Mapping[str, Sequence[NodeType]]
 
-IN_VAIN_MAX = 3
-"""Offers that came to nothing of which a problem speaks."""
+UNUSABLE_SHOWN_MAX = 3
+"""Unusable node types that a problem names."""
+
+
+# Node types and their configurations
 
 
 class TypeTable:
-    """The described types, by the names that documents use; a few names come very often, so answers are kept."""
+    """The node types by the names that documents use; lookups are cached."""
 
     def __init__(self, types: Types, in_vain: Sequence[str] = ()) -> None:
         self.types, self._in_vain = types, in_vain
@@ -62,18 +44,14 @@ class TypeTable:
         self.schemas: dict[str, Schema] = {}
 
     def find(self, name: str) -> NodeType | None:
-        """The type in the version asked for, or the newest."""
+        """The type in the requested version, or the newest."""
         if name not in self.known:
-            self.known[name] = self._look(name)
+            base, _, major = name.partition("@")
+            versions = [each for each in self.types.get(base, ()) if not major or each.major == int(major)]
+            self.known[name] = max(versions, key=lambda each: each.major, default=None)
         return self.known[name]
 
-    def _look(self, name: str) -> NodeType | None:
-        base, _, major = name.partition("@")
-        versions = [each for each in self.types.get(base, ()) if not major or each.major == int(major)]
-        return max(versions, key=lambda each: each.major, default=None)
-
     def missing(self, place: DocumentPath, name: str) -> None:
-        """Record that there is no such type, or not in that version."""
         base, _, major = name.partition("@")
         versions = self.types.get(base)
         if versions:
@@ -82,25 +60,25 @@ class TypeTable:
         else:
             hint = place.found.nearest(base, self.types) or f"known types: {', '.join(sorted(self.types)[:20])}"
             if self._in_vain:
-                told = "; ".join(shown(each, 300) for each in self._in_vain[:IN_VAIN_MAX])
-                hint += f"; or it is one of those: {told}"
+                listed = "; ".join(shown(each, 300) for each in self._in_vain[:UNUSABLE_SHOWN_MAX])
+                hint += f"; or it is one of those: {listed}"
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
         self, draft: NormalizedDraft, number: int, type_: NodeType, owner: Mapping[str, Json], key: str
     ) -> None:
-        """Check a configuration against its type's schema; what a template will become cannot be known yet."""
+        """Check a configuration against its type's schema and checks; template strings match any type."""
         if "config_ref" in owner:
             return
         config = owner.get("config")
         config = {} if config is None else config
-        if not self._suits(draft, number, type_, config, key):
+        if not self._follows_schema(draft, number, type_, config, key):
             return
         if isinstance(config, dict) and (type_.schemas or type_.check is not None):
-            self._check_closely(draft.place(number), type_, config, key)
+            self._check_beyond_schema(draft.place(number), type_, config, key)
 
-    def _suits(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
-        """Whether a configuration follows its type's schema, with every problem reported."""
+    def _follows_schema(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
+        """Whether a configuration follows the schema of its type; records the problems."""
         if type_.config_schema is True:
             return True
         schema = self.schemas.get(type_.key)
@@ -110,31 +88,28 @@ class TypeTable:
             return True
         place = draft.place(number)
         found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
-        for problem in found:
-            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        place.extend(found)
         return not found
 
-    def _check_closely(self, place: DocumentPath, type_: NodeType, config: dict[str, Json], key: str) -> None:
-        """Report what a type says of a config beyond its schema: schemas in it that are none, and its own flaws."""
-        flaws = list(type_.check(config)) if type_.check is not None else []
+    def _check_beyond_schema(self, place: DocumentPath, type_: NodeType, config: dict[str, Json], key: str) -> None:
+        """Record what the schema cannot express: invalid schemas in the config, and the type's own check."""
+        problems = list(type_.check(config)) if type_.check is not None else []
         for field in type_.schemas:
             inner = config.get(field)
             if inner is not None and not _holds_template(inner):
-                flaws += [
+                problems += [
                     ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
                 ]
-        for flaw in flaws:
-            path = f"{place.path}/{key}{flaw.path}"
-            place.found.problem("config_invalid", path, f"{place.who}: {flaw.message}", flaw.hint)
+        for each in problems:
+            place.problem("config_invalid", f"{key}{each.path}", each.message, each.hint)
 
 
 def _holds_template(value: Json) -> bool:
-    """Whether any part of a value is not known before it is rendered."""
-    left = [value]
-    while left:
-        each = left.pop()
+    pending = [value]
+    while pending:
+        each = pending.pop()
         if isinstance(each, (dict, list)):
-            left += each.values() if isinstance(each, dict) else each
+            pending += each.values() if isinstance(each, dict) else each
         elif is_template(each):
             return True
     return False
@@ -152,7 +127,7 @@ def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None
 
 
 def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int, NodeType]:
-    """The types of compensators, by the number of the node that they undo."""
+    """The types of compensators, by node number."""
     types: dict[int, NodeType] = {}
     for number, node in enumerate(draft.nodes):
         name = node["compensator"].get("type") if "compensator" in node else None
@@ -167,7 +142,7 @@ def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int
 
 
 def find_exits(draft: NormalizedDraft, types: Sequence[NodeType | None]) -> dict[int, dict[str, list[str]]]:
-    """The ways out that waiting nodes name in their configuration, such as `rejection_path`."""
+    """The exits that waiting nodes name in their configuration, such as `rejection_path`."""
     exits: dict[int, dict[str, list[str]]] = {}
     for number, type_ in enumerate(types):
         if type_ is not None and not type_.exits:
@@ -182,7 +157,7 @@ def find_exits(draft: NormalizedDraft, types: Sequence[NodeType | None]) -> dict
 
 
 def _likely_exits(draft: NormalizedDraft, config: Mapping[str, Json]) -> list[str]:
-    """Guess the exits of an unknown type, so that its one problem does not become one of every node behind it."""
+    """Guess the exits of an unknown type, so that its nodes are not reported as unreachable."""
     return [
         field
         for field, targets in config.items()
@@ -190,13 +165,15 @@ def _likely_exits(draft: NormalizedDraft, config: Mapping[str, Json]) -> list[st
     ]
 
 
+# Checks that need the whole graph but no expression
+
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INPUT = re.compile(r"\binputs\.([A-Za-z_][A-Za-z0-9_]*)")
 _OPENING = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
 
 
 def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
-    """A join needs edges to wait for, and a quorum must be within their number."""
+    """A join needs inbound edges, and its quorum must not exceed their number."""
     for number, node in enumerate(draft.nodes):
         join = node.get("join")
         if join is None:
@@ -224,7 +201,6 @@ def check_widths(draft: NormalizedDraft, graph: Graph) -> None:
 
 
 def check_rules(draft: NormalizedDraft) -> None:
-    """The first matching rule wins, so a repeated condition can never match."""
     for number, node in enumerate(draft.nodes):
         rules = node.get("branch", {}).get("rules", ())
         if len(rules) < 2:
@@ -241,21 +217,15 @@ def check_rules(draft: NormalizedDraft) -> None:
 
 
 def _meaning(condition: Json) -> Hashable:
-    """Give what is the same for conditions that say the same; one that cannot be read only says what it says."""
+    """A key that is equal for equivalent conditions; an unreadable one is compared by its text."""
     try:
         return meaning(compiled(condition))
     except ExpressionError:
         return _ENCODER.encode(condition)
 
 
-def check_inputs(draft: NormalizedDraft) -> None:
-    schema = draft.document.get("inputs")
-    if schema is not None:
-        draft.found.extend(check_schema(schema, "/inputs"))
-
-
 def closed_names(schema: Json) -> set[str] | None:
-    """The only names that inputs can have, or None where the schema leaves that open."""
+    """The only names that inputs can have, or None if the schema allows others."""
     if not isinstance(schema, dict) or schema.get("additionalProperties") is not False:
         return None
     properties = schema.get("properties", {})
@@ -265,32 +235,30 @@ def closed_names(schema: Json) -> set[str] | None:
 
 
 def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) -> None:
-    """Warn of inputs that the schema rules out; only a warning, for `default` and `has` may expect just that."""
+    """Warn of inputs that the schema excludes; no problem, because `default` and `has` may expect it."""
     for use in uses:
         if "inputs" in use.reach.roots:
-            for name in sorted(set(_INPUT.findall(_text(use.value))) - names):
+            # A condition may be a mapping; its JSON text is searched.
+            text = use.value if isinstance(use.value, str) else _ENCODER.encode(use.value).decode()
+            for name in sorted(set(_INPUT.findall(text)) - names):
                 message = f"the schema of `inputs` has no `{shown(name)}` and allows nothing else"
                 place.warning("unknown_input", use.key, message, place.found.nearest(name, names))
 
 
-def _text(value: Json) -> str:
-    """A template as it is; a condition, which may be a mapping, as one text to search."""
-    return value if isinstance(value, str) else _ENCODER.encode(value).decode()
+# The pipeline
 
 
 class Compiled(NamedTuple):
-    """What a document became."""
-
     workflow: Workflow
     document: Json
-    """Its normal form, against which patches are made; compiling it again gives the same workflow."""
+    """The normal form, to which patches apply; compiling it gives the same workflow."""
     warnings: tuple[Problem, ...]
 
 
 def compile_document(raw: Json, types: Types, in_vain: Sequence[str] = ()) -> Compiled:
     """Compile a document against the registered node types, each with all its major versions.
 
-    `in_vain` says in sentences which others were offered and cannot be used. Raises Rejected with all problems at once.
+    `in_vain` describes unusable node types for hints. Raises Rejected with all problems at once.
     """
     with paused_collector():
         return _compiled(raw, TypeTable(types, in_vain))
@@ -302,7 +270,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
         draft.found.refuse()
     clauses = parse_conditions(draft)
     node_types = find_types(draft, table)
-    undoing = find_compensator_types(draft, table)
+    compensators = find_compensator_types(draft, table)
     exits = find_exits(draft, node_types)
     graph = build_graph(draft, exits)
     check_graph(graph, draft)
@@ -310,13 +278,15 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     check_joins(draft, graph)
     check_widths(draft, graph)
     check_rules(draft)
-    check_inputs(draft)
+    inputs = draft.document.get("inputs")
+    if inputs is not None:
+        draft.found.extend(check_schema(inputs, "/inputs"))
     _check_conditions(draft, clauses)
-    check_operands(draft, clauses, node_types)
-    reading = Reading(draft, graph, loops)
-    names = closed_names(draft.document.get("inputs"))
+    references.check_operands(draft, clauses, node_types)
+    reading = references.Reading(draft, graph, loops)
+    names = closed_names(inputs)
     for number, type_ in enumerate(node_types):
-        uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, undoing.get(number))]
+        uses = [*clauses.get(number, ()), *_checked_templates(draft, number, table, type_, compensators.get(number))]
         if uses:
             reading.add(number, uses)
             if names is not None:
@@ -326,7 +296,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
     assembly = Assembly(draft, graph, loops, reading)
-    workflow = assembly.workflow(known, undoing, exits, _output_reads(draft, graph, output_uses))
+    workflow = assembly.workflow(known, compensators, exits, _output_reads(draft, graph, output_uses))
     return Compiled(workflow, draft.document, tuple(draft.found.warnings))
 
 
@@ -334,33 +304,35 @@ def _check_conditions(draft: NormalizedDraft, clauses: Mapping[int, list[Use]]) 
     for number, uses in clauses.items():
         place = draft.place(number)
         for use in uses:
-            check_roots(place, use, EVERYWHERE if use.key == "when" else IN_JUDGEMENT)
+            references.check_roots(place, use, references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT)
 
 
 def _checked_templates(
-    draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, undoing: NodeType | None
+    draft: NormalizedDraft, number: int, table: TypeTable, type_: NodeType | None, compensator: NodeType | None
 ) -> list[Use]:
-    """Check a node's configurations, and give what their templates refer to."""
+    """Check a node's configurations and return what their templates refer to."""
     node = draft.nodes[number]
     if type_ is not None:
         table.check_config(draft, number, type_, node, "config")
-    if undoing is not None:
-        table.check_config(draft, number, undoing, node["compensator"], "compensator/config")
-    return node_uses(draft, number, type_, undoing)
+    if compensator is not None:
+        table.check_config(draft, number, compensator, node["compensator"], "compensator/config")
+    return references.node_uses(draft, number, type_, compensator)
 
 
 def _output_uses(draft: NormalizedDraft, names: set[str] | None) -> list[Use]:
-    """Check what the run returns; by then every node has ended, so any of them may be named."""
+    """Check the outputs; every node has ended by then, so any may be named."""
     if "outputs" not in draft.document:
         return []
     place = DocumentPath(draft.found, "", "outputs")
-    uses = template_uses(place, "outputs", find_templates(draft.document["outputs"]), EVERYWHERE)
+    uses = references.template_uses(
+        place, "outputs", references.find_templates(draft.document["outputs"]), references.EVERYWHERE
+    )
     if names is not None:
         warn_of_inputs(place, uses, names)
     for use in uses:
         for name in sorted(use.reach.nodes):
             if name not in draft.index:
-                unknown_reference(draft, place, use, name)
+                references.unknown_reference(draft, place, use, name)
     return uses
 
 

@@ -1,22 +1,8 @@
-"""Edge set, cycles, topological order, ancestry, loop bodies.
+"""The graph of a document: edges, cycles, topological order, ancestor queries and loop bodies.
 
-The edge set of a document: who may follow whom, in which order, and whether that makes sense at all.
-
-Nodes are numbers here, their positions in the document, because a hundred thousand of them must be walked in a
-second. A pair is one edge. An edge that some rule names (branch, loop, error or exit path) is conditional,
-whatever else names it; the rest are plain. Going back in a loop is not an edge, so the graph has no cycles.
-
-Questions about who comes before whom, answered for many pairs in one sweep over the graph.
-
-Ancestor sets of a hundred thousand nodes do not fit into memory, and walking back from every node takes
-quadratic time. So the targets asked for are numbered, some thousands at a time, and carried down the
-topological order as the bits of one integer per node.
-
-Loop bodies: which nodes a loop repeats, and whether they can be repeated as a whole.
-
-A body is every node on a path from `loop_back_to` to the looping node. It is entered at the one and left at the
-other; only error and exit paths may leave it elsewhere. Bodies are disjoint or nested. A document that breaks
-one of these is refused with the edge that breaks it, because a run could not say which pass it is in.
+Nodes are numbers (document positions), because documents may have 100,000 of them: keep every walk iterative and near
+linear. An edge that a rule names (branch, loop, error or exit path) is conditional; all others are plain. The way back
+of a loop is not an edge, so a valid graph is acyclic.
 """
 
 from __future__ import annotations
@@ -37,7 +23,7 @@ CYCLE_SHOWN_MAX = 20
 
 
 class Rule(IntFlag):
-    """What may name an edge. Error and exit paths are the only ones that may leave a loop early."""
+    """What may name an edge; only error and exit paths may leave a loop early."""
 
     BRANCH = 1
     LOOP = 2
@@ -51,7 +37,7 @@ Edge = tuple[int, int]
 
 
 class Graph:
-    """Adjacency by node number, every list in document order."""
+    """Adjacency by node number; lists are in document order."""
 
     __slots__ = ("ids", "into", "order", "out", "rank", "ruled")
 
@@ -61,20 +47,17 @@ class Graph:
         self.into: list[tuple[int, ...]] = [()] * len(ids)
         self.ruled: dict[Edge, Rule] = {}
         self.order: list[int] = []
-        """A topological order; shorter than the nodes when there is a cycle."""
+        """A topological order; incomplete if there is a cycle."""
         self.rank: list[int] = []
-        """Position of each node in the order."""
 
     @property
     def acyclic(self) -> bool:
         return len(self.order) == len(self.ids)
 
     def plain(self, number: int) -> list[int]:
-        """Targets of the edges that no rule names."""
         return [target for target in self.out[number] if (number, target) not in self.ruled]
 
     def names(self, numbers: Collection[int]) -> tuple[str, ...]:
-        """Ids instead of numbers, in the same order."""
         ids = self.ids
         return tuple([ids[number] for number in numbers]) if numbers else ()
 
@@ -105,7 +88,7 @@ def _fill(graph: Graph, edges: Collection[Edge]) -> None:
     for source, target in sorted(edges):
         out[source].append(target)
         into[target].append(source)
-    # Tuples of numbers, unlike lists, soon are nothing to the garbage collector.
+    # The garbage collector untracks tuples of numbers, but not lists.
     graph.out, graph.into = list(map(tuple, out)), list(map(tuple, into))
 
 
@@ -130,7 +113,7 @@ _RULED_KEYS = frozenset(("branch", "loop", "on_error"))
 
 
 def _ruled_targets(node: dict[str, Json], exits: dict[str, list[str]]) -> Iterator[tuple[Rule, str, Sequence[str]]]:
-    """Each list of targets that a rule of the node names, with the rule and the key."""
+    """Each list of targets that a rule names, with the rule and its key."""
     branch = node.get("branch")
     if branch:
         for step, rule in enumerate(branch.get("rules", ())):
@@ -163,7 +146,7 @@ def _checked_target(draft: NormalizedDraft, number: int, key: str, target: str) 
 
 
 def _sort(graph: Graph) -> None:
-    """Order the nodes so that every edge leads forward; what lies on or behind a cycle is left out."""
+    """Sort topologically (Kahn); nodes on or behind a cycle are left out."""
     waiting = [len(sources) for sources in graph.into]
     order = [number for number, count in enumerate(waiting) if not count]
     for number in order:
@@ -178,7 +161,7 @@ def _sort(graph: Graph) -> None:
 
 
 def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
-    """Record cycles, a missing entry or exit, and nodes that no run can reach; without a cycle all are well."""
+    """Record cycles and their consequences: no entry, no exit, unreachable nodes."""
     if graph.acyclic:
         return
     found, paths = draft.found, draft.paths
@@ -200,24 +183,24 @@ def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
 
 
 def walk(adjacent: Sequence[Sequence[int]] | Mapping[int, Sequence[int]], starts: Iterable[int]) -> Iterator[int]:
-    """Every node that can be reached, the starts included, each once."""
-    agenda = list(starts)
-    seen = set(agenda)
-    while agenda:
-        number = agenda.pop()
+    """Every reachable node once, the starts included."""
+    stack = list(starts)
+    seen = set(stack)
+    while stack:
+        number = stack.pop()
         yield number
         for other in adjacent[number]:
             if other not in seen:
                 seen.add(other)
-                agenda.append(other)
+                stack.append(other)
 
 
 def find_cycles(graph: Graph) -> list[list[int]]:
-    """Some disjoint cycles, each in the direction of its edges; at least one of every tangle, bounded in number."""
+    """Disjoint cycles in edge direction, at least one of every component, bounded in number."""
     left = set(range(len(graph.ids))) - set(graph.order)
     cycles: list[list[int]] = []
     while len(cycles) < CYCLES_MAX:
-        _peel(graph, left)
+        _drop_acyclic(graph, left)
         if not left:
             break
         cycle = _cycle_in(graph, left)
@@ -226,23 +209,23 @@ def find_cycles(graph: Graph) -> list[list[int]]:
     return cycles
 
 
-def _peel(graph: Graph, left: set[int]) -> None:
-    """Drop the nodes that lie on no cycle of what is left: those without a way in or without a way out."""
+def _drop_acyclic(graph: Graph, left: set[int]) -> None:
+    """Drop the nodes without a predecessor or without a successor: they lie on no cycle."""
     for back, forth in ((graph.into, graph.out), (graph.out, graph.into)):
         count = {number: sum(other in left for other in back[number]) for number in left}
-        agenda = [number for number, others in count.items() if not others]
-        while agenda:
-            number = agenda.pop()
+        stack = [number for number, others in count.items() if not others]
+        while stack:
+            number = stack.pop()
             left.discard(number)
             for other in forth[number]:
                 if other in left:
                     count[other] -= 1
                     if not count[other]:
-                        agenda.append(other)
+                        stack.append(other)
 
 
 def _cycle_in(graph: Graph, left: set[int]) -> list[int]:
-    """Walk against the edges until a node comes again: every node that is left has a predecessor that is left."""
+    """Walk backwards until a node repeats: every remaining node has a remaining predecessor."""
     number = min(left)
     seen: dict[int, int] = {}
     path: list[int] = []
@@ -255,17 +238,19 @@ def _cycle_in(graph: Graph, left: set[int]) -> list[int]:
     return cycle[first:] + cycle[:first]
 
 
+# Ancestor queries
+
 TARGETS_PER_SWEEP = 4096
 THRESHOLD_STEPS_MAX = 256
 
 Bits = dict[int, int]
 """The bit of each target in this sweep."""
 Gather = Callable[[int, list[int]], tuple[int, int]]
-"""What holds when a node begins and when it has ended, given its number and what each of its sources passes on."""
+"""(number, bits passed by each source) to (bits when the node begins, bits when it has ended)."""
 
 
 def ancestor_pairs(graph: Graph, pairs: Collection[Edge]) -> set[Edge]:
-    """Of pairs (node, other), those in which the other is an ancestor of the node."""
+    """The pairs (node, other) in which the other is an ancestor of the node."""
 
     def gather(_number: int, inherited: list[int]) -> tuple[int, int]:
         bits = at_least(inherited, 1)
@@ -281,10 +266,10 @@ def dominates_pairs(
     escapes: Mapping[Edge, Sequence[int]],
     bodies: Mapping[int, set[int]],
 ) -> set[Edge]:
-    """Of pairs (node, ancestor), those in which the ancestor has surely ended when the node begins.
+    """The pairs (node, ancestor) in which the ancestor has certainly ended when the node begins.
 
-    `needed` gives the number of taken edges that let an `any` or quorum join fire. `escapes` gives the loops that
-    an edge leaves while they may go on: what is in their bodies may be running again when its target begins.
+    `needed` is the number of taken edges that lets an `any` or quorum join fire. `escapes` are the loops that an edge
+    leaves while they may continue: nodes of their bodies may run again when its target begins.
     """
 
     def sweep(bits: Bits) -> Gather:
@@ -299,8 +284,8 @@ def dominates_pairs(
                     each & masks.get((source, number), -1)
                     for source, each in zip(graph.into[number], inherited, strict=True)
                 ]
-            # An edge that is decided, either way, tells that its source has ended. A quorum fires by so many taken
-            # edges, and is skipped by so many dead ones that it cannot be reached any more.
+            # A decided edge means that its source has ended. A quorum fires by `wanted` taken edges, and is skipped
+            # once too many edges are dead.
             wanted = needed.get(number)
             if wanted is None:
                 bits = at_least(inherited, 1)
@@ -314,7 +299,7 @@ def dominates_pairs(
 
 
 def at_least(sets: list[int], count: int) -> int:
-    """The bits that are in at least so many of the sets; where that is too dear, those that are in all."""
+    """The bits that are in at least `count` sets; if that is too expensive, those that are in all."""
     if count <= 1:
         found = 0
         for each in sets:
@@ -334,52 +319,54 @@ def at_least(sets: list[int], count: int) -> int:
 
 
 def _ancestor_bits(graph: Graph, pairs: Collection[Edge], sweep: Callable[[Bits], Gather]) -> Iterator[Edge]:
-    """Carry the targets down the order, one block of bits after the other, and yield the pairs that are met."""
+    """Pass target bits down the order in blocks, because full ancestor sets do not fit into memory."""
     targets = sorted({other for _, other in pairs}, key=lambda number: graph.rank[number])
-    askers: dict[int, list[int]] = {}
+    wanted_by: dict[int, list[int]] = {}
     for number, other in pairs:
-        askers.setdefault(number, []).append(other)
+        wanted_by.setdefault(number, []).append(other)
     for start in range(0, len(targets), TARGETS_PER_SWEEP):
         bits = {number: 1 << bit for bit, number in enumerate(targets[start : start + TARGETS_PER_SWEEP])}
-        yield from _one_sweep(graph, askers, bits, sweep(bits))
+        yield from _one_sweep(graph, wanted_by, bits, sweep(bits))
 
 
-def _one_sweep(graph: Graph, askers: Mapping[int, Iterable[int]], bits: Bits, gather: Gather) -> Iterator[Edge]:
+def _one_sweep(graph: Graph, wanted_by: Mapping[int, Iterable[int]], bits: Bits, gather: Gather) -> Iterator[Edge]:
     passed = [0] * len(graph.ids)
     for number in graph.order[min(graph.rank[target] for target in bits) :]:
         sources = graph.into[number]
         begun, ended = gather(number, [passed[source] for source in sources]) if sources else (0, 0)
         if begun:
-            for other in askers.get(number, ()):
+            for other in wanted_by.get(number, ()):
                 if begun & bits.get(other, 0):
                     yield number, other
         passed[number] = ended | bits.get(number, 0)
 
 
+# Loops
+
 NESTING_MAX = 32
 
 
 class Loops:
-    """The loops of a workflow by the number of their looping node."""
+    """The loops by the number of their looping node."""
 
     __slots__ = ("around", "bodies", "escapes")
 
     def __init__(self) -> None:
         self.bodies: dict[int, set[int]] = {}
         self.escapes: dict[int, list[Edge]] = {}
-        """Edges that leave a body from another node than its last: error and exit paths."""
+        """Error and exit paths that leave a body before its looping node."""
         self.around: dict[int, list[int]] = {}
-        """For each node in a loop: the looping nodes of the loops around it, innermost first."""
+        """The looping nodes around each node in a loop, innermost first."""
 
     def share(self, one: int, other: int) -> bool:
-        """Whether some loop is around both nodes."""
         return not set(self.around.get(one, ())).isdisjoint(self.around.get(other, ()))
 
 
 def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
-    """Compute every body and record what is wrong with it.
+    """Compute every body and record its problems.
 
-    Ill-formed bodies are in the answer too, so that what is said of a loop is not said again of its references.
+    A body is every node on a path from `loop_back_to` to the looping node; bodies are disjoint or nested. Ill-formed
+    bodies are returned too, so that references inside them cause no second problem.
     """
     loops = Loops()
     looping = [number for number, node in enumerate(draft.nodes) if "loop" in node]
@@ -388,7 +375,7 @@ def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
     _check_bounds(draft, looping)
     if not graph.acyclic:
         return loops
-    # A well-formed document visits each node once per loop around it; this is what ends a hostile one.
+    # A valid document visits each node once per loop around it; the budget stops a hostile one.
     left = 2 * NESTING_MAX * len(draft.nodes)
     sound: set[int] = set()
     for number in looping:
@@ -401,7 +388,9 @@ def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
             _too_deep(draft, number)
             return loops
         if entry not in body:
-            _not_an_ancestor(draft, number, entry)
+            message = f"the loop goes back to `{shown(draft.nodes[entry]['id'])}`, from which no path leads here"
+            hint = "name this node or an ancestor"
+            draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, hint)
             body = {number}
         elif _well_formed(draft, graph, entry, number, body, loops):
             sound.add(number)
@@ -432,17 +421,17 @@ def _entry(draft: NormalizedDraft, number: int) -> int | None:
 
 
 def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
-    """The nodes between entry and exit, and how many were looked at; without the entry there is no such path."""
+    """The nodes between entry and exit (empty if there is no path), and the number of nodes visited."""
     if entry == exit_:
         return {entry}, 1
     first = graph.rank[entry]
     before = {exit_}
-    agenda = [exit_]
-    while agenda:
-        for source in graph.into[agenda.pop()]:
+    stack = [exit_]
+    while stack:
+        for source in graph.into[stack.pop()]:
             if source not in before and graph.rank[source] >= first:
                 before.add(source)
-                agenda.append(source)
+                stack.append(source)
     if entry not in before:
         return set(), len(before)
     inside = {number: [target for target in graph.out[number] if target in before] for number in before}
@@ -454,14 +443,8 @@ def _too_deep(draft: NormalizedDraft, number: int) -> None:
     draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
 
 
-def _not_an_ancestor(draft: NormalizedDraft, number: int, entry: int) -> None:
-    name = shown(draft.nodes[entry]["id"])
-    message = f"the loop goes back to `{name}`, from which no path leads here"
-    draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, "name this node or an ancestor")
-
-
 def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:
-    """Whether the body is entered at its entry and left at its exit only; keeps the edges that may escape."""
+    """Whether the body is entered and left only at its ends; records the edges that may escape."""
     before = len(draft.found.problems) + draft.found.dropped
     escapes: list[Edge] = []
     for number in sorted(body):

@@ -1,19 +1,8 @@
-"""Which names/nodes an expression may use, and whether they can have run; operand check hook.
+"""What expressions may refer to: names by position, nodes that can have run, operands whose schemas fit.
 
-References between nodes: does the other node exist, and can it have run by then?
-
-A node may read its ancestors, over edges of any kind. Inside a loop it may also read itself and the rest of the
-body, as they were when the current pass began. Anything else can never be there, so it is refused now.
-
-Conditions whose operands can never fit together, where a schema says what they are.
-
-What is known: the inputs, if the document describes them; what the engine itself supplies; and the output of a node
-whose type promises one. Nothing is said about what is not certain.
-
-Which names an expression may use where it stands, and what every string of a node refers to.
-
-`item` and `index` exist only while a map runs an item, `output` only once the handler has returned, and a secret
-only in a configuration field whose type promises to keep it.
+A node may read its ancestors, over edges of any kind; inside a loop also itself and the rest of the body as they were
+when the pass began. `item` and `index` exist only in a map's configuration, `output` only after the handler returned,
+secrets only in fields that the node type keeps secret. Operand checks report only what a schema makes certain.
 """
 
 from __future__ import annotations
@@ -35,17 +24,18 @@ from tidemill.kernel.model import Json, NodeType
 if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
 
+# References between nodes
 
 EARLY_TARGETS_MAX = 8192
-"""Warnings are worth some sweeps over the graph, not any number of them."""
+"""Bounds the sweeps that warnings may cost."""
 
 FEW = 16
 
 
 class Reading:
-    """What every node reads. Nodes are added one after the other; `settle` then judges the distant references.
+    """What every node reads. `add` resolves references to parents at once, which saves memory: almost all are.
 
-    Almost all references are to a parent and are settled at once, so that a large document costs little memory.
+    `check_references` then resolves the distant ones together.
     """
 
     def __init__(self, draft: NormalizedDraft, graph: Graph, loops: Loops) -> None:
@@ -55,22 +45,26 @@ class Reading:
         self.current: dict[int, list[int]] = {}
         """Ancestors whose output of this pass is read, by reader."""
         self.past: dict[int, list[int]] = {}
-        """Nodes that are seen only as they were when the current pass began, by reader."""
+        """Nodes that are read as they were when the pass began, by reader."""
         self.dynamic: set[int] = set()
         """Nodes with a computed reference."""
         self._distant: dict[Edge, str] = {}
-        self._doubted: dict[Edge, str] = {}
+        self._early: dict[Edge, str] = {}
         self._needed = {
             number: 1 if join == "any" else join["quorum"]
             for number, node in enumerate(draft.nodes)
             if (join := node.get("join", "all")) not in ("all", "strict")
         }
-        self._escapes = _left_early(loops)
-        self._doubtful = set(walk(graph.out, [*self._needed, *(target for _, target in self._escapes)]))
+        self._escapes: dict[Edge, list[int]] = {}
+        """By edge: the loops that it leaves while they may continue."""
+        for looping in loops.bodies:
+            for edge in loops.escapes.get(looping, ()):
+                self._escapes.setdefault(edge, []).append(looping)
+        self._may_begin_early = set(walk(graph.out, [*self._needed, *(target for _, target in self._escapes)]))
         """Nodes that may begin before all their ancestors have ended."""
 
     def add(self, number: int, uses: Iterable[Use]) -> None:
-        """Note what a node refers to, and record names that nobody has."""
+        """Record the references of a node, and problems for unknown names."""
         for use in uses:
             if use.reach.dynamic:
                 self.dynamic.add(number)
@@ -85,7 +79,7 @@ class Reading:
                     self._distant.setdefault((number, other), use.key)
 
     def check_references(self) -> None:
-        """Sort the distant references, record the impossible ones, and warn of what may be read too early."""
+        """Classify the distant references; record impossible ones and warn of early reads."""
         if not self.graph.acyclic:
             return
         ancestors = ancestor_pairs(self.graph, self._distant)
@@ -96,7 +90,7 @@ class Reading:
             elif self.loops.share(number, other):
                 self.past.setdefault(number, []).append(other)
             else:
-                self._impossible(number, other, key)
+                self._refuse(number, other, key)
         self._warn()
 
     def _is_parent(self, number: int, other: int) -> bool:
@@ -107,10 +101,10 @@ class Reading:
         read = self.current.setdefault(number, [])
         if other not in read[:FEW]:
             read.append(other)
-        if number in self._doubtful:
-            self._doubted.setdefault((number, other), key)
+        if number in self._may_begin_early:
+            self._early.setdefault((number, other), key)
 
-    def _impossible(self, number: int, other: int, key: str) -> None:
+    def _refuse(self, number: int, other: int, key: str) -> None:
         place, name = self.draft.place(number), shown(self.graph.ids[other])
         if number == other:
             hint = "conditions and compensators see the node's own result as `output`"
@@ -120,9 +114,9 @@ class Reading:
             place.problem("reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint)
 
     def _warn(self) -> None:
-        """Warn of ancestors that need not have ended: past a join that does not wait, or by a way out of a loop."""
-        asked = set(islice(dict.fromkeys(other for _, other in self._doubted), EARLY_TARGETS_MAX))
-        pairs = [pair for pair in self._doubted if pair[1] in asked]
+        """Warn of ancestors that may not have ended: after a partial join, or through an exit of a loop."""
+        asked = set(islice(dict.fromkeys(other for _, other in self._early), EARLY_TARGETS_MAX))
+        pairs = [pair for pair in self._early if pair[1] in asked]
         if not pairs:
             return
         certain = dominates_pairs(self.graph, pairs, self._needed, self._escapes, self.loops.bodies)
@@ -131,11 +125,10 @@ class Reading:
                 name = shown(self.graph.ids[other])
                 message = f"refers to `{name}`, which may not have ended by then"
                 hint = f"wait for it with `join: all`, or give a default: `{name}.output | default(…)`"
-                self.draft.place(number).warning("early_reference", self._doubted[number, other], message, hint)
+                self.draft.place(number).warning("early_reference", self._early[number, other], message, hint)
 
 
 def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, name: str) -> None:
-    """Record a name that is neither a node nor anything else an expression can see."""
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
     in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS
     written = "written `ctx.<id>.output` in a condition" if in_condition else "`<id>.output`"
@@ -143,14 +136,7 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     place.problem("unknown_reference", use.key, message, hint)
 
 
-def _left_early(loops: Loops) -> dict[Edge, list[int]]:
-    """The loops that an edge leaves while they may still go on, by edge."""
-    left: dict[Edge, list[int]] = {}
-    for looping in loops.bodies:
-        for edge in loops.escapes.get(looping, ()):
-            left.setdefault(edge, []).append(looping)
-    return left
-
+# Operands of conditions
 
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
 _RUN = {
@@ -165,19 +151,23 @@ _META = {
 }
 
 
-class _Known:
-    """What is promised of the values that the conditions of a document can read."""
+class _KnownSchemas:
+    """The schemas of the values that conditions can read."""
 
     def __init__(self, draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
         self._inputs = draft.document.get("inputs")
         self._outputs = {
             node["id"]: type_.output_schema
             for node, type_ in zip(draft.nodes, types, strict=True)
-            if type_ is not None and type_.output_schema is not True and _is_plain(node)
+            # The output of a map is a list, and a tolerated error is an envelope.
+            if type_ is not None
+            and type_.output_schema is not True
+            and "map" not in node
+            and node.get("on_error", "fail") == "fail"
         }
 
-    def look(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
-        """Tell what is promised of a chain of keys in a condition of a node."""
+    def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
+        """What is known of a chain of keys in a condition of a node."""
         root, keys = chain.root, chain.keys
         if root == "ctx":
             return self._of_node(keys)
@@ -192,25 +182,22 @@ class _Known:
         return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
 
 
-def _is_plain(node: Mapping[str, Json]) -> bool:
-    """Whether a node's output is what its handler returns: neither a list of many, nor the envelope of an error."""
-    return "map" not in node and node.get("on_error", "fail") == "fail"
-
-
 def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
-    """Record the conditions that can never be decided, whatever the values are."""
+    """Record conditions whose operands can never fit."""
     if not any(clauses.values()):
         return
-    # It knows every kind of condition, and most documents have one or none.
+    # Imported late: most documents need no type check.
     from tidemill.expressions.type_check import misfits
 
-    known = _Known(draft, types)
+    known = _KnownSchemas(draft, types)
     for number, uses in clauses.items():
         place, name = draft.place(number), str(draft.nodes[number].get("id"))
         for use in uses:
-            for key, found in misfits(compiled(use.value), use.value, partial(known.look, name)):
+            for key, found in misfits(compiled(use.value), use.value, partial(known.expected_at, name)):
                 place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)
 
+
+# Names and templates
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
@@ -228,8 +215,10 @@ _WHERE = {
 Found = list[tuple[tuple[str | int, ...], str]]
 
 
-def node_uses(draft: NormalizedDraft, number: int, type_: NodeType | None, undoing: NodeType | None) -> list[Use]:
-    """Check every template of a node and tell what it refers to; `undoing` is the type of its compensator."""
+def node_uses(
+    draft: NormalizedDraft, number: int, type_: NodeType | None, compensator_type: NodeType | None
+) -> list[Use]:
+    """Check every template of a node and return its references; `compensator_type` is its compensator type."""
     node = draft.nodes[number]
     is_map = "map" in node
     in_config = IN_ITEMS if is_map else EVERYWHERE
@@ -240,7 +229,7 @@ def node_uses(draft: NormalizedDraft, number: int, type_: NodeType | None, undoi
     if is_map and (strings := find_templates(node["map"].get("over"))):
         uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE)
     if "compensator" in node and (strings := find_templates(node["compensator"].get("config"))):
-        secret_fields = undoing.secret_fields if undoing else ()
+        secret_fields = compensator_type.secret_fields if compensator_type else ()
         uses += template_uses(draft.place(number), "compensator/config", strings, in_config | {"output"}, secret_fields)
     return uses
 
@@ -248,24 +237,22 @@ def node_uses(draft: NormalizedDraft, number: int, type_: NodeType | None, undoi
 def template_uses(
     place: DocumentPath, key: str, strings: Found, allowed: frozenset[str], secret_fields: Sequence[str] = ()
 ) -> list[Use]:
-    """Check the templates found in a value and tell what each of them refers to."""
     uses: list[Use] = []
     for steps, text in strings:
         at = key
         for step in steps:
             at = pointer(at, step)
         problems, reach = check_template(text, f"{place.path}/{at}")
-        for problem in problems:
-            place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+        place.extend(problems)
         use = Use(at, text, reach)
         if not reach.roots <= allowed:
-            check_roots(place, use, allowed | {SECRETS} if _kept(steps, secret_fields) else allowed, secret_fields)
+            check_roots(place, use, allowed | {SECRETS} if _is_secret(steps, secret_fields) else allowed, secret_fields)
         uses.append(use)
     return uses
 
 
 def find_templates(value: Json) -> Found:
-    """The strings in a value that may be templates, each with the steps that lead to it; keys never are."""
+    """The strings in a value that may be templates, with the steps to each; keys never are."""
     found: Found = []
     if isinstance(value, str):
         if "{" in value:
@@ -290,11 +277,8 @@ def _find(value: Json, steps: tuple[str | int, ...], found: Found) -> None:
             _find(child, (*steps, step), found)
 
 
-def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
-    """Whether a type keeps the field secret in which a string stands.
-
-    A dot leads into a nested field, and a star is every item of a list.
-    """
+def _is_secret(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
+    """Whether the string is in a secret field; a dot leads into a nested field, a star is every item of a list."""
     fields = [field.split(".") for field in secret_fields]
     return any(
         len(steps) >= len(field) and all(part in ("*", step) for part, step in zip(field, steps, strict=False))
@@ -303,7 +287,7 @@ def _kept(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bool:
 
 
 def check_roots(place: DocumentPath, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
-    """Record the reserved names that do not exist where this expression stands."""
+    """Record reserved names that do not exist at this position."""
     for root in sorted(use.reach.roots - allowed):
         if root == SECRETS:
             hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else ""

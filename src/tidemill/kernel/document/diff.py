@@ -1,8 +1,7 @@
-"""The difference of two documents: as a patch that makes one of the other, and as what a person asks about a graph.
+"""Compare two documents in normal form: as a JSON Patch from one to the other, and as a diff of their graphs.
 
-Both start from normal forms, so a change of spelling is no difference. Nodes are matched by id. The patch says how
-the text changed; the comparison says which nodes, edges and ends the compiled graph has won or lost, which includes
-what follows from conditions and paths.
+Both sides must be normalized first, so spelling makes no difference. Nodes match by id. The patch describes the text;
+the graph diff describes nodes, edges, entries and terminals, including edges that rules and paths imply.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A field with another value; one that is absent on a side is null there."""
+    """A changed field; an absent side is null."""
 
     field: str
     old: Json = None
@@ -31,20 +30,20 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that both sides have and that is not the same in both."""
+    """A node that both sides have, with different fields."""
 
     id: str
     fields: tuple[Change, ...]
 
 
 class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What the right side has and the left one has not, and the other way round."""
+    """What the new workflow has and the old one has not, and the reverse."""
 
     nodes_added: tuple[str, ...]
     nodes_removed: tuple[str, ...]
     nodes_changed: tuple[NodeChange, ...]
     edges_added: tuple[tuple[str, str], ...]
-    """Edges of all kinds: plain dependencies, and whatever rules and paths name."""
+    """Edges of all kinds: plain dependencies and the targets of rules and paths."""
     edges_removed: tuple[tuple[str, str], ...]
     entries_added: tuple[str, ...]
     entries_removed: tuple[str, ...]
@@ -53,24 +52,27 @@ class GraphDiff(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[Change, ...]
     """Top-level keys other than `nodes` and `edges`."""
     reordered: bool
-    """The nodes that both have stand in another order."""
+    """The common nodes are in another order."""
 
 
 def diff_documents(old: Json, new: Json) -> list[dict[str, Json]]:
-    """A JSON Patch that makes the second of the first; its result has the same normal form as the second.
+    """A JSON Patch from `old` to `new`: the result has the normal form of `new`.
 
-    A patch that would be longer than one may be replaces the document as a whole.
+    A patch with too many operations replaces the whole document instead.
     """
     operations = list(islice(_operations(old, new), OPERATIONS_MAX + 1))
     return operations if len(operations) <= OPERATIONS_MAX else [_replace("", new)]
 
 
 def diff_workflows(old: Workflow, old_document: Json, new: Workflow, new_document: Json) -> GraphDiff:
-    """Compare two compiled workflows, each given with its document in the normal form."""
+    """Compare two compiled workflows, each given with its normalized document."""
     before, after = _fields_by_node(old, old_document), _fields_by_node(new, new_document)
     both = [name for name in before if name in after]
     changes = ((name, tuple(_changes(before[name], after[name]))) for name in both)
-    edges_added, edges_removed = _gained_and_lost(_edges(old), _edges(new))
+    old_edges, new_edges = (
+        [(node.id, target) for node in workflow.nodes for target in node.outbound] for workflow in (old, new)
+    )
+    edges_added, edges_removed = _gained_and_lost(old_edges, new_edges)
     entries_added, entries_removed = _gained_and_lost(old.entries, new.entries)
     terminals_added, terminals_removed = _gained_and_lost(old.terminals, new.terminals)
     return GraphDiff(
@@ -89,14 +91,14 @@ def diff_workflows(old: Workflow, old_document: Json, new: Workflow, new_documen
 
 
 def identical(one: Json, other: Json) -> bool:
-    """Whether two values are the same text in JSON, but for the order of keys: 1 and 1.0 are not."""
+    """Whether two values have the same JSON text, apart from the order of keys: 1 and 1.0 differ."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(identical(value, other[key]) for key, value in one.items())
     if isinstance(one, list):
         return len(one) == len(other) and all(map(identical, one, other))
-    # The one float that equals another and is written differently is zero with a sign.
+    # 0.0 and -0.0 are equal but written differently.
     return bool(one == other) and (not isinstance(one, float) or repr(one) == repr(other))
 
 
@@ -104,7 +106,7 @@ def identical(one: Json, other: Json) -> bool:
 
 
 def _fields_by_node(workflow: Workflow, document: Json) -> dict[str, dict[str, Json]]:
-    """Each node's fields, with the major version that its type was pinned to when it was compiled."""
+    """Each node's fields, with the type pinned to its major version."""
     pinned = workflow.by_id
     return {node["id"]: {**node, "type": pinned[node["id"]].type} for node in document["nodes"]}
 
@@ -114,10 +116,6 @@ def _changes(old: Mapping[str, Json], new: Mapping[str, Json]) -> Iterator[Chang
         before, after = old.get(field), new.get(field)
         if not identical(before, after):
             yield Change(field=field, old=before, new=after)
-
-
-def _edges(workflow: Workflow) -> list[tuple[str, str]]:
-    return [(node.id, to) for node in workflow.nodes for to in node.outbound]
 
 
 def _gained_and_lost(old: Collection[T], new: Collection[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
@@ -137,13 +135,13 @@ def _operations(old: Json, new: Json) -> Iterator[dict[str, Json]]:
     before = {node["id"]: node for node in old["nodes"]}
     after = {node["id"]: node for node in new["nodes"]}
     kept = [name for name in before if name in after]
-    # Removing a node takes its edges along, so this comes before the edges are counted.
+    # Removing a node also removes its edges, so the edges are compared afterwards.
     yield from ({"op": "remove", "path": f"/nodes/{name}"} for name in before if name not in after)
-    yield from _seating(kept, after)
+    yield from _order_nodes(kept, after)
     for name in kept:
         yield from _values(f"/nodes/{name}", before[name], after[name])
     edges = [edge for edge in old["edges"] if edge["from"] in after and edge["to"] in after]
-    yield from _wiring(edges, new["edges"])
+    yield from _change_edges(edges, new["edges"])
 
 
 def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
@@ -163,31 +161,31 @@ def _values(path: str, old: Json, new: Json) -> Iterator[dict[str, Json]]:
 
 
 def _addressable(path: str, keys: Iterable[str]) -> bool:
-    """Whether a pointer to each of the keys is short enough for an operation."""
+    """Whether pointers to all keys are short enough for an operation."""
     return all(len(path) + 1 + len(step_of(key)) <= POINTER_LENGTH_MAX for key in keys)
 
 
-def _seating(kept: list[str], after: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
-    """Bring the nodes that were kept into their new order, with new ones between them; few have to move."""
-    known, seated, at = set(kept), list(kept), 0
-    settled = _longest_rising(kept, {name: position for position, name in enumerate(after)})
+def _order_nodes(kept: list[str], after: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+    """Reorder the kept nodes and insert the new ones, with few moves."""
+    known, placed, at = set(kept), list(kept), 0
+    staying = _longest_increasing(kept, {name: position for position, name in enumerate(after)})
     for name, node in after.items():
-        if name in settled:
-            at = seated.index(name, at) + 1
+        if name in staying:
+            at = placed.index(name, at) + 1
             continue
         if name in known:
-            here = seated.index(name)
-            del seated[here]
+            here = placed.index(name)
+            del placed[here]
             at -= here < at
             yield {"op": "move", "from": f"/nodes/{name}", "path": f"/nodes/{at}"}
         else:
-            yield {"op": "add", "path": f"/nodes/{name if at == len(seated) else at}", "value": node}
-        seated.insert(at, name)
+            yield {"op": "add", "path": f"/nodes/{name if at == len(placed) else at}", "value": node}
+        placed.insert(at, name)
         at += 1
 
 
-def _longest_rising(names: list[str], rank: Mapping[str, int]) -> set[str]:
-    """The most names whose ranks rise in the order given: they may stay where they are."""
+def _longest_increasing(names: list[str], rank: Mapping[str, int]) -> set[str]:
+    """The longest increasing subsequence: these nodes need not move."""
     ends: list[int] = []
     last: list[str] = []
     before: dict[str, str | None] = {}
@@ -204,8 +202,8 @@ def _longest_rising(names: list[str], rank: Mapping[str, int]) -> set[str]:
     return found
 
 
-def _wiring(old: list[Json], new: list[Json]) -> Iterator[dict[str, Json]]:
-    """Edges are a set; those that go are removed from the end, so that the indexes of the others hold."""
+def _change_edges(old: list[Json], new: list[Json]) -> Iterator[dict[str, Json]]:
+    """Edges are a set; removals go from the end so that the other indexes stay valid."""
     before, after = ({(edge["from"], edge["to"]) for edge in edges} for edges in (old, new))
     for number in reversed(range(len(old))):
         if (old[number]["from"], old[number]["to"]) not in after:

@@ -1,15 +1,9 @@
-"""Field readers and every key a node may have.
+"""Readers of document fields, and the tables of all keys that a node may have.
 
-Readers of single fields: each takes what the author wrote and gives its normal form, or records why not.
-
-A reader has the signature `(place, key, value)` and answers None when it refused the value, so that reading goes
-on as if the key were absent. A table of readers describes a mapping; keys outside the table are problems with
-the nearest known key as a hint. Nothing here knows what a field is for.
-
-One node of a document in its normal form: every key it may have, in our spelling and in the others that are read.
-
-The tables below are the reference of what an author may write inside a node. What a field means for the graph
-is not asked here: ids are only strings, conditions and configurations are only JSON.
+A reader `(place, key, value)` returns the normal form of a value, or records a problem and returns None, so that
+reading continues as if the key were absent. A table describes a mapping; unknown keys are problems with the nearest
+known key as a hint. The tables are the reference of what an author may write in a node, in our spelling and the others
+we accept. What a field means for the graph is not checked here.
 """
 
 from __future__ import annotations
@@ -24,8 +18,11 @@ from tidemill.kernel.model import Json
 Reader = Callable[[DocumentPath, str, Json], Json]
 
 
+# Tables and readers
+
+
 class Table:
-    """The keys of a mapping: spelling to (name in the normal form, reader), in the order of the normal form."""
+    """The keys of a mapping: spelling to (normal name, reader), in the order of the normal form."""
 
     __slots__ = ("entries", "order")
 
@@ -61,7 +58,7 @@ def wrong_type(place: DocumentPath, key: str, value: Json, wanted: str, hint: st
 
 
 def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> dict[str, Json]:
-    """Read a mapping by a table; null is the same as absent, and the result is in the table's order."""
+    """Read a mapping by a table, in the table's order; null is the same as absent."""
     read: dict[str, Json] = {}
     entries = table.entries
     last, ordered = -1, True
@@ -90,20 +87,18 @@ def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
 
 
 def require(place: DocumentPath, read: Mapping[str, Json], raw: Mapping[str, Json], *keys: str) -> None:
-    """Record the keys that are missing; one that was given but refused has had its problem already."""
+    """Record missing keys; a key that was given but refused already has its problem."""
     for key in keys:
         if key not in read and raw.get(key) is None:
             place.problem("missing_key", "", f"`{key}` is missing")
 
 
 def table_of(**readers: Reader) -> Table:
-    """A table in which every key is spelled as in the normal form."""
+    """A table without alternative spellings."""
     return Table({name: (name, reader) for name, reader in readers.items()})
 
 
 def mapping_of(table: Table, *required: str) -> Reader:
-    """A reader of a nested mapping."""
-
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, dict):
             return wrong_type(place, key, value, "a mapping")
@@ -116,7 +111,7 @@ def mapping_of(table: Table, *required: str) -> Reader:
 
 
 def anything(place: DocumentPath, key: str, value: Json) -> Json:
-    """Free-form JSON, judged later by somebody who knows the node type or the expression language."""
+    """Free-form JSON; the node type or the expression language checks it later."""
     return value
 
 
@@ -158,7 +153,7 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
 
 
 def _scaled(value: float, scale: float) -> float:
-    """Another unit of the same quantity, whole where it is whole, so that equal documents stay equal."""
+    """Convert a unit; whole results become integers, so that equal documents stay equal."""
     result = round(value * scale, 9)
     return int(result) if result == int(result) else result
 
@@ -170,8 +165,6 @@ from_hours = number(0.001, SECONDS_MAX, scale=3600)
 
 
 def choice(*options: str) -> Reader:
-    """A reader of one of a few words."""
-
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, str):
             return wrong_type(place, key, value, "a string")
@@ -185,7 +178,6 @@ def choice(*options: str) -> Reader:
 
 
 def matching(pattern: str, what: str, length_max: int = NAME_LENGTH_MAX) -> Reader:
-    """A reader of names that follow a pattern and have a bounded length."""
     compiled = re.compile(pattern)
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
@@ -200,7 +192,7 @@ def matching(pattern: str, what: str, length_max: int = NAME_LENGTH_MAX) -> Read
 
 
 def node_ids(place: DocumentPath, key: str, value: Json) -> Json:
-    """A list of node ids without repetitions, in the author's order; whether they exist is asked later."""
+    """Unique node ids in the author's order; the compiler checks that they exist."""
     if not isinstance(value, list):
         hint = f"write [{shown(value)}]" if isinstance(value, str) else ""
         return wrong_type(place, key, value, "a list of node ids", hint)
@@ -217,9 +209,10 @@ def node_ids(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 def is_id(value: str) -> bool:
-    """Whether a string has the form of a node id."""
     return len(value) <= NAME_LENGTH_MAX and _ID.fullmatch(value) is not None
 
+
+# The fields of a node
 
 TYPE_SPELLINGS = {
     "call_external_service": "http",
@@ -230,7 +223,7 @@ TYPE_SPELLINGS = {
 }
 UNLIMITED = "unlimited"
 PYTHON_FUNCTION_FIELD = "function"
-"""Where the `python` type expects the function's name; a seed's compensator only has an action."""
+"""The `python` type's field for the function name; a compensator may give it as `action`."""
 
 _ESCALATION_POLICIES = {"auto_approve_after_timeout": "approve", "auto_reject_after_timeout": "reject"}
 _TYPE_NAME = matching(r"[A-Za-z_][A-Za-z0-9_.-]*(@[1-9][0-9]{0,5})?", "a name such as `http` or `http@1`")
@@ -238,7 +231,7 @@ _BLOB = matching(r"sha256:[A-Za-z0-9_-]+", "a digest such as sha256:…")
 
 
 def ident(place: DocumentPath, key: str, value: Json) -> Json:
-    """A node's id. An ill-formed one is still used to find edges, so that one fault is one problem."""
+    """An ill-formed id is still used to resolve edges, so that one mistake gives one problem."""
     if not isinstance(value, str):
         return wrong_type(place, key, value, "a string")
     if value in RESERVED:
@@ -257,13 +250,8 @@ def type_name(place: DocumentPath, key: str, value: Json) -> Json:
     return TYPE_SPELLINGS.get(base, base) + at + major
 
 
-def condition(place: DocumentPath, key: str, value: Json) -> Json:
-    """The expression languages judge it, and write it in its normal form afterwards."""
-    return value
-
-
 def config_ref(place: DocumentPath, key: str, value: Json) -> Json:
-    """A blob's digest: plain, with a scheme, or inside an object beside a type."""
+    """A blob's digest: plain, with a scheme, or in a mapping beside a type."""
     if isinstance(value, dict):
         read = read_table(place.child(key), value, table_of(type_url=text, cas_ref=text))
         require(place.child(key), read, value, "cas_ref")
@@ -273,9 +261,10 @@ def config_ref(place: DocumentPath, key: str, value: Json) -> Json:
     return _BLOB(place, key, value.removeprefix("cas://") if isinstance(value, str) else value)
 
 
+_attempts = whole(1, 1_000_000)
 RETRY = Table(
     {
-        "max_attempts": ("max_attempts", whole(1, 1_000_000)),
+        "max_attempts": ("max_attempts", _attempts),
         "backoff_seconds": ("backoff_seconds", number(0, SECONDS_MAX)),
         "backoff_ms": ("backoff_seconds", number(0, SECONDS_MAX, scale=0.001)),
         "multiplier": ("multiplier", number(1, 1000)),
@@ -284,8 +273,6 @@ RETRY = Table(
         "jitter": ("jitter", number(0, 1)),
     }
 )
-_retry_mapping = mapping_of(RETRY)
-_attempts = whole(1, 1_000_000)
 
 
 def retry(place: DocumentPath, key: str, value: Json) -> Json:
@@ -293,7 +280,7 @@ def retry(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, int):
         attempts = _attempts(place, key, value)
         return None if attempts is None else {"max_attempts": attempts}
-    return _retry_mapping(place, key, value)
+    return mapping_of(RETRY)(place, key, value)
 
 
 def join(place: DocumentPath, key: str, value: Json) -> Json:
@@ -308,7 +295,7 @@ def wait_for_all(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 def seed_limits(place: DocumentPath, key: str, value: Json) -> Json:
-    """Limits of a single node: its deadline is its time-out; a hop limit exists only for a whole run."""
+    """A node's deadline is its time-out; `max_hops` exists only for a whole run."""
     read = mapping_of(table_of(deadline_s=seconds, max_hops=whole(1)))(place, key, value)
     if read and "max_hops" in read:
         hint = "set `limits.max_hops` of the workflow"
@@ -323,7 +310,7 @@ def on_error(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 def switchable(reader: Reader) -> Reader:
-    """A construct that can be switched on and off with `enabled`; off is the same as absent."""
+    """`enabled: false` is the same as an absent key."""
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, dict) or "enabled" not in value:
@@ -336,7 +323,7 @@ def switchable(reader: Reader) -> Reader:
     return read
 
 
-_RULE = table_of(condition=condition, next_nodes=node_ids)
+_RULE = table_of(condition=anything, next_nodes=node_ids)
 
 
 def rules(place: DocumentPath, key: str, value: Json) -> Json:
@@ -344,7 +331,7 @@ def rules(place: DocumentPath, key: str, value: Json) -> Json:
         return wrong_type(place, key, value, "a list of rules")
     read_rule = mapping_of(_RULE, "condition", "next_nodes")
     inner = place.child(key)
-    # A refused rule keeps its seat, so that the paths of the others stay true.
+    # A refused rule keeps its index, so that the paths of the others stay valid.
     return [read_rule(inner, str(step), rule) or {} for step, rule in enumerate(value)]
 
 
@@ -359,15 +346,15 @@ def branch(place: DocumentPath, key: str, value: Json) -> Json:
         return None
     inner = place.child(key)
     read = {"type": "conditional", **read}
-    wanted, alien = ("rules", "available_next_nodes")
+    wanted, other = ("rules", "available_next_nodes")
     if read["type"] == "agent_driven":
-        wanted, alien = alien, wanted
+        wanted, other = other, wanted
     if not read.get(wanted) and not (wanted in value and wanted not in read):
         inner.problem(
             "empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose"
         )
-    if alien in read:
-        inner.problem("conflicting_keys", alien, f"`{alien}` means nothing in a branch that is {read['type']}")
+    if other in read:
+        inner.problem("conflicting_keys", other, f"`{other}` means nothing in a branch that is {read['type']}")
     return read
 
 
@@ -376,12 +363,12 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 LOOP = table_of(
-    condition=condition, max_iterations=max_iterations, loop_back_to=text, break_path=node_ids, timeout_path=node_ids
+    condition=anything, max_iterations=max_iterations, loop_back_to=text, break_path=node_ids, timeout_path=node_ids
 )
 
 
 def map_over(place: DocumentPath, key: str, value: Json) -> Json:
-    """A list, or one template that can give a list; any other text would only ever be a string."""
+    """A list, or one template that can render to a list; any other text stays a string."""
     if isinstance(value, list):
         return value
     if isinstance(value, str):
@@ -425,9 +412,9 @@ def compensator(place: DocumentPath, key: str, value: Json) -> Json:
     if action is None:
         require(inner, read, {**value, "type": value.get("type", value.get("handler"))}, "type")
         return read
-    for alien in ("type", "config"):
-        if read.pop(alien, None) is not None:
-            inner.problem("conflicting_keys", alien, f"`action` and `{alien}` cannot be given together", "use `type`")
+    for other in ("type", "config"):
+        if read.pop(other, None) is not None:
+            inner.problem("conflicting_keys", other, f"`action` and `{other}` cannot be given together", "use `type`")
     return {"type": "python", "config": {PYTHON_FUNCTION_FIELD: action}, **read}
 
 
@@ -443,7 +430,7 @@ NODE = Table(
         "config_ref": ("config_ref", config_ref),
         "dependencies": ("dependencies", node_ids),
         "dependents": ("dependents", node_ids),
-        "when": ("when", condition),
+        "when": ("when", anything),
         "join": ("join", join),
         "wait_for_all": ("join", wait_for_all),
         "map": ("map", mapping_of(MAP, "over")),
@@ -481,7 +468,8 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
         if key not in node and raw.get(key) is None and raw.get(other) is None:
             place.problem("missing_key", "", f"`{key}` is missing")
     if "loop" in node and "id" in node:
-        node["loop"] = _with_entry(node["loop"], node["id"])
+        full = {"loop_back_to": node["id"], **node["loop"]}
+        node["loop"] = {name: full[name] for name in LOOP.order if name in full}
     if "config_ref" in node and "config" in node:
         _settle_configs(place, raw, node)
     if isinstance(node.get("config"), dict) and str(node.get("type")).partition("@")[0] == "human":
@@ -489,14 +477,8 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
     return node
 
 
-def _with_entry(loop: dict[str, Json], node_id: str) -> dict[str, Json]:
-    """A loop that says where it goes back to, in the normal order of keys."""
-    full = {"loop_back_to": node_id, **loop}
-    return {name: full[name] for name in LOOP.order if name in full}
-
-
 def _settle_configs(place: DocumentPath, raw: dict[str, Json], node: dict[str, Json]) -> None:
-    """Some nodes have a stored configuration and an inline one; only the inline one means something."""
+    """An inline `human_config` or `agent_config` wins over `config_ref`; an inline `config` conflicts."""
     if raw.get("config") is not None:
         place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
     else:
@@ -506,7 +488,7 @@ def _settle_configs(place: DocumentPath, raw: dict[str, Json], node: dict[str, J
 
 
 def _human_config(place: DocumentPath, config: dict[str, Json]) -> dict[str, Json]:
-    """Other words for a person's decision, in ours."""
+    """Translate other spellings of approval settings."""
     renamed = dict(config)
     if "approval_ui_url" in renamed:
         renamed["approval_url"] = renamed.pop("approval_ui_url")

@@ -1,19 +1,8 @@
-"""RFC 6902 reading and applying, nodes addressable by id.
+"""JSON Patch (RFC 6902, pointers RFC 6901) on a document in normal form: reading operations and applying them.
 
-Applying a JSON Patch (RFC 6902) to a document in its normal form.
-
-A node is also found by its id: `/nodes/fetch/config/url` is wherever the node `fetch` stands in the list. That is
-the one extension, and what goes with it: a new node is added at `/nodes/<its id>`, and a node removed by its id
-takes its edges along. By an index, everything is exactly what the standard says.
-
-The result is not judged here. It may be a document that no compiler takes, so it goes through the compiler like any
-other; that is also where values are found that have become too deep or too large by being copied.
-
-The operations of a JSON Patch (RFC 6902) as somebody wrote them, read into values that can be applied.
-
-A patch comes from outside, so everything that is ill-formed in it is reported at once, each with its place in the
-patch; what an operation does to a document is the business of `patch`. Pointers follow RFC 6901. Members that no
-operation has are ignored, as the standard wants.
+One extension: `/nodes/<id>` addresses a node by id. `add` there appends or replaces the node, and `remove` also removes
+its edges; by index everything is as in the standard. All ill-formed operations are reported at once. The result is not
+validated here: the caller compiles it, which also finds values that copies made too deep or too large.
 """
 
 from __future__ import annotations
@@ -37,29 +26,31 @@ _POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)*", re.DOTALL)
 
 Steps = tuple[str, ...]
 
+# Reading
+
 
 class Spot(NamedTuple):
-    """A place in the document that an operation names."""
+    """A place in the document that an operation addresses."""
 
-    said_at: str
-    """Where in the patch the name stands, e.g. `/3/path`."""
+    patch_path: str
+    """Where the pointer is in the patch, e.g. `/3/path`."""
     pointer: str
     steps: Steps
 
 
 class Operation(NamedTuple):
-    """One well-formed operation; `source` is the place itself where the operation has no `from`."""
+    """One well-formed operation; `source` equals `target` where there is no `from`."""
 
     name: str
     place: str
-    """Where in the patch it stands, e.g. `/3`."""
+    """Where it is in the patch, e.g. `/3`."""
     target: Spot
     source: Spot
     value: Json
 
 
 def read_operations(raw: Json) -> list[Operation]:
-    """The operations of a patch in their order. Raises Rejected with everything that is ill-formed."""
+    """Read the operations in order. Raises Rejected with everything that is ill-formed."""
     found = ProblemCollector()
     if not isinstance(raw, list):
         found.problem("patch_invalid", "", f"a patch is a list of operations, not {kind(raw)}", "write [{op, path, …}]")
@@ -80,7 +71,7 @@ def inside(inner: Steps, outer: Steps) -> bool:
 
 
 def step_of(key: str) -> str:
-    """A key as a step of a pointer."""
+    """Escape a key for a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -97,9 +88,9 @@ def _operation(found: ProblemCollector, place: str, raw: Json) -> Operation | No
     if name is None or target is None or source is None:
         return None
     if name == "remove" and not target.steps:
-        found.problem("patch_invalid", target.said_at, "the whole document cannot be removed", "name a part of it")
+        found.problem("patch_invalid", target.patch_path, "the whole document cannot be removed", "name a part of it")
     if name == "move" and inside(target.steps, source.steps):
-        found.problem("patch_invalid", target.said_at, "a value cannot be moved into itself", "copy it instead")
+        found.problem("patch_invalid", target.patch_path, "a value cannot be moved into itself", "copy it instead")
     return Operation(name, place, target, source, raw.get("value"))
 
 
@@ -118,21 +109,23 @@ def _name(found: ProblemCollector, place: str, raw: dict[str, Json]) -> str | No
 
 
 def _spot(found: ProblemCollector, place: str, raw: dict[str, Json], member: str) -> Spot | None:
-    pointer, said_at = raw.get(member), f"{place}/{member}"
+    pointer, patch_path = raw.get(member), f"{place}/{member}"
     if member not in raw:
         found.problem("patch_invalid", place, f"`{member}` is missing", "a pointer such as /nodes/fetch/config/url")
     elif not isinstance(pointer, str):
-        found.problem("patch_invalid", said_at, f"`{member}` is a JSON pointer, not {kind(pointer)}")
+        found.problem("patch_invalid", patch_path, f"`{member}` is a JSON pointer, not {kind(pointer)}")
     elif len(pointer) > POINTER_LENGTH_MAX:
-        found.problem("patch_invalid", said_at, f"a pointer has at most {POINTER_LENGTH_MAX} characters")
+        found.problem("patch_invalid", patch_path, f"a pointer has at most {POINTER_LENGTH_MAX} characters")
     elif not _POINTER.fullmatch(pointer):
         hint = "it begins with /, and ~ is written ~0 and / inside a key ~1"
-        found.problem("patch_invalid", said_at, f"`{shown(pointer)}` is not a JSON pointer", hint)
+        found.problem("patch_invalid", patch_path, f"`{shown(pointer)}` is not a JSON pointer", hint)
     else:
         steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
-        return Spot(said_at, pointer, steps)
+        return Spot(patch_path, pointer, steps)
     return None
 
+
+# Applying
 
 POINTER_SHOWN_MAX = 200
 
@@ -142,19 +135,18 @@ _NODES = "nodes"
 
 
 def apply_patch(document: Json, operations: Json) -> Json:
-    """The document after all operations, in their order; the one given stays as it is.
+    """The document after all operations; the original is unchanged and shares unchanged parts.
 
-    The two share what did not change. Raises Rejected with everything that is ill-formed in the patch, or with the
-    first operation that does not fit the document.
+    Raises Rejected with everything that is ill-formed in the patch, or with the first operation that does not fit.
     """
-    sheet = _Sheet(document)
+    patched = _PatchedDocument(document)
     for operation in read_operations(operations):
-        sheet.apply(operation)
-    return sheet.finished()
+        patched.apply(operation)
+    return patched.result()
 
 
 def same_value(one: Json, other: Json) -> bool:
-    """Whether two JSON values are equal: numbers by what they are worth, and a boolean is not a number."""
+    """Whether two JSON values are equal: numbers by value, and a boolean is not a number."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_value(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -162,29 +154,27 @@ def same_value(one: Json, other: Json) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
-class _Sheet:
-    """A document that is being written on. Whatever is changed is copied first, and once."""
+class _PatchedDocument:
+    """A document under change. Containers are copied once, before the first write."""
 
-    __slots__ = ("gone", "owned", "root", "seats", "slack")
+    __slots__ = ("indexes", "owned", "removed", "root", "shift")
 
     def __init__(self, document: Json) -> None:
         self.root = document
         self.owned: dict[int, Json] = {}
-        """Lists and mappings that only this sheet holds, by identity; they may be changed in place."""
-        self.seats: dict[str, int] | None = None
-        """Where each node stood, by id, when they were counted; None when that is no help any more."""
-        self.slack = 0
-        """How many nodes were removed since: none has moved further than that, and only towards the front."""
-        self.gone: set[str] = set()
-        """Nodes removed by id whose edges are still there; many are cut off in one go."""
+        """Copied containers by identity; they may be changed in place."""
+        self.indexes: dict[str, int] | None = None
+        """Index of each node by id when last counted; None if unusable."""
+        self.shift = 0
+        """Nodes removed since: each index is at most this much too high."""
+        self.removed: set[str] = set()
+        """Nodes removed by id whose edges are still there; their edges are removed together."""
 
-    def finished(self) -> Json:
-        """The document, when nothing more is to come."""
+    def result(self) -> Json:
         self._cut_edges()
         return self.root
 
     def apply(self, operation: Operation) -> None:
-        """Do one operation, or refuse it."""
         if not self._removes_by_id(operation):
             self._cut_edges()
         match operation.name:
@@ -198,12 +188,12 @@ class _Sheet:
             case "remove":
                 self._take(operation.target)
                 if self._removes_by_id(operation):
-                    self.gone.add(operation.target.steps[1])
+                    self.removed.add(operation.target.steps[1])
             case "move":
                 self._move(operation)
             case "copy":
                 value = self._get(operation.source)
-                # From now on it stands in two places, and what is written in one must not show in the other.
+                # The value is now in two places; a write to one must copy it again.
                 self.owned.clear()
                 self._put(operation, value)
 
@@ -212,7 +202,9 @@ class _Sheet:
     def _test(self, operation: Operation) -> None:
         value = self._get(operation.target)
         if not same_value(value, operation.value):
-            message = f"{_told(operation.target)} is {_brief(value)}, not {_brief(operation.value)}"
+            spot = operation.target
+            name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
+            message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
             hint = "look at the document as it is now and make the patch again"
             raise rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
@@ -220,36 +212,35 @@ class _Sheet:
         value = self._get(operation.source)
         source, target = self._plain(operation.source.steps), self._plain(operation.target.steps)
         if inside(target, source):
-            # An id and an index can be two names of one node, so this is only known now.
-            raise _unfit(operation.target.said_at, "a value cannot be moved into itself", "copy it instead")
+            # An id and an index may address the same node, so only the resolved steps tell.
+            raise _invalid(operation.target.patch_path, "a value cannot be moved into itself", "copy it instead")
         if source != target:
             self._take(operation.source)
             self._put(operation, value)
 
     def _removes_by_id(self, operation: Operation) -> bool:
         steps = operation.target.steps
-        return operation.name == "remove" and self._is_seat(steps) and not _INDEX.fullmatch(steps[1])
+        return operation.name == "remove" and self._is_node(steps) and not _INDEX.fullmatch(steps[1])
 
     def _cut_edges(self) -> None:
-        if self.gone and isinstance(self.root.get("edges"), list):
-            gone = self.gone
-            self.root["edges"] = [edge for edge in self.root["edges"] if not _touches(edge, gone)]
-        self.gone = set()
+        if self.removed and isinstance(self.root.get("edges"), list):
+            self.root["edges"] = [edge for edge in self.root["edges"] if not _touches(edge, self.removed)]
+        self.removed = set()
 
     def _take(self, spot: Spot) -> None:
         holder = self._open(spot)
         key = self._key(spot, holder, len(spot.steps) - 1)
         del holder[key]
-        if self._is_seat(spot.steps):
-            self.slack += 1
+        if self._is_node(spot.steps):
+            self.shift += 1
         else:
-            self._forget_seats(spot.steps)
+            self._forget_indexes(spot.steps)
 
     def _put(self, operation: Operation, value: Json) -> None:
-        """Write a value where the target says: into a list before the entry that is there, over one elsewhere."""
+        """Write at the target: insert before the entry of a list, overwrite elsewhere."""
         spot = operation.target
         if not spot.steps:
-            self.root, self.seats = value, None
+            self.root, self.indexes = value, None
             return
         holder, step = self._open(spot), spot.steps[-1]
         if isinstance(holder, dict):
@@ -258,12 +249,12 @@ class _Sheet:
             raise self._missing(spot, holder, len(spot.steps) - 1)
         elif _INDEX.fullmatch(step) or step == _END:
             self._put_at(operation, holder, value)
-        elif self._is_seat(spot.steps) and is_id(step):
-            self._seat_node(holder, step, _named(operation, value, step))
+        elif self._is_node(spot.steps) and is_id(step):
+            self._put_node(holder, step, _named(operation, value, step))
             return
         else:
             raise self._missing(spot, holder, len(spot.steps) - 1)
-        self._forget_seats(spot.steps)
+        self._forget_indexes(spot.steps)
 
     def _put_at(self, operation: Operation, holder: list[Json], value: Json) -> None:
         spot, last = operation.target, len(operation.target.steps) - 1
@@ -275,26 +266,25 @@ class _Sheet:
             raise self._missing(spot, holder, last)
         holder.insert(at, value)
 
-    def _seat_node(self, nodes: list[Json], name: str, node: Json) -> None:
-        at = self._seat(nodes, name)
+    def _put_node(self, nodes: list[Json], name: str, node: Json) -> None:
+        at = self._node_index(nodes, name)
         if at is not None:
             nodes[at] = node
             return
-        if self.seats is not None:
-            self.seats[name] = len(nodes)
+        if self.indexes is not None:
+            self.indexes[name] = len(nodes)
         nodes.append(node)
 
-    # The way to a place
+    # Resolving places
 
     def _get(self, spot: Spot) -> Json:
-        """The value at a place."""
         here = self.root
         for depth in range(len(spot.steps)):
             here = here[self._key(spot, here, depth)]
         return here
 
     def _open(self, spot: Spot) -> Json:
-        """The list or mapping that holds a place, ready to be changed, like everything on the way to it."""
+        """The container of a place, copied for writing like everything above it."""
         here = self.root = self._own(self.root)
         for depth in range(len(spot.steps) - 1):
             key = self._key(spot, here, depth)
@@ -310,14 +300,14 @@ class _Sheet:
         return copied
 
     def _key(self, spot: Spot, here: Json, depth: int) -> str | int:
-        """What a step means where it is taken; refuses a step that leads nowhere."""
+        """Resolve a step to a key or index, or refuse it."""
         step = spot.steps[depth]
         if isinstance(here, dict) and step in here:
             return step
         if isinstance(here, list):
             if _INDEX.fullmatch(step) and int(step) < len(here):
                 return int(step)
-            at = self._seat(here, step) if self._is_seat(spot.steps[: depth + 1]) else None
+            at = self._node_index(here, step) if self._is_node(spot.steps[: depth + 1]) else None
             if at is not None:
                 return at
         raise self._missing(spot, here, depth)
@@ -330,73 +320,73 @@ class _Sheet:
             message, hint = f"{parent} is {kind(here)}, so there is no `{step}` in it", ""
         else:
             message, hint = f"{parent} has no `{step}`", self._nearest(spot.steps, here, depth)
-        return rejected("patch_path_missing", message, path=spot.said_at, hint=hint)
+        return rejected("patch_path_missing", message, path=spot.patch_path, hint=hint)
 
     def _nearest(self, steps: Steps, here: Json, depth: int) -> str:
         if isinstance(here, dict):
             return ProblemCollector().nearest(steps[depth], here)
         entries = f"the list has {len(here)} entries, counted from 0"
-        if not self._is_seat(steps[: depth + 1]) or _INDEX.fullmatch(steps[depth]):
+        if not self._is_node(steps[: depth + 1]) or _INDEX.fullmatch(steps[depth]):
             return entries
         return ProblemCollector().nearest(steps[depth], _counted(here)) or "name a node by its id, or by its index"
 
     # Nodes by id
 
-    def _is_seat(self, steps: Steps) -> bool:
-        """Whether the steps lead to an entry of the list of nodes, the one list whose entries have names."""
+    def _is_node(self, steps: Steps) -> bool:
+        """Whether the steps lead to a node, the only list entries with names."""
         nodes = self.root.get(_NODES) if isinstance(self.root, dict) else None
         return len(steps) == 2 and steps[0] == _NODES and isinstance(nodes, list)
 
-    def _seat(self, nodes: list[Json], name: str) -> int | None:
-        """Where a node stands. Counting a large document anew for every operation would take minutes."""
-        if self.seats is not None:
-            last = min(self.seats.get(name, -1), len(nodes) - 1)
-            for at in range(last, max(last - self.slack, 0) - 1, -1):
+    def _node_index(self, nodes: list[Json], name: str) -> int | None:
+        """The index of a node; counting all nodes for every operation would take minutes."""
+        if self.indexes is not None:
+            last = min(self.indexes.get(name, -1), len(nodes) - 1)
+            for at in range(last, max(last - self.shift, 0) - 1, -1):
                 if _id_of(nodes[at]) == name:
                     return at
-        if self.seats is None or self.slack:
-            self.seats, self.slack = _counted(nodes), 0
-            return self.seats.get(name)
+        if self.indexes is None or self.shift:
+            self.indexes, self.shift = _counted(nodes), 0
+            return self.indexes.get(name)
         return None
 
-    def _forget_seats(self, steps: Steps) -> None:
+    def _forget_indexes(self, steps: Steps) -> None:
         if steps[0] == _NODES and (len(steps) < 3 or steps[2:] == ("id",)):
-            self.seats = None
+            self.indexes = None
 
     def _plain(self, steps: Steps) -> Steps:
-        """The same place with a node's index instead of its id."""
-        if not self._is_seat(steps[:2]):
+        """The same place with the node's index instead of its id."""
+        if not self._is_node(steps[:2]):
             return steps
-        seat = self._seat(self.root[_NODES], steps[1])
-        return steps if seat is None else (_NODES, str(seat), *steps[2:])
+        index = self._node_index(self.root[_NODES], steps[1])
+        return steps if index is None else (_NODES, str(index), *steps[2:])
 
 
 def _named(operation: Operation, value: Json, name: str) -> Json:
-    """A node that is written under an id has it, even if the value does not say so."""
+    """A node added under an id gets that id, unless the value has another one."""
     place = f"{operation.place}/value" if operation.name in ("add", "replace") else operation.place
     if not isinstance(value, dict):
-        raise _unfit(place, f"a node is a mapping, not {kind(value)}")
+        raise _invalid(place, f"a node is a mapping, not {kind(value)}")
     given = _id_of(value)
     if given is None:
         return {**value, "id": name}
     if given != name:
         said = f"`{shown(given)}`" if isinstance(given, str) else kind(given)
-        raise _unfit(place, f"the path says `{shown(name)}`, the node's own id is {said}", "keep one of the two")
+        raise _invalid(place, f"the path says `{shown(name)}`, the node's own id is {said}", "keep one of the two")
     return value
 
 
 def _counted(nodes: list[Json]) -> dict[str, int]:
-    """Where each node stands, by id. Of two nodes with one id the first counts, as it does for the compiler."""
-    seats: dict[str, int] = {}
+    """Index of each node by id; of two nodes with one id the first counts, as in the compiler."""
+    indexes: dict[str, int] = {}
     for number, node in enumerate(nodes):
         name = _id_of(node)
         if isinstance(name, str):
-            seats.setdefault(name, number)
-    return seats
+            indexes.setdefault(name, number)
+    return indexes
 
 
 def _id_of(node: Json) -> Json:
-    """A node's id; a node that was added may have the other spelling until the document is read again."""
+    """A node's id, in either spelling: an added node is not normalized yet."""
     if not isinstance(node, dict):
         return None
     given = node.get("id")
@@ -408,16 +398,12 @@ def _touches(edge: Json, names: set[str]) -> bool:
     return any(isinstance(end, str) and end in names for end in ends)
 
 
-def _unfit(path: str, message: str, hint: str = "") -> Rejected:
+def _invalid(path: str, message: str, hint: str = "") -> Rejected:
     return rejected("patch_invalid", message, path=path, hint=hint)
 
 
-def _told(spot: Spot) -> str:
-    return f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
-
-
 def _brief(value: Json) -> str:
-    """A value in a sentence: only what is small is written out."""
+    """A value for a message: only small values are written out."""
     if isinstance(value, str):
         return f"`{shown(value)}`"
     if value is None or isinstance(value, bool):

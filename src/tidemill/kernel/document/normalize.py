@@ -1,20 +1,9 @@
-"""Normal form; where conditions stand; content referenced by digest.
+"""The normal form of a document: one spelling for everything.
 
-The normal form of a document: one way to write everything, whatever spelling the author chose.
-
-Keys are in a fixed order, `nodes` is a list, and all plain dependencies are in `edges`, sorted. A patch is made
-against this form, and two documents that differ only in spelling have the same one. While it is being made, a
-`Draft` remembers where each node and edge was written, so that later checks point at the author's own text.
-
-Content that the conditions of a document refer to by digest instead of holding it: a schema, or code.
-
-Whoever has the blobs puts the content in its place before the document is compiled. Whoever has none, because it only
-looks at a file, puts something neutral there, so that all the rest of the document can be checked.
-
-The conditions of a document: where they stand, each parsed once and written back in its normal form.
-
-Compiling CEL is the dearest thing a compiler does per node, and documents repeat conditions, so equal ones are
-parsed together.
+Keys have a fixed order, `nodes` is a list, plain dependencies are in sorted `edges`, and each condition is parsed once
+and replaced by its normal form. Patches apply to this form, and documents that differ only in spelling have the same
+one. `NormalizedDraft` remembers where each node and edge was written, so that later checks report the author's paths.
+Also here: conditions that reference a schema or code by digest, which the caller resolves before compiling.
 """
 
 from __future__ import annotations
@@ -29,37 +18,18 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions import conditions
 from tidemill.expressions.scope import References
-from tidemill.kernel.document.fields import (
-    TIMEOUTS,
-    Table,
-    anything,
-    choice,
-    flag,
-    from_hours,
-    from_minutes,
-    from_ms,
-    mapping_of,
-    matching,
-    number,
-    read_node,
-    read_table,
-    require,
-    retry,
-    seconds,
-    table_of,
-    text,
-    whole,
-    wrong_type,
-)
+from tidemill.kernel.document import fields
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, pointer, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
 
-SCHEME = "cas://"
-"""Another way to write a digest begins like this."""
+# Content references
 
-_BORROWED = {"schema_validation": ("schema_ref", "schema"), "python_sandbox": ("code_ref", "code")}
-_STAND_INS: Mapping[str, Json] = {"schema": True, "code": "def evaluate(output, context):\n    return True\n"}
+SCHEME = "cas://"
+"""An optional prefix of a digest."""
+
+_REFERENCE_FIELDS = {"schema_validation": ("schema_ref", "schema"), "python_sandbox": ("code_ref", "code")}
+_PLACEHOLDERS: Mapping[str, Json] = {"schema": True, "code": "def evaluate(output, context):\n    return True\n"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -68,53 +38,52 @@ class ContentReference(NamedTuple):
 
     condition: dict[str, Json]
     key: str
-    """Under which it refers: `schema_ref` or `code_ref`."""
+    """`schema_ref` or `code_ref`."""
     field: str
-    """Where the content belongs."""
+    """The field that holds the content instead."""
     path: str
 
     @property
     def digest(self) -> str | None:
-        """The digest; nothing if what is written there is none."""
+        """The digest, or None if it is ill-formed."""
         value = self.condition[self.key]
         digest = value.removeprefix(SCHEME) if isinstance(value, str) else ""
         return digest if _DIGEST.fullmatch(digest) else None
 
     def fill(self, content: Json) -> None:
-        """Put the content in the place of the reference."""
+        """Replace the reference by the content."""
         del self.condition[self.key]
         self.condition[self.field] = content
 
     def misspelt(self) -> Problem:
-        """Report that it is no digest."""
         message = f"{self.key} is the digest of a stored blob, such as sha256:…, with 64 hexadecimal digits"
         return Problem(code="condition_shape", message=message, path=self.path, hint="`tidemill blobs put` prints it")
 
 
 def borrowed_in(document: Json) -> list[ContentReference]:
-    """List every reference in a document as it was written; what is not shaped like a document has none."""
+    """List the references of a raw document; a value without the shape of a document has none."""
     found: list[ContentReference] = []
     seen: set[int] = set()
     waiting = list(_conditions(document))
     while waiting:
         path, condition = waiting.pop()
-        # The same object may stand in many places, and even inside itself.
+        # The same object may occur in many places, even inside itself.
         if not isinstance(condition, dict) or id(condition) in seen:
             continue
         seen.add(id(condition))
         kind = condition.get("type")
-        if isinstance(kind, str) and kind in _BORROWED:
-            key, field = _BORROWED[kind]
+        if isinstance(kind, str) and kind in _REFERENCE_FIELDS:
+            key, field = _REFERENCE_FIELDS[kind]
             if key in condition and field not in condition:
                 found.append(ContentReference(condition, key, field, f"{path}/{key}"))
-        waiting += _steps(f"{path}/conditions", condition.get("conditions"))
+        waiting += _children(f"{path}/conditions", condition.get("conditions"))
     return sorted(found, key=lambda each: each.path)
 
 
 def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
-    """Put something neutral in the place of every reference; answers a warning for each.
+    """Replace every reference by a neutral placeholder, with a warning each, for checks without access to blobs.
 
-    A reference that is misspelt stays, and the compiler refuses it.
+    An ill-formed reference stays, and the compiler refuses it.
     """
     if not borrowed_in(document):
         return document, []
@@ -122,7 +91,7 @@ def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
     warnings: list[Problem] = []
     for each in borrowed_in(copy):
         if each.digest is not None:
-            each.fill(_STAND_INS[each.field])
+            each.fill(_PLACEHOLDERS[each.field])
             message = f"what {each.key} names is not checked here, but when the document is published"
             warnings.append(Problem(code="condition_ref_unchecked", message=message, path=each.path))
     return copy, warnings
@@ -130,15 +99,15 @@ def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
 
 def _conditions(document: Json) -> Iterator[tuple[str, Json]]:
     nodes = document.get("nodes") if isinstance(document, dict) else None
-    for path, node in _steps("/nodes", nodes):
+    for path, node in _children("/nodes", nodes):
         if isinstance(node, dict):
             yield f"{path}/when", node.get("when")
             yield f"{path}/loop/condition", _entry(node.get("loop"), "condition")
-            for at, rule in _steps(f"{path}/branch/rules", _entry(node.get("branch"), "rules")):
+            for at, rule in _children(f"{path}/branch/rules", _entry(node.get("branch"), "rules")):
                 yield f"{at}/condition", _entry(rule, "condition")
 
 
-def _steps(path: str, holder: Json) -> list[tuple[str, Json]]:
+def _children(path: str, holder: Json) -> list[tuple[str, Json]]:
     items = holder.items() if isinstance(holder, dict) else enumerate(holder) if isinstance(holder, list) else ()
     return [(pointer(path, key), value) for key, value in items]
 
@@ -147,31 +116,33 @@ def _entry(holder: Json, key: str) -> Json:
     return holder.get(key) if isinstance(holder, dict) else None
 
 
+# The document
+
 NODES_MAX = 200_000
 EDGES_MAX = 2_000_000
 
-LIMITS = Table(
+LIMITS = fields.Table(
     {
-        "deadline_seconds": ("deadline_seconds", seconds),
-        "deadline_s": ("deadline_seconds", seconds),
-        "deadline_ms": ("deadline_seconds", from_ms),
-        "deadline_minutes": ("deadline_seconds", from_minutes),
-        "deadline_hours": ("deadline_seconds", from_hours),
-        "max_visits": ("max_visits", whole(1)),
-        "max_fanout": ("max_fanout", whole(1)),
-        "max_parallel": ("max_parallel", whole(1)),
-        "max_hops": ("max_hops", whole(1)),
-        "max_bytes": ("max_bytes", whole(1)),
+        "deadline_seconds": ("deadline_seconds", fields.seconds),
+        "deadline_s": ("deadline_seconds", fields.seconds),
+        "deadline_ms": ("deadline_seconds", fields.from_ms),
+        "deadline_minutes": ("deadline_seconds", fields.from_minutes),
+        "deadline_hours": ("deadline_seconds", fields.from_hours),
+        "max_visits": ("max_visits", fields.whole(1)),
+        "max_fanout": ("max_fanout", fields.whole(1)),
+        "max_parallel": ("max_parallel", fields.whole(1)),
+        "max_hops": ("max_hops", fields.whole(1)),
+        "max_bytes": ("max_bytes", fields.whole(1)),
     }
 )
 
 DAYS_MAX = 36_500
-RETENTION = table_of(days=number(0, DAYS_MAX), keep=flag)
+RETENTION = fields.table_of(days=fields.number(0, DAYS_MAX), keep=fields.flag)
 
 
 def retention(place: DocumentPath, key: str, value: Json) -> Json:
-    """How long finished runs are kept: a number of days, or for ever. `keep: false` says nothing."""
-    read = mapping_of(RETENTION)(place, key, value)
+    """Retention of finished runs: days, or for ever; `keep: false` is the default."""
+    read = fields.mapping_of(RETENTION)(place, key, value)
     if read is None:
         return None
     if read.get("keep") is False:
@@ -181,25 +152,23 @@ def retention(place: DocumentPath, key: str, value: Json) -> Json:
     return read or None
 
 
-DOCUMENT = table_of(
-    name=matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
-    description=text,
-    inputs=anything,
-    outputs=anything,
-    defaults=mapping_of(Table({"retry": ("retry", retry), **TIMEOUTS})),
-    limits=mapping_of(LIMITS),
-    on_failure=mapping_of(table_of(compensate=choice("automatic", "manual"))),
+DOCUMENT = fields.table_of(
+    name=fields.matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
+    description=fields.text,
+    inputs=fields.anything,
+    outputs=fields.anything,
+    defaults=fields.mapping_of(fields.Table({"retry": ("retry", fields.retry), **fields.TIMEOUTS})),
+    limits=fields.mapping_of(LIMITS),
+    on_failure=fields.mapping_of(fields.table_of(compensate=fields.choice("automatic", "manual"))),
     retention=retention,
-    nodes=anything,
-    edges=anything,
+    nodes=fields.anything,
+    edges=fields.anything,
 )
 
-_EDGE = Table({"from": ("from", text), "to": ("to", text)})
+_EDGE = fields.Table({"from": ("from", fields.text), "to": ("to", fields.text)})
 
 
 class NormalizedDraft:
-    """A document while it is being checked."""
-
     __slots__ = ("document", "edges", "found", "index", "nodes", "paths")
 
     def __init__(self, found: ProblemCollector) -> None:
@@ -213,12 +182,11 @@ class NormalizedDraft:
         """Plain edges (from, to) and where each was first written."""
 
     def place(self, number: int) -> DocumentPath:
-        """Where a node was written."""
         return DocumentPath(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
 
 
 def draft_of(raw: Json) -> NormalizedDraft:
-    """Read a document into its normal form, remembering where everything was written."""
+    """Read a document into its normal form."""
     found = ProblemCollector()
     draft = NormalizedDraft(found)
     check_values(raw, found)
@@ -228,10 +196,10 @@ def draft_of(raw: Json) -> NormalizedDraft:
         found.problem("not_a_mapping", "", "the document is not a mapping", "it begins with keys such as `name`")
         return draft
     place = DocumentPath(found, "", "")
-    document = read_table(place, raw, DOCUMENT)
-    require(place, document, raw, "name", "nodes")
-    for number_and_raw in _raw_nodes(place, document.pop("nodes", [])):
-        _add_node(draft, *number_and_raw)
+    document = fields.read_table(place, raw, DOCUMENT)
+    fields.require(place, document, raw, "name", "nodes")
+    for step, node, given_id in _raw_nodes(place, document.pop("nodes", [])):
+        _add_node(draft, step, node, given_id)
     _add_edges(draft, place, document.pop("edges", []))
     if len(draft.edges) > EDGES_MAX:
         found.problem("too_many_edges", "", f"more than {EDGES_MAX} edges")
@@ -240,9 +208,9 @@ def draft_of(raw: Json) -> NormalizedDraft:
 
 
 def _raw_nodes(place: DocumentPath, raw: Json) -> Iterator[tuple[str | int, Json, str | None]]:
-    """Each node's step in the path, its raw form, and its id where the key gives it."""
+    """Each node's path step, raw form, and id where its key gives it."""
     if not isinstance(raw, list | dict):
-        wrong_type(place, "nodes", raw, "a list of nodes")
+        fields.wrong_type(place, "nodes", raw, "a list of nodes")
     elif not raw:
         place.problem("no_nodes", "nodes", "a workflow needs at least one node")
     elif len(raw) > NODES_MAX:
@@ -255,7 +223,7 @@ def _raw_nodes(place: DocumentPath, raw: Json) -> Iterator[tuple[str | int, Json
 
 def _add_node(draft: NormalizedDraft, step: str | int, raw: Json, given_id: str | None) -> None:
     path = pointer("/nodes", step)
-    node = read_node(DocumentPath(draft.found, path, _who(raw, given_id, step)), raw, given_id)
+    node = fields.read_node(DocumentPath(draft.found, path, _name(raw, given_id, step)), raw, given_id)
     if node is None or "id" not in node:
         return
     name: str = node["id"]
@@ -272,7 +240,7 @@ def _add_node(draft: NormalizedDraft, step: str | int, raw: Json, given_id: str 
     draft.paths.append(path)
 
 
-def _who(raw: Json, given_id: str | None, step: str | int) -> str:
+def _name(raw: Json, given_id: str | None, step: str | int) -> str:
     if given_id is None and isinstance(raw, dict):
         given = raw.get("id", raw.get("node_id"))
         given_id = given if isinstance(given, str) else None
@@ -281,21 +249,21 @@ def _who(raw: Json, given_id: str | None, step: str | int) -> str:
 
 def _add_edges(draft: NormalizedDraft, place: DocumentPath, raw: Json) -> None:
     if not isinstance(raw, list):
-        wrong_type(place, "edges", raw, "a list of {from, to}")
+        fields.wrong_type(place, "edges", raw, "a list of {from, to}")
         return
     for step, edge in enumerate(raw):
         here = DocumentPath(draft.found, f"/edges/{step}", f"edge {step}")
         if not isinstance(edge, dict):
-            wrong_type(here, "", edge, "a mapping {from, to}")
+            fields.wrong_type(here, "", edge, "a mapping {from, to}")
             continue
-        read = read_table(here, edge, _EDGE)
-        require(here, read, edge, "from", "to")
+        read = fields.read_table(here, edge, _EDGE)
+        fields.require(here, read, edge, "from", "to")
         if len(read) == 2:
             draft.edges.setdefault((read["from"], read["to"]), here.path)
 
 
 def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
-    """Edges in the order of their nodes, so that the spelling leaves no trace."""
+    """Edges in the order of their nodes, whatever the spelling."""
     last = len(draft.nodes)
     index = draft.index
 
@@ -306,14 +274,16 @@ def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
     return [{"from": source, "to": target} for source, target in sorted(draft.edges, key=rank)]
 
 
+# Conditions
+
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
-"""The keys of a node below which there are conditions, and no other expressions."""
+"""Keys of a node that hold conditions and no other expressions."""
 
 
 class Clause(NamedTuple):
-    """A place where a condition stands: the mapping that holds it and its key there."""
+    """The mapping that holds a condition, and its key there."""
 
     key: str
     holder: dict[str, Json]
@@ -321,7 +291,7 @@ class Clause(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A value of a node that refers to something."""
+    """A value of a node with the names it refers to."""
 
     key: str
     value: Json
@@ -329,7 +299,7 @@ class Use(NamedTuple):
 
 
 def parse_conditions(draft: NormalizedDraft) -> dict[int, list[Use]]:
-    """Parse every condition, record its problems, put its normal form in its place, and tell what it refers to."""
+    """Parse every condition, record problems, write its normal form back, and return its references."""
     uses: dict[int, list[Use]] = {}
     parsed: dict[bytes, tuple[Json, References]] = {}
     for position, node in enumerate(draft.nodes):
@@ -349,7 +319,6 @@ def parse_conditions(draft: NormalizedDraft) -> dict[int, list[Use]]:
 
 
 def clauses_of(node: dict[str, Json]) -> Iterator[Clause]:
-    """Every condition of a node."""
     if "when" in node:
         yield Clause("when", node, "when")
     if "condition" in node.get("loop", ()):
@@ -362,8 +331,7 @@ def clauses_of(node: dict[str, Json]) -> Iterator[Clause]:
 def _parse(draft: NormalizedDraft, position: int, key: str, raw: Json) -> tuple[Json, References] | None:
     place = draft.place(position)
     condition, problems = conditions.parse_condition(raw, f"{place.path}/{key}")
-    for problem in problems:
-        place.found.problem(problem.code, problem.path, f"{place.who}: {problem.message}", problem.hint)
+    place.extend(problems)
     if condition is None:
         return None
     return conditions.normal(condition), condition.references

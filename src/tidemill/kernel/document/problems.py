@@ -1,8 +1,8 @@
-"""Where everybody who reads a document writes down what is wrong with it.
+"""Collects the problems of a document.
 
-A reader never stops at the first problem: it records it here and goes on with what is left, so that the author
-sees everything at once. The list is bounded, because a hostile document can be wrong in a million places.
-`Place` is a position in the document together with the words that name it to a person.
+Readers record a problem and continue, so the author sees everything at once. The list and the effort for hints are
+bounded, because a hostile document can be wrong in a million places. `DocumentPath` is a position in the document with
+the name that messages use for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from tidemill.errors import Problem, Rejected
 PROBLEMS_MAX = 1000
 CANDIDATES_MAX = 2_000
 COMPARISONS_MAX = 100_000
-"""Names compared in all hints of one document together, so that a thousand typos do not take a minute."""
+"""Names compared for all hints of one document, so that a thousand typos do not take a minute."""
 NAME_SHOWN_MAX = 60
 STEP_SHOWN_MAX = 200
 
 
 class ProblemCollector:
-    """Problems and warnings in the order in which they were met."""
-
     __slots__ = ("comparisons_left", "dropped", "problems", "warnings")
 
     def __init__(self) -> None:
@@ -33,31 +31,30 @@ class ProblemCollector:
         self.dropped = 0
 
     def problem(self, code: str, path: str, message: str, hint: str = "") -> None:
-        """Record something that makes the document unusable."""
+        """Record what makes the document unusable."""
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(Problem(code=code, path=path, message=message, hint=hint))
         else:
             self.dropped += 1
 
     def warning(self, code: str, path: str, message: str, hint: str = "") -> None:
-        """Record something that compiles but is probably not what the author means."""
+        """Record what compiles but is probably a mistake."""
         if len(self.warnings) < PROBLEMS_MAX:
             self.warnings.append(Problem(code=code, path=path, message=message, hint=hint))
 
     def extend(self, problems: Iterable[Problem]) -> None:
-        """Record what another floor of the house has found."""
         for problem in problems:
             self.problem(problem.code, problem.path, problem.message, problem.hint)
 
     def nearest(self, name: str, known: Iterable[str]) -> str:
-        """A hint that offers the known name most like the one given, or nothing."""
+        """A hint with the most similar known name, or an empty string."""
         candidates = list(islice(known, min(CANDIDATES_MAX, self.comparisons_left)))
         self.comparisons_left -= len(candidates)
         matches = get_close_matches(name[:NAME_SHOWN_MAX], candidates, n=1, cutoff=0.6)
         return f"did you mean `{shown(matches[0])}`?" if matches else ""
 
     def all_problems(self) -> list[Problem]:
-        """Every problem kept, and a last line that counts the ones that were not."""
+        """The kept problems, and one that counts the dropped ones."""
         if not self.dropped:
             return list(self.problems)
         rest = Problem(code="too_many_problems", message=f"and {self.dropped} more problems")
@@ -70,7 +67,7 @@ class ProblemCollector:
 
 
 class DocumentPath:
-    """A position in the document: its path, and who is there, for the sentence."""
+    """A position in the document: its path, and `who` as the subject of messages."""
 
     __slots__ = ("found", "path", "who")
 
@@ -80,7 +77,7 @@ class DocumentPath:
         self.who = who
 
     def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
-        """Record a problem with `key` here (a step or several, as in a pointer), or with the place itself."""
+        """Record a problem with `key` (one or more pointer steps) below this place, or with the place itself."""
         path = f"{self.path}/{key}" if key else self.path
         self.found.problem(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
@@ -88,22 +85,27 @@ class DocumentPath:
         path = f"{self.path}/{key}" if key else self.path
         self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
 
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Record problems that have their own paths, with this subject."""
+        for problem in problems:
+            self.found.problem(problem.code, problem.path, f"{self.who}: {problem.message}", problem.hint)
+
     def child(self, key: str) -> DocumentPath:
-        """The place one level down; the sentence still begins with the same owner."""
+        """The place one level down, with the same subject."""
         return DocumentPath(self.found, f"{self.path}/{key}", self.who)
 
 
 def pointer(path: str, key: str | int) -> str:
-    """Extend a JSON pointer by one step that an author chose, so that it may need escaping."""
+    """Extend a JSON pointer by an author's key, escaped."""
     return f"{path}/{key}" if isinstance(key, int) else f"{path}/{escaped(key)}"
 
 
 def escaped(key: str) -> str:
-    """A key as a step of a JSON pointer, cut where nobody would read on."""
+    """Escape and shorten a key for a JSON pointer."""
     return shown(key, STEP_SHOWN_MAX).replace("~", "~0").replace("/", "~1")
 
 
 def shown(value: str, length_max: int = NAME_SHOWN_MAX) -> str:
-    """A name from the document as it may be printed: short, and nothing that a terminal would act on."""
+    """A name for messages: short, and without control characters."""
     short = value if len(value) <= length_max else value[: length_max - 1] + "…"
     return short if short.isprintable() else ascii(short)[1:-1]

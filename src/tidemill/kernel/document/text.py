@@ -1,17 +1,9 @@
-"""Strict JSON and YAML 1.2 parsers with positions.
+"""Strict JSON and YAML 1.2 parsers that report every fault with line and column.
 
-YAML text to a JSON value: the C parser's events, and our own rules for what they mean.
-
-The scalars are those of YAML 1.2, not of PyYAML: `true` and `false` are the only booleans (`on`, `off`, `yes` and
-`no` are strings), nothing is a date, and a number with a leading zero stays the string that was written. Duplicate
-keys, keys that are not strings, tags with code behind them and merge keys are refused. Composing from events
-needs no recursion, so depth is bounded by a number and not by the interpreter's stack.
-
-JSON text to a value: exact, bounded, and with the place of every fault.
-
-The standard parser is fast but lenient: it keeps the last of two equal keys, and reads NaN, infinities and
-half a surrogate pair. So the fast parse only notices that something is wrong; a slow scan of the text, which
-good documents never pay for, then says what and where.
+JSON: the standard parser is fast but lenient (duplicate keys, NaN, lone surrogates), so it only detects a fault; a slow
+scan, which valid documents never need, finds where. YAML: values are composed from the C parser's events without
+recursion. Only `true` and `false` are booleans, nothing is a date, and a number with a leading zero is a string.
+Duplicate keys, non-string keys, merge keys and tags without a JSON form are refused.
 """
 
 from __future__ import annotations
@@ -29,9 +21,11 @@ from tidemill.kernel.document.problems import PROBLEMS_MAX, ProblemCollector, po
 from tidemill.kernel.document.values import DEPTH_MAX, check_values, deeper_than, has_lone_surrogate
 from tidemill.kernel.model import Json
 
+# JSON
+
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 TOKENS_MAX = 5_000_000
-"""Tokens that a scan looks at; a fault behind them is reported without its place."""
+"""Tokens that a scan reads; later faults are reported without their place."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -60,7 +54,7 @@ def read_json(text: str) -> Json:
 
 
 def _parse(text: str) -> tuple[Json, list[Problem]]:
-    """The value, and what the parser let pass although it must not; where that is, it does not know."""
+    """The value, and the faults that the parser accepted, without their place."""
     found = ProblemCollector()
 
     def pairs(items: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -83,7 +77,7 @@ def _parse(text: str) -> tuple[Json, list[Problem]]:
 
 
 class _Scan:
-    """Walk the tokens of a text whose parse was suspicious, and report each fault with line and column."""
+    """Walks the tokens of a suspicious text and reports each fault with line and column."""
 
     def __init__(self, text: str, found: ProblemCollector) -> None:
         self.text = text
@@ -100,7 +94,7 @@ class _Scan:
             token, at = match.group(), match.start()
             if token in "{[":
                 if len(self.keys) == DEPTH_MAX:
-                    self._say("too_deep", at, f"nested more than {DEPTH_MAX} levels deep")
+                    self._report("too_deep", at, f"nested more than {DEPTH_MAX} levels deep")
                     return
                 self.keys.append(set() if token == "{" else None)
                 self.steps.append("" if token == "{" else 0)
@@ -127,27 +121,27 @@ class _Scan:
         except ValueError:
             return
         if has_lone_surrogate(text):
-            self._say("not_json", at, "half of a surrogate pair is not a character", "write the whole character")
+            self._report("not_json", at, "half of a surrogate pair is not a character", "write the whole character")
         names = self.keys[-1] if self.keys else None
         if is_key and names is not None:
             self.steps[-1] = text
             if text in names:
-                self._say("duplicate_key", at, f"the key `{shown(text)}` is given twice", "keep one of them")
+                self._report("duplicate_key", at, f"the key `{shown(text)}` is given twice", "keep one of them")
             names.add(text)
 
     def _number(self, token: str, at: int) -> None:
         if token in ("NaN", "Infinity", "-Infinity"):
-            self._say("not_json", at, f"{token} is not a JSON value", "use null, or a string")
+            self._report("not_json", at, f"{token} is not a JSON value", "use null, or a string")
         elif token[-1].isdigit():
             try:
                 number = float(token) if set(token) & set(".eE") else int(token)
             except ValueError:
-                self._say("not_json", at, f"a number of {len(token)} digits is too long", "write it as a string")
+                self._report("not_json", at, f"a number of {len(token)} digits is too long", "write it as a string")
                 return
             if isinstance(number, float) and not isfinite(number):
-                self._say("not_json", at, f"the number {shown(token)} is too large", "write it as a string")
+                self._report("not_json", at, f"the number {shown(token)} is too large", "write it as a string")
 
-    def _say(self, code: str, at: int, message: str, hint: str = "") -> None:
+    def _report(self, code: str, at: int, message: str, hint: str = "") -> None:
         self.line += self.text.count("\n", self.counted, at)
         self.line_start = max(self.line_start, self.text.rfind("\n", self.counted, at) + 1)
         self.counted = at
@@ -156,6 +150,8 @@ class _Scan:
             path = pointer(path, step)
         self.found.problem(code, path, f"line {self.line}, column {at - self.line_start + 1}: {message}", hint)
 
+
+# YAML
 
 ALIASED_VALUES_MAX = 1_000_000
 
@@ -170,7 +166,7 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _MAY_BE_TYPED = frozenset("-+.0123456789~nNtTfF")
-"""First characters of plain scalars that may be something other than a string; most scalars stop here."""
+"""First characters of plain scalars that may not be strings; most scalars need no further check."""
 
 _NO_KEY = object()
 
@@ -206,8 +202,6 @@ def _hint(problem: str | None) -> str:
 
 
 class _Composer:
-    """Builds the value from events with a stack of open containers."""
-
     def __init__(self, loader: Any, found: ProblemCollector) -> None:
         self.loader = loader
         self.found = found
@@ -216,7 +210,7 @@ class _Composer:
         self.key: Json = _NO_KEY
         self.anchors: dict[str, Json] = {}
         self.keys: dict[str, str] = {}
-        """Each key once: a large document repeats a few keys very often."""
+        """Interned keys: a large document repeats a few keys very often."""
         self.aliased_left = ALIASED_VALUES_MAX
 
     def compose(self) -> Json:
@@ -260,28 +254,28 @@ class _Composer:
     def _take_key(self, key: Json, event: Any) -> None:
         self.key = self.keys.setdefault(key, key) if isinstance(key, str) else ""
         if not isinstance(key, str):
-            self._say("not_json", event, "a key must be a string", "quote the key")
+            self._report("not_json", event, "a key must be a string", "quote the key")
         elif key in self.open:
-            self._say("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
+            self._report("duplicate_key", event, f"the key `{shown(key)}` is given twice", "keep one of them")
         elif key == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:
-            self._say("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
+            self._report("not_json", event, "merge keys are not supported", "write the keys out, or use `defaults`")
 
     def _begin(self, container: Json, event: Any, core: str) -> None:
         if len(self.stack) >= DEPTH_MAX:
-            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self._report("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
             self.found.refuse()
         if event.tag is not None and event.tag not in (_CORE + core, "!"):
-            self._strange_tag(event)
+            self._refuse_tag(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = container
         self.stack.append((self.open, self.key))
         self.open, self.key = container, _NO_KEY
 
     def _end(self) -> None:
-        """Make sure that nothing but the end of the stream follows the document."""
+        """Refuse a second document."""
         event = self.loader.get_event()
         if type(event) is yaml.DocumentStartEvent:
-            self._say("yaml_syntax", event, "a second document begins here", "one file holds one workflow")
+            self._report("yaml_syntax", event, "a second document begins here", "one file holds one workflow")
         self.found.refuse()
 
     def _scalar(self, event: Any) -> Json:
@@ -306,7 +300,7 @@ class _Composer:
             try:
                 return int(text, 0)
             except ValueError:
-                self._say("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
+                self._report("not_json", event, f"a number of {len(text)} digits is too long", "quote it")
                 return None
         if _FLOAT.fullmatch(text):
             number = float(text)
@@ -314,7 +308,7 @@ class _Composer:
                 return number
         elif not _NOT_FINITE.fullmatch(text):
             return text
-        self._say("not_json", event, f"{shown(text)} is not a JSON number", "use null, or quote it")
+        self._report("not_json", event, f"{shown(text)} is not a JSON number", "use null, or quote it")
         return None
 
     def _tagged(self, text: str, event: Any) -> Json:
@@ -324,46 +318,48 @@ class _Composer:
         value = self._plain(text, event)
         wanted = {"int": int, "float": float, "bool": bool, "null": type(None)}.get(name)
         if wanted is None:
-            return self._strange_tag(event)
+            return self._refuse_tag(event)
         if name == "float" and type(value) is int:
             return float(value)
         if type(value) is not wanted:
-            self._say("not_json", event, f"`{shown(text)}` is not a {name}")
+            self._report("not_json", event, f"`{shown(text)}` is not a {name}")
         return value
 
-    def _strange_tag(self, event: Any) -> None:
-        self._say(
+    def _refuse_tag(self, event: Any) -> None:
+        self._report(
             "not_json", event, f"the tag {shown(event.tag)} has no JSON form", "leave the tag away or use a string"
         )
 
     def _alias(self, event: Any) -> Json:
         name = event.anchor
         if name not in self.anchors:
-            self._say("yaml_alias", event, f"there is no anchor `&{shown(name)}` above", "define it before it is used")
+            self._report(
+                "yaml_alias", event, f"there is no anchor `&{shown(name)}` above", "define it before it is used"
+            )
             return None
         value = self.anchors[name]
         unfinished = [self.open, *(container for container, _ in self.stack)]
         if isinstance(value, dict | list) and any(value is container for container in unfinished):
-            self._say("yaml_alias", event, f"`*{shown(name)}` stands inside the value it repeats")
+            self._report("yaml_alias", event, f"`*{shown(name)}` stands inside the value it repeats")
             return None
         return self._copy(value, len(self.stack), event)
 
     def _copy(self, value: Json, depth: int, event: Any) -> Json:
-        """A copy, so that nothing in the result is shared, paid from a budget that a bomb exhausts."""
+        """Copy, so that the result shares nothing; the budget stops alias bombs."""
         self.aliased_left -= 1
         if self.aliased_left < 0:
-            self._say("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", "write them out")
+            self._report("alias_bomb", event, f"aliases repeat more than {ALIASED_VALUES_MAX} values", "write them out")
             self.found.refuse()
         if not isinstance(value, dict | list):
             return value
         if depth >= DEPTH_MAX:
-            self._say("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
+            self._report("too_deep", event, f"nested more than {DEPTH_MAX} levels deep")
             self.found.refuse()
         if isinstance(value, dict):
             return {key: self._copy(child, depth + 1, event) for key, child in value.items()}
         return [self._copy(child, depth + 1, event) for child in value]
 
-    def _say(self, code: str, event: Any, message: str, hint: str = "") -> None:
+    def _report(self, code: str, event: Any, message: str, hint: str = "") -> None:
         mark = event.start_mark
         path = ""
         for container, key in [*self.stack[1:], (self.open, self.key)]:

@@ -1,7 +1,7 @@
-"""What counts as a JSON value, and how deep and how large one may be.
+"""Which Python values are JSON values, and how deep and large a document may be.
 
-Documents also arrive as Python objects, from the builder or through a patch, so the text readers cannot be the
-only guard. The bound on depth is what lets every later function recurse without fear.
+Documents also arrive as Python objects (builder, patch), so the text parsers are not the only guard. Later functions
+recurse without checks because `DEPTH_MAX` is enforced here.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ DEPTH_MAX = 100
 CONTAINERS_MAX = 10_000_000
 
 LEAVES = frozenset((int, bool, type(None)))
-"""Types of values in which nothing can be wrong or hidden; most values are one of these or a string."""
+"""Types that need no check; most values are one of these or a string."""
 
 Trail = tuple["Trail | None", "str | int"]
-"""The way to a value as linked steps, cheap to extend; it becomes a path only when something is wrong there."""
+"""The path to a value as linked steps; it becomes a pointer only for a problem."""
 
 
 def check_values(value: Json, found: ProblemCollector) -> None:
-    """Record everything in a value that JSON does not have, or that is too deep or too large to go through."""
+    """Record what is not JSON, too deep or too large."""
     with suppress(_StopWalk):
         _Walk(found).visit(value, None, 0)
 
 
 class _StopWalk(Exception):
-    """A Python object may contain itself, or one part a million times: then the walk must not go on."""
+    """Ends the walk: a Python object may contain itself, or one part a million times."""
 
 
 PLAIN = frozenset({type(None), bool, int, float, str})
-"""Exactly these: a subclass may look like a string and be written as something else, or not at all."""
+"""Exact types: a subclass of str may be encoded differently or not at all."""
 
 
 class _Walk:
@@ -65,25 +65,25 @@ class _Walk:
 
     def _stop(self, trail: Trail | None) -> NoReturn:
         if self.left < 0:
-            self._say("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
+            self._report("document_too_large", trail, f"more than {CONTAINERS_MAX} lists and mappings")
         else:
-            self._say("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
+            self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
         raise _StopWalk
 
     def _key(self, key: Json, trail: Trail | None) -> None:
         if not isinstance(key, str) or has_lone_surrogate(key):
-            self._say("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
+            self._report("not_json", trail, f"the key {key!r:.60} is not a string of characters", "quote the key")
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:
-            self._say("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
+            self._report("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
         elif isinstance(value, float):
             if not isfinite(value):
-                self._say("not_json", trail, f"{value} is not a JSON number", "use null, or a string")
+                self._report("not_json", trail, f"{value} is not a JSON number", "use null, or a string")
         elif isinstance(value, str) and has_lone_surrogate(value):
-            self._say("not_json", trail, "half of a surrogate pair is not a character", "write the whole character")
+            self._report("not_json", trail, "half of a surrogate pair is not a character", "write the whole character")
 
-    def _say(self, code: str, trail: Trail | None, message: str, hint: str = "") -> None:
+    def _report(self, code: str, trail: Trail | None, message: str, hint: str = "") -> None:
         steps: list[str | int] = []
         while trail is not None:
             trail, step = trail
@@ -95,7 +95,7 @@ class _Walk:
 
 
 def deeper_than(value: Json, depth: int) -> bool:
-    """Whether lists and mappings are nested in more than this many levels, found without recursion."""
+    """Whether containers are nested deeper than this, without recursion."""
     level: list[Json] = [value] if isinstance(value, dict | list) else []
     while level and depth > 0:
         depth -= 1
@@ -109,7 +109,7 @@ def deeper_than(value: Json, depth: int) -> bool:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether a string holds half of a surrogate pair, which no encoding can write."""
+    """Whether a string contains half of a surrogate pair, which cannot be encoded."""
     if text.isascii():
         return False
     try:

@@ -1,8 +1,8 @@
-"""What a run can wait for: a closed set of frozen values, one per kind, that encode to JSON as they are.
+"""What a run can wait for: one frozen struct per kind, encoded to JSON as it is.
 
-Moments are milliseconds and nothing is formatted: whoever shows them knows the reader's zone and language. The
-sentences name no moment either. In a command line `{run}` stands for the run's id, which the kernel does not know;
-it is to be replaced, not formatted, because the rest of the line may hold braces of its own.
+Field names, tags and kinds are public output. Moments are milliseconds and sentences contain none, because only the
+front end knows the reader's time zone. In `command` the front end replaces `{run}` by the run's id with `replace`, not
+`format`: the line may contain other braces.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ Kind = Literal[
 ]  # fmt: skip
 
 Need = Literal["no_worker", "silent", "no_queue", "no_type", "lacking", "value", "later", "lost", "busy"]
-"""Why nobody works on a job: nobody is there, or nobody is heard of; nobody serves its queue, nobody knows its type;
-all who do lack something that it needs; a large value that it needs cannot be had; it was put aside until later;
-whoever had it was lost; or nobody is free."""
+"""Why no worker runs a job: none is live, or live ones do not respond; none serves its queue or knows its type; all
+that do lack a requirement; a large value cannot be loaded; it was put aside; its worker was lost; or all are busy."""
 
 
 class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):
-    """What every kind says: who waits, since when, until when, and what ends it. No node: the run as a whole."""
+    """Fields of every kind: what waits, since when, until when, and what ends it. No node: the run as a whole."""
 
     node: str = ""
     visit: int = 0
@@ -34,20 +33,19 @@ class Blocker(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="ki
     since_ms: int | None = None
     until_ms: int | None = None
     root: bool = True
-    """Whether this is really live or outside; otherwise it only follows something else that is listed."""
+    """Whether it waits for something live or external, not only for another listed node."""
     words: str = ""
     unblock: str = ""
     command: str = ""
-    """The line that does it; empty where nobody has to do anything."""
+    """The command that ends the wait; empty where no action is needed."""
 
     @property
     def kind(self) -> str:
-        """The name of the kind, as it is written in JSON."""
         return str(self.__struct_config__.tag)
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An error without what only a debugger wants."""
+    """An error without stack trace and details."""
 
     code: str
     message: str
@@ -57,7 +55,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def shown(error: Error | None) -> Failure | None:
-    """An error as explanations show it."""
     if error is None:
         return None
     return Failure(code=error.code, message=error.message, type=error.type, hint=error.hint, causes=error.causes)
@@ -69,11 +66,11 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str
     status: str
     loop: str = ""
-    """Its source has ended, but the loop of this looping node may still come back to it."""
+    """The looping node that may still repeat the source, although the source has ended."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is really live at the upper end of undecided edges."""
+    """A live node at the upper end of undecided edges."""
 
     node: str
     visit: int
@@ -83,25 +80,24 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Edge(Blocker, frozen=True, kw_only=True, tag="edge"):
-    """The one edge that leads to it is undecided."""
+    """Its only inbound edge is undecided."""
 
     undecided: tuple[Undecided, ...]
     origins: tuple[Origin, ...]
     more_origins: bool = False
-    """There may be more than are named."""
+    """There are more than are listed."""
 
 
 class Join(Blocker, frozen=True, kw_only=True, tag="join"):
-    """Several edges lead to it, and those that are decided do not settle its join."""
+    """Several edges lead to it, and the decided ones do not settle its join."""
 
     join: str
     arrived: int
     dead: int
     of: int
     needed: int
-    """How many have to be taken before it fires; for `all` as many as can still be."""
+    """Taken edges needed before it fires; for `all` as many as can still be taken."""
     undecided: tuple[Undecided, ...]
-    """The first of them."""
     origins: tuple[Origin, ...]
     more_origins: bool = False
 
@@ -133,42 +129,42 @@ class Items(Blocker, frozen=True, kw_only=True, tag="items"):
     running: int
     waiting: int
     unqueued: int
-    """Items that have not been let in yet, by the map's own window or by the run's `max_parallel`."""
+    """Items not queued yet, because of the map's window or the run's `max_parallel`."""
     window: int
     listed: int
     broken: tuple[BrokenItem, ...] = ()
 
 
 class Worker(Blocker, frozen=True, kw_only=True, tag="worker"):
-    """A job is there and nobody works on it."""
+    """A job that no worker runs."""
 
     queue: str
     type: str = ""
-    """The node type a worker has to know; empty where any worker will do."""
+    """The node type a worker must know; empty where any worker will do."""
     need: Need
     lost: str = ""
     """The owner whose lease has run out."""
     alive: tuple[str, ...] = ()
-    """The first of the workers that are there and cannot take it."""
+    """Live workers that cannot take it: the first of them."""
     able_elsewhere: tuple[str, ...] = ()
     """Workers that know the type and do not serve the queue."""
     lacking: Failure | None = None
-    """What all of those lack who know the type and serve the queue."""
+    """What all workers lack that know the type and serve the queue."""
 
 
 class Lease(Blocker, frozen=True, kw_only=True, tag="lease"):
-    """A worker has it, and `until_ms` is when its lease ends unless it is renewed."""
+    """A worker holds the job; `until_ms` is when its lease ends unless it is renewed."""
 
     owner: str
     phase: str
-    """`call` its handler, `expand` or `assemble` its list, `route` (evaluate conditions), or `wake` it."""
+    """`call` the handler, `expand` or `assemble` a map, `route` (evaluate conditions), or `wake`."""
     attempt: int
     tries: int
-    """Attempts that count against `max_attempts`, this one included: those of lost workers do not."""
+    """Attempts that count against `max_attempts`, this one included: lost workers do not count."""
     max_attempts: int
     timeout_at_ms: int | None = None
     silent_since_ms: int | None = None
-    """When the worker was last heard of, if that is long ago."""
+    """Last heartbeat of the worker, if it is overdue."""
 
 
 class Retry(Blocker, frozen=True, kw_only=True, tag="retry"):
@@ -188,13 +184,11 @@ class Timer(Blocker, frozen=True, kw_only=True, tag="timer"):
 
 
 class Person(Blocker, frozen=True, kw_only=True, tag="person"):
-    """People have to decide."""
-
     title: str
     approvers: tuple[str, ...]
-    """Who may decide, delegations included; empty is anyone."""
+    """Users and roles that may decide, delegations included; empty is anyone."""
     barred: tuple[str, ...]
-    """Who may not, whoever was asked: four eyes are required."""
+    """Users excluded by four eyes."""
     quorum: int
     voted: tuple[str, ...]
     delegated: tuple[tuple[str, str], ...]
@@ -206,18 +200,14 @@ class Person(Blocker, frozen=True, kw_only=True, tag="person"):
 
 
 class Signal(Blocker, frozen=True, kw_only=True, tag="signal"):
-    """Somebody has to tell the run something."""
-
     name: str
 
 
 class Child(Blocker, frozen=True, kw_only=True, tag="child"):
-    """Another run has to end."""
-
     child: str
     started: bool
     need: Need | Literal[""] = ""
-    """Why nobody starts it."""
+    """Why no worker starts it."""
 
 
 class Loop(Blocker, frozen=True, kw_only=True, tag="loop"):
@@ -229,20 +219,20 @@ class Loop(Blocker, frozen=True, kw_only=True, tag="loop"):
 
 
 class Pause(Blocker, frozen=True, kw_only=True, tag="pause"):
-    """The run is paused; with a node: this would be dispatched if it were not."""
+    """The run is paused; with a node: the visit would be dispatched otherwise."""
 
     reason: str = ""
 
 
 class Outputs(Blocker, frozen=True, kw_only=True, tag="outputs"):
-    """Every visit has ended and the run's outputs are rendered."""
+    """Every visit has ended; the run's outputs are being rendered."""
 
     owner: str = ""
     need: Need | Literal[""] = ""
 
 
 class Wait(Blocker, frozen=True, kw_only=True, tag="wait"):
-    """A handler waits for something of its own; these are its words."""
+    """A handler waits for something of its own, in the handler's words."""
 
     on: str
     name: str
@@ -253,7 +243,7 @@ class Missing(Blocker, frozen=True, kw_only=True, tag="missing"):
     """The state calls for a job that the store does not have."""
 
     job: str
-    """Its key; empty when nothing leads to the visit at all."""
+    """Its key; empty when nothing leads to the visit."""
 
 
 class Deadline(Blocker, frozen=True, kw_only=True, tag="deadline"):
@@ -261,40 +251,24 @@ class Deadline(Blocker, frozen=True, kw_only=True, tag="deadline"):
 
 
 class Rollback(Blocker, frozen=True, kw_only=True, tag="rollback"):
-    """What completed is being undone, one step after the other."""
+    """Completed steps are being compensated, one after the other."""
 
     step: int
     steps: int
     compensator: str
-    """Its node type; empty when the node has none any more."""
+    """Its node type; empty when a patch removed it."""
     attempt: int
     max_attempts: int
     owner: str = ""
     need: Need | Literal["", "retry", "missing"] = ""
-    """Why nobody works on the step: as for a job, or it is in back-off, or its job is missing."""
+    """Why no worker runs the step: as for a job, or it is in back-off, or its job is missing."""
     error: Failure | None = None
     left: tuple[str, ...] = ()
-    """What this rollback will not have undone, as node/visit/index: the first of them."""
+    """What this rollback leaves undone, as node/visit/index: the first of them."""
     left_count: int = 0
 
 
 AnyBlocker = (
-    Edge
-    | Join
-    | Limit
-    | Items
-    | Worker
-    | Lease
-    | Retry
-    | Timer
-    | Person
-    | Signal
-    | Child
-    | Loop
-    | Pause
-    | Outputs
-    | Wait
-    | Missing
-    | Deadline
-    | Rollback
-)
+    Edge | Join | Limit | Items | Worker | Lease | Retry | Timer | Person | Signal | Child | Loop | Pause | Outputs
+    | Wait | Missing | Deadline | Rollback
+)  # fmt: skip

@@ -1,10 +1,6 @@
-"""First cause of a failure, its chain, one node's history.
+"""Ended runs: the first cause of a failure, what followed from it, how to go on; and the history of one node.
 
-Runs that have ended: the first cause of a failure and what followed from it, and what an end leaves behind.
-
-Why one node is where it is: how its visits ended and what decided it, or what it waits for.
-
-Unlike the explanation of a whole run it reads the log, because only the log holds what conditions decided.
+The node's history reads the log, because only the log records what conditions decided. All texts are public output.
 """
 
 from __future__ import annotations
@@ -27,26 +23,26 @@ UNKNOWN_OUTCOME = "unknown_outcome"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a failed run failed first. No node: the run failed as a whole, by its deadline or its outputs."""
+    """Where a failed run failed first. No node: its deadline or its outputs failed."""
 
     node: str
     visit: int
     index: int
-    """The failing item, when a map failed because of one."""
+    """The failing item, if a map failed because of one."""
     attempts: int
     at_ms: int | None
     error: Failure
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """So many nodes, and the first of their names."""
+    """A number of nodes, and the first of their names."""
 
     count: int = 0
     names: tuple[str, ...] = ()
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A step from the innermost cause to what became of the rest of the run."""
+    """A step of the chain from the innermost cause to the consequences."""
 
     what: Literal["cause", "item", "node", "run", "failed_with", "cancelled"]
     words: str
@@ -54,47 +50,45 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of the nodes of a run that has ended, found in one pass."""
+    """The nodes of an ended run by outcome."""
 
     failed_with: Sample
     cancelled: Sample
     tolerated: Sample
     unsure: Sample
-    """Nodes of which nobody knows whether they happened."""
+    """Nodes with an unknown outcome."""
 
 
-def outcome_counts(scene: ExplainInput) -> Fates:
-    """What became of every node."""
+def outcome_counts(facts: ExplainInput) -> Fates:
     found: dict[str, list[str]] = {"failed_with": [], "cancelled": [], "tolerated": [], "unsure": []}
-    for node in scene.flow.nodes:
-        cell = scene.state.peek(node.id)
-        if cell.status == "CANCELLED":
+    for node in facts.flow.nodes:
+        visit = facts.state.peek(node.id)
+        if visit.status == "CANCELLED":
             found["cancelled"].append(node.id)
-        elif cell.tolerated or (cell.status == "COMPLETED" and cell.map is not None and cell.map.failed):
+        elif visit.tolerated or (visit.status == "COMPLETED" and visit.map is not None and visit.map.failed):
             found["tolerated"].append(node.id)
-        elif cell.status == "FAILED" and cell.error is not None:
-            if cell.error.code == UPSTREAM_FAILED:
+        elif visit.status == "FAILED" and visit.error is not None:
+            if visit.error.code == UPSTREAM_FAILED:
                 found["failed_with"].append(node.id)
-            elif cell.error.code == UNKNOWN_OUTCOME:
+            elif visit.error.code == UNKNOWN_OUTCOME:
                 found["unsure"].append(node.id)
-    most = scene.bounds.names
-    return Fates(**{fate: Sample(count=len(names), names=tuple(names[:most])) for fate, names in found.items()})
+    limit = facts.bounds.names
+    return Fates(**{fate: Sample(count=len(names), names=tuple(names[:limit])) for fate, names in found.items()})
 
 
-def first_cause(scene: ExplainInput) -> Cause | None:
-    """Where a failed run failed first."""
-    state = scene.state
+def first_cause(facts: ExplainInput) -> Cause | None:
+    state = facts.state
     error = shown(state.error)
     if state.status != "FAILED" or state.error is None or error is None:
         return None
     name, index = state.failed_node, state.error.index
     if not name:
         return Cause(node="", visit=0, index=NOT_AN_ITEM, attempts=0, at_ms=state.ended_ms, error=error)
-    cell = state.peek(name)
-    act = peek_at(cell, index) or cell
+    visit = state.peek(name)
+    act = peek_at(visit, index) or visit
     return Cause(
         node=name,
-        visit=cell.visit,
+        visit=visit.visit,
         index=index,
         attempts=act.attempt,
         at_ms=act.since_ms or state.ended_ms,
@@ -102,21 +96,21 @@ def first_cause(scene: ExplainInput) -> Cause | None:
     )
 
 
-def chain_of(cause: Cause, found: Fates, cell: Visit) -> tuple[Link, ...]:
-    """From the innermost cause outwards to the nodes that never began because of it."""
+def chain_of(cause: Cause, found: Fates, visit: Visit) -> tuple[Link, ...]:
+    """The chain from the innermost cause to the nodes that never began because of it."""
     error = cause.error
     links = [Link(what="cause", words=text) for text in reversed(error.causes)]
-    told = f"{error.code}: {error.message}"
+    text = f"{error.code}: {error.message}"
     if cause.index != NOT_AN_ITEM:
         words = f"{label(cause.node, cause.visit, cause.index)} failed after {_attempts(cause.attempts)}"
         links.append(Link(what="item", words=words))
-    if cause.node and cell.status == "FAILED":
+    if cause.node and visit.status == "FAILED":
         after = "" if cause.index != NOT_AN_ITEM else f" after {_attempts(cause.attempts)}"
-        links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {told}"))
+        links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {text}"))
         links.append(Link(what="run", words=f"the run failed with {cause.node}"))
     else:
         before = f" before {cause.node} could begin" if cause.node else ""
-        links.append(Link(what="run", words=f"the run failed{before} with {told}"))
+        links.append(Link(what="run", words=f"the run failed{before} with {text}"))
     if found.failed_with.count:
         words = f"{_nodes(found.failed_with)} behind it failed with it and never began"
         links.append(Link(what="failed_with", words=words, nodes=found.failed_with))
@@ -134,12 +128,12 @@ def _nodes(some: Sample) -> str:
 
 
 def unread(state: State) -> dict[str, int]:
-    """Signals that nobody has taken: how many of each name."""
+    """The number of untaken signals by name."""
     return dict(Counter(signal.name for signal in state.signals))
 
 
 def not_undone(state: State) -> CompletedStep | None:
-    """The first step that a rollback has tried in vain and could try again."""
+    """The first step whose compensation failed and can be tried again."""
     if state.rollback != "partial":
         return None
     steps = (state.undo.get(key) for key in state.undo_left)
@@ -147,7 +141,7 @@ def not_undone(state: State) -> CompletedStep | None:
 
 
 def way_on(state: State, found: Fates) -> tuple[str, str]:
-    """What lets a run that has ended go on, and the line that does it."""
+    """What lets an ended run go on, and the command for it."""
     if state.rollback == "running":
         return "a run that is being rolled back does not go on", ""
     undo = not_undone(state)
@@ -170,26 +164,25 @@ def way_on(state: State, found: Fates) -> tuple[str, str]:
     return "retry the run: what completed stays", "tidemill runs retry {run}"
 
 
+# One node
+
 STEPS_MAX = 20
-"""The latest visits that are listed, and the most nodes before it."""
+"""The limit visits, and the limit preceding nodes, that are listed."""
 
 
 class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a node is where it is."""
-
     node: str
     status: str
     headline: str
     visits: tuple[PathStep, ...] = ()
-    """Its visits that have ended, the latest last."""
+    """Its ended visits, the latest last."""
     before: tuple[PathStep, ...] = ()
-    """How the nodes that lead to it ended, each as it did last."""
+    """The latest ends of the nodes that lead to it."""
     blockers: tuple[AnyBlocker, ...] = ()
-    """What it waits for, where it does."""
 
 
 def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: Sequence[AnyBlocker]) -> NodeHistory:
-    """Tell of one node; `blockers` are those of its run."""
+    """The history of one node; `blockers` are those of its run."""
     steps = list(path(events))
     latest = {step.node: step for step in steps}
     own = [step for step in steps if step.node == node.id]
@@ -210,9 +203,9 @@ def _headline(name: str, own: Sequence[PathStep], waits: Sequence[AnyBlocker]) -
     if not own:
         return f"{name} has not begun"
     step = own[-1]
-    went = f" and went to {', '.join(step.went)}" if step.went else ""
+    targets = f" and went to {', '.join(step.went)}" if step.went else ""
     why = f": {step.why}" if step.why else ""
-    return f"{label(name, step.visit)} {_ENDED[step.status]}{went}{why}"
+    return f"{label(name, step.visit)} {_ENDED[step.status]}{targets}{why}"
 
 
 _ENDED = {"COMPLETED": "completed", "SKIPPED": "was skipped", "FAILED": "failed", "CANCELLED": "was cancelled"}

@@ -1,12 +1,8 @@
-"""Explain(workflow, state, jobs, workers); headline.
+"""Why a run is where it is: what each unfinished visit waits for, or how the run ended.
 
-Why a run is where it is: what every unfinished visit waits for, and what a failed run died of.
-
-A pure function of the workflow, the state, and what the store and the workers are known to hold, so that it can be
-asked of any moment of any log. It is told in data; front ends draw it. The pass over the run only finds out kinds
-(`survey`), and sentences are made for no more than the bounds allow, so its cost is that of one look at every node.
-
-The one sentence that comes first: what the run is doing or waiting for, or how it ended.
+`explain` is a pure, total function of the workflow, the state and what the store and the workers report, so it works on
+any moment of any log. It returns data; front ends render it. `survey` looks at every node once, and blockers are built
+only for the listed ones: keep the cost linear.
 """
 
 from __future__ import annotations
@@ -17,23 +13,13 @@ from functools import partial
 
 import msgspec
 
-from tidemill.kernel.explain import live, upstream
+from tidemill.kernel.explain import ended, live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
-from tidemill.kernel.explain.ended import (
-    Cause,
-    Link,
-    Sample,
-    chain_of,
-    first_cause,
-    not_undone,
-    outcome_counts,
-    unread,
-    way_on,
-)
-from tidemill.kernel.explain.live import deadline_of, of_the_run
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import RollbackStatus, RunStatus, State
+
+# Headlines
 
 _NOUNS = {
     "worker": ("waits for a worker", "wait for workers"),
@@ -47,24 +33,23 @@ _NOUNS = {
     "missing": ("lacks its job", "lack their jobs"),
     "outputs": ("rendering is left", "renderings are left"),
 }
-"""Of the kinds that can be a root, after a number."""
+"""Singular and plural of the kinds that can be a root."""
 
 _LEFT_MAX = 3
-"""Names in a sentence of what a rollback left undone; the others are in the list."""
+"""Names in the sentence about an incomplete rollback; the list has all."""
 
 
-def of_live(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
-    """What a live run does or waits for: the first thing in its own words, the others by their numbers."""
+def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
+    """The headline of a live run: the first blocker in its own words, the others counted."""
     if not blockers:
         return f"the run is {state.status} and waits for nothing that is known"
     first = blockers[0]
     others = {kind: counts.get(kind, 0) - (kind == first.kind) for kind in _NOUNS}
-    told = [f"{number} {_NOUNS[kind][number > 1]}" for kind, number in others.items() if number]
-    return f"{first.words}; besides, {', '.join(told)}" if told else first.words
+    rest = [f"{number} {_NOUNS[kind][number > 1]}" for kind, number in others.items() if number]
+    return f"{first.words}; besides, {', '.join(rest)}" if rest else first.words
 
 
-def of_ended(state: State, cause: Cause | None, blockers: Sequence[AnyBlocker]) -> str:
-    """How a run ended, and what became of its rollback."""
+def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[AnyBlocker]) -> str:
     match state.status:
         case "FAILED":
             words = _failed(cause)
@@ -79,7 +64,7 @@ def of_ended(state: State, cause: Cause | None, blockers: Sequence[AnyBlocker]) 
     return words + _rollback(state, blockers)
 
 
-def _failed(cause: Cause | None) -> str:
+def _failed(cause: ended.Cause | None) -> str:
     if cause is None:
         return "the run failed"
     where = f" at {label(cause.node, cause.visit, cause.index)}" if cause.node else ""
@@ -94,67 +79,49 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     if state.rollback != "partial":
         return ""
     more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
-    return f"; its rollback left something undone: {', '.join(map(_step, state.undo_left[:_LEFT_MAX]))}{more}"
+    keys = (key.rsplit("/", 2) for key in state.undo_left[:_LEFT_MAX])
+    names = ", ".join(label(node, int(visit), int(index)) for node, visit, index in keys)
+    return f"; its rollback left something undone: {names}{more}"
 
 
-def _step(key: str) -> str:
-    node, visit, index = key.rsplit("/", 2)
-    return label(node, int(visit), int(index))
-
-
-__all__ = [
-    "BOUNDS",
-    "AnyBlocker",
-    "Bounds",
-    "Cause",
-    "Explanation",
-    "Failure",
-    "JobFact",
-    "Link",
-    "Sample",
-    "Workers",
-    "explain",
-]
+# The explanation
 
 BOUNDS = Bounds()
 
-Telling = Callable[[ExplainInput, WaitingVisit], AnyBlocker]
+BlockerBuilder = Callable[[ExplainInput, WaitingVisit], AnyBlocker]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a run is where it is."""
-
     status: RunStatus
     headline: str
     stuck: str = ""
-    """Why a worker gave up on it for the time being. What it waits for otherwise is said all the same."""
+    """Why a worker gave up on the run for now; the other fields are still filled."""
     since_ms: int | None
-    """Since when that is so, as far as it is known."""
+    """Since when the headline is true, if known."""
     blockers: tuple[AnyBlocker, ...] = ()
-    """Roots first: what is really live or outside. Whatever only waits for other nodes comes after them."""
+    """Roots first (live or external), then what only waits for other nodes."""
     counts: dict[str, int] = {}
-    """Blockers by kind, also of those that are not listed; of a map's items only those that would be."""
+    """Blockers by kind, including those not listed; of a map's items only those that would be listed."""
     more_roots: int = 0
     more_followers: int = 0
     deadline: Deadline | None = None
-    first_cause: Cause | None = None
+    first_cause: ended.Cause | None = None
     """Of a FAILED run."""
-    chain: tuple[Link, ...] = ()
-    """From the innermost cause outwards."""
+    chain: tuple[ended.Link, ...] = ()
     reason: str = ""
-    """Why it was paused or cancelled, in the words of whoever did it."""
+    """Why an operator paused or cancelled it."""
     failures_tolerated: int = 0
-    tolerated: Sample = Sample()
+    tolerated: ended.Sample = ended.Sample()
     unread: dict[str, int] = {}
-    """Signals that nobody has taken, by name."""
+    """Untaken signals by name."""
     dead_letters: int = 0
     rollback: RollbackStatus = "none"
-    left: Sample = Sample()
+    left: ended.Sample = ended.Sample()
     """What a rollback could not undo, as node/visit/index."""
     left_error: Failure | None = None
-    """Why the first of them could not be undone, where its compensator was tried."""
+    """Why the first of them could not be undone, if its compensator ran."""
     unblock: str = ""
-    """What lets a run go on that has ended; for others each blocker says it."""
+    """What lets an ended run go on; a live run has it in each blocker."""
     command: str = ""
 
 
@@ -167,85 +134,85 @@ def explain(
     workers: Workers | None = None,
     bounds: Bounds = BOUNDS,
 ) -> Explanation:
-    """Say what a run waits for, or how it ended. Total: there is no state it does not answer for.
+    """Explain what a run waits for, or how it ended; defined for every state.
 
-    `jobs` are those of the run, read at about the same moment as the state; `workers` None is when nobody knows.
+    `jobs` are those of the run, read at about the same moment as the state; `workers` is None when they are unknown.
     """
-    scene = ExplainInput(workflow, state, jobs, now_ms, workers, bounds)
-    return _live(scene) if state.live else _ended(scene)
+    facts = ExplainInput(workflow, state, jobs, now_ms, workers, bounds)
+    return _live(facts) if state.live else _ended(facts)
 
 
-def _live(scene: ExplainInput) -> Explanation:
-    state, bounds = scene.state, scene.bounds
-    whole, cases = list(of_the_run(scene)), survey(scene)
+def _live(facts: ExplainInput) -> Explanation:
+    state, bounds = facts.state, facts.bounds
+    whole, cases = list(live.run_blockers(facts)), survey(facts)
     first = next((place for place, case in enumerate(cases) if not case.root), len(cases))
     roots, followers = cases[:first], cases[first:]
-    above = upstream.Upstream(scene, cases)
+    search = upstream.Upstream(facts, cases)
     listed = [*roots[: bounds.roots], *followers[: bounds.followers]]
-    edges: Telling = partial(upstream.behind_edges, above)
-    telling: dict[str, Telling] = {
-        **_TELLING,
+    edges: BlockerBuilder = partial(upstream.behind_edges, search)
+    builders: dict[str, BlockerBuilder] = {
+        **_BUILDERS,
         "edge": edges,
         "join": edges,
-        "loop": partial(upstream.behind_body, above),
+        "loop": partial(upstream.behind_body, search),
     }
-    told = [*whole, *(telling[case.kind](scene, case) for case in listed)]
-    told.sort(key=lambda blocker: not blocker.root)
+    blockers = [*whole, *(builders[case.kind](facts, case) for case in listed)]
+    blockers.sort(key=lambda blocker: not blocker.root)
     counts = dict(Counter([*(each.kind for each in whole), *(case.kind for case in cases)]))
     return Explanation(
         status=state.status,
-        headline=of_live(state, told, counts),
-        since_ms=told[0].since_ms if told else state.last_ms,
-        blockers=tuple(told),
+        headline=_live_headline(state, blockers, counts),
+        since_ms=blockers[0].since_ms if blockers else state.last_ms,
+        blockers=tuple(blockers),
         counts=counts,
         more_roots=max(0, len(roots) - bounds.roots),
         more_followers=max(0, len(followers) - bounds.followers),
-        deadline=deadline_of(scene),
+        deadline=live.deadline_of(facts),
         reason=state.reason,
         failures_tolerated=state.tolerated,
-        unread=unread(state),
+        unread=ended.unread(state),
         dead_letters=state.dead_letters,
     )
 
 
-def _ended(scene: ExplainInput) -> Explanation:
-    state, most = scene.state, scene.bounds.names
-    told, cause, found = tuple(of_the_run(scene)), first_cause(scene), outcome_counts(scene)
-    unblock, command = way_on(state, found)
-    undo = not_undone(state)
+def _ended(facts: ExplainInput) -> Explanation:
+    state, limit = facts.state, facts.bounds.names
+    blockers, cause, found = tuple(live.run_blockers(facts)), ended.first_cause(facts), ended.outcome_counts(facts)
+    unblock, command = ended.way_on(state, found)
+    undo = ended.not_undone(state)
     return Explanation(
         status=state.status,
-        headline=of_ended(state, cause, told),
+        headline=_ended_headline(state, cause, blockers),
         since_ms=state.ended_ms,
-        blockers=told,
-        counts=dict(Counter(each.kind for each in told)),
+        blockers=blockers,
+        counts=dict(Counter(each.kind for each in blockers)),
         first_cause=cause,
-        chain=() if cause is None else chain_of(cause, found, state.peek(cause.node)),
+        chain=() if cause is None else ended.chain_of(cause, found, state.peek(cause.node)),
         reason=state.reason,
         failures_tolerated=state.tolerated,
         tolerated=found.tolerated,
-        unread=unread(state),
+        unread=ended.unread(state),
         dead_letters=state.dead_letters,
         rollback=state.rollback,
-        left=Sample(count=len(state.undo_left), names=state.undo_left[:most]),
+        left=ended.Sample(count=len(state.undo_left), names=state.undo_left[:limit]),
         left_error=None if undo is None else shown(undo.error),
         unblock=unblock,
         command=command,
     )
 
 
-_TELLING: dict[str, Telling] = {
-    "worker": live.without_worker,
+_BUILDERS: dict[str, BlockerBuilder] = {
+    "worker": live.unclaimed,
     "lease": live.leased,
     "retry": live.backing_off,
-    "pause": live.withdrawn,
+    "pause": live.paused,
     "missing": live.missing,
     "items": live.items_of,
-    "timer": live.asleep,
-    "person": live.undecided,
-    "signal": live.listening,
-    "child": live.parent,
+    "timer": live.timer,
+    "person": live.approval_of,
+    "signal": live.signal,
+    "child": live.child_run,
     "wait": live.waits,
     "limit": upstream.behind_limit,
 }
-"""How each kind is told. Those that follow other nodes are added for every explanation: they share one search."""
+"""One builder per kind; `edge`, `join` and `loop` share a search, so `_live` adds them."""

@@ -1,10 +1,7 @@
-"""Inputs of an explanation and the one pass over a live run.
+"""The input of an explanation, and one pass over a live run that finds what each unfinished visit waits for.
 
-The one pass over a live run: what kind of thing each unfinished visit waits for, and in which order to tell it.
-
-Only the kind is found out here, which is cheap. Sentences are made afterwards, for as many as are listed.
-
-What an explanation is made from: the workflow, the state, the store's jobs, the workers, the moment, the bounds.
+The pass only classifies and sorts, which is cheap. `live` and `upstream` build the blockers, for as many visits as are
+listed; no sentences here.
 """
 
 from __future__ import annotations
@@ -24,6 +21,8 @@ from tidemill.kernel.jobs import SYSTEM_QUEUE, JobKind, key_of
 from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, Visit
 
+# Input
+
 
 class JobFact(msgspec.Struct, frozen=True, gc=False):
     """What the store knows of one of the run's jobs."""
@@ -33,68 +32,73 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     ready_at_ms: int = 0
     owner: str = ""
     lease_expires_at_ms: int | None = None
-    """None while nobody holds it."""
+    """None while no worker holds it."""
     expired: bool = False
     """The store knows the lease to be void, whatever its time says."""
     unread: Failure | None = None
-    """Why a large value that it needs cannot be had, where somebody has looked."""
+    """Why a large value that the job needs cannot be loaded, where a worker has tried."""
 
 
 class WorkerCapability(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A live worker that takes on work, and what it can do."""
+    """A live worker and what it can run."""
 
     name: str
     queues: frozenset[str] | None
-    """None is every queue."""
     types: frozenset[str]
     lacks: Mapping[str, Failure] = {}
-    """What it had to leave to others in this workflow, as `run/NODE` or `undo/NODE`, for want of something else."""
+    """Work of this workflow that it released for lack of something, as `run/NODE` or `undo/NODE`."""
 
     def serves(self, queue: str) -> bool:
-        """Whether it takes jobs of a queue; those that need no node type are everybody's."""
+        """Whether it takes jobs of a queue; every worker serves the system queue."""
         return self.queues is None or queue == SYSTEM_QUEUE or queue in self.queues
 
 
 class Workers(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the live workers can do between them; an empty one says that there is none."""
+    """The live workers together; an empty one says that there is none."""
 
     queues: frozenset[str] | None = frozenset()
-    """Queues that somebody serves; None is every queue."""
+    """Served queues; None is every queue."""
     types: frozenset[str] = frozenset()
-    """Node types that somebody knows, as `name@major`."""
+    """Known node types, as `name@major`."""
     each: tuple[WorkerCapability, ...] = ()
-    """Who they are, where that is known: a type counts only with somebody who serves the queue too."""
+    """The workers, where they are known: a type counts only on a queue that the same worker serves."""
     unresponsive: Mapping[str, int] = {}
-    """Those not heard of for long, and when each was last. They may still hold leases that have not run out."""
+    """Workers with an overdue heartbeat, and the time of the last one. They may still hold valid leases."""
     unresponsive_but_running: tuple[str, ...] = ()
-    """Those of them whose processes are there all the same."""
+    """Those of them whose process still exists."""
 
     @classmethod
     def of(
-        cls, each: Sequence[WorkerCapability], silent: Mapping[str, int] | None = None, mute: tuple[str, ...] = ()
+        cls,
+        each: Sequence[WorkerCapability],
+        unresponsive: Mapping[str, int] | None = None,
+        but_running: tuple[str, ...] = (),
     ) -> Workers:
-        """The workers that are there, and those that have fallen silent."""
         queues: frozenset[str] | None = frozenset()
-        for able in each:
-            queues = None if queues is None or able.queues is None else queues | able.queues
-        types = frozenset().union(*(able.types for able in each))
+        for worker in each:
+            queues = None if queues is None or worker.queues is None else queues | worker.queues
+        types = frozenset().union(*(worker.types for worker in each))
         return cls(
-            queues=queues, types=types, each=tuple(each), unresponsive=silent or {}, unresponsive_but_running=mute
+            queues=queues,
+            types=types,
+            each=tuple(each),
+            unresponsive=unresponsive or {},
+            unresponsive_but_running=but_running,
         )
 
     def types_on(self, queue: str) -> frozenset[str]:
-        """Node types that those know who serve a queue."""
+        """Node types known to the workers that serve a queue."""
         if not self.each:
             return self.types
-        return frozenset().union(*(able.types for able in self.each if able.serves(queue)))
+        return frozenset().union(*(worker.types for worker in self.each if worker.serves(queue)))
 
     def elsewhere(self, queue: str, type_: str) -> tuple[str, ...]:
         """Workers that know a type and do not serve the queue."""
-        return tuple(able.name for able in self.each if type_ in able.types and not able.serves(queue))
+        return tuple(worker.name for worker in self.each if type_ in worker.types and not worker.serves(queue))
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How much is listed; whatever is beyond is counted."""
+    """How much is listed; the rest is only counted."""
 
     roots: int = 1_000
     followers: int = 200
@@ -106,8 +110,6 @@ class Bounds(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ExplainInput:
-    """Everything at hand while one explanation is made."""
-
     def __init__(
         self,
         flow: Workflow,
@@ -121,9 +123,9 @@ class ExplainInput:
         self.jobs = {job.key: job for job in jobs}
         self.paused = state.status == "PAUSED"
         self.idle = workers is not None and workers.queues is not None and not (workers.queues or workers.types)
-        """Nobody is there at all."""
+        """No worker is live."""
         self._types: dict[str, frozenset[str]] = {}
-        self._left = frozenset(work for able in (workers.each if workers else ()) for work in able.lacks)
+        self._released = frozenset(work for worker in (workers.each if workers else ()) for work in worker.lacks)
 
     @property
     def full(self) -> bool:
@@ -132,24 +134,24 @@ class ExplainInput:
         return limit is not None and self.state.in_flight >= limit
 
     def holds(self, job: JobFact) -> bool:
-        """Whether somebody has a lease on the job that has not run out."""
+        """Whether a worker holds a valid lease on the job."""
         return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
 
     def silent_since_ms(self, job: JobFact) -> int | None:
-        """When the holder of a job was last heard of, if that is long ago."""
+        """Last heartbeat of the holder, if it is overdue."""
         return None if self.workers is None else self.workers.unresponsive.get(job.owner)
 
     def lacking(self, job: JobFact, type_: str) -> Failure | None:
-        """What keeps all of those from a job who know its type and serve its queue."""
+        """What all workers lack that know the type and serve the queue of a job."""
         work = job.key.rsplit("/", 2)[0]
-        if not type_ or self.workers is None or work not in self._left:
+        if not type_ or self.workers is None or work not in self._released:
             return None
         able = [each for each in self.workers.each if type_ in each.types and each.serves(job.queue)]
         found = [each.lacks.get(work) for each in able]
         return found[0] if found and all(found) else None
 
-    def need(self, job: JobFact, type_: str = "") -> Need:
-        """Why nobody works on a job that nobody holds; `type_` is what a worker has to know for it."""
+    def why_unclaimed(self, job: JobFact, type_: str = "") -> Need:
+        """Why no worker runs a job without a lease; `type_` is the node type it needs."""
         workers = self.workers
         if workers is not None:
             if self.idle:
@@ -167,7 +169,7 @@ class ExplainInput:
         return "lost" if job.lease_expires_at_ms is not None else "busy"
 
     def _types_on(self, workers: Workers, queue: str) -> frozenset[str]:
-        """Asked once per queue, because a run may have many jobs."""
+        """Cached per queue, because a run may have many jobs."""
         found = self._types.get(queue)
         if found is None:
             found = self._types[queue] = workers.types_on(queue)
@@ -175,7 +177,7 @@ class ExplainInput:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The places of nodes in the queue of those that `max_parallel` holds back, from 1."""
+        """Positions from 1 in the queue of nodes that `max_parallel` holds back."""
         found: dict[str, int] = {}
         name = self.state.first_held
         while name and name not in found:
@@ -190,100 +192,104 @@ def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:
     return f"{node}{item}" if visit <= 1 else f"{node}{item} (visit {visit})"
 
 
+# The pass
+
 STARVED = frozenset({"no_worker", "silent", "no_queue", "no_type", "lacking", "value"})
-"""Needs that do not pass by themselves: somebody has to start a worker, or to see to what is missing."""
+"""Needs that do not pass by themselves: an operator has to start a worker or fix what is missing."""
 
 _RANK = 1 << 32
-"""More than there can be places in a queue."""
+"""More than the positions in a queue."""
 _ORDER = (
     *("missing", "starved", "person", "signal", "wait", "child", "retry", "worker", "lease", "timer"),
     *("items", "loop", "limit", "pause", "join", "edge"),
 )
-"""What needs somebody comes before what goes on by itself, and whatever only follows comes last. Starved is a job for
-which there is no worker."""
+"""What needs a person comes before what continues by itself; what only follows other nodes comes last. `starved` is a
+job that no worker can run."""
 _RANKS = {kind: rank * _RANK for rank, kind in enumerate(_ORDER)} | {"edge": _ORDER.index("join") * _RANK}
 _FOLLOWERS_FROM = _RANKS["items"]
 
 
 class WaitingVisit(msgspec.Struct, frozen=True, gc=False):
-    """An activation, and what kind of thing it waits for."""
+    """An unfinished activation and the kind of its blocker."""
 
     rank: int
     kind: Kind
     node: Node
-    cell: Visit
+    visit: Visit
     item: int
-    """Its index in a map, or NOT_AN_ITEM."""
     act: Activation
     job: JobFact | None
 
     @property
+    def label(self) -> str:
+        return label(self.node.id, self.visit.visit, self.item)
+
+    @property
     def root(self) -> bool:
-        """Whether it waits for something that is live or outside, and not only for other nodes."""
+        """Whether it waits for something live or external, not only for other nodes."""
         return self.rank < _FOLLOWERS_FROM
 
 
-def survey(scene: ExplainInput) -> list[WaitingVisit]:
-    """Every unfinished visit of a live run, and the first items of its maps: roots first."""
-    cases: list[WaitingVisit] = []
-    peek = scene.state.peek
-    for node in scene.flow.nodes:
-        cell = peek(node.id)
-        status = cell.status
+def survey(facts: ExplainInput) -> list[WaitingVisit]:
+    """Every unfinished visit of a live run and the first items of its maps, roots first."""
+    found: list[WaitingVisit] = []
+    peek = facts.state.peek
+    for node in facts.flow.nodes:
+        visit = peek(node.id)
+        status = visit.status
         if status in ENDED:
             continue
         if status == "PENDING":
-            cases.append(_pending(scene, node, cell))
-        elif cell.map is not None and status == "RUNNING" and not owns_job(cell):
-            cases.extend(_map(scene, node, cell, cell.map))
+            found.append(_pending(facts, node, visit))
+        elif visit.map is not None and status == "RUNNING" and not owns_job(visit):
+            found.extend(_map(facts, node, visit, visit.map))
         else:
-            cases.append(_active(scene, node, cell, NOT_AN_ITEM, cell))
-    cases.sort(key=attrgetter("rank"))
-    return cases
+            found.append(_active(facts, node, visit, NOT_AN_ITEM, visit))
+    found.sort(key=attrgetter("rank"))
+    return found
 
 
-def _pending(scene: ExplainInput, node: Node, cell: Visit) -> WaitingVisit:
-    if cell.held and scene.full:
-        return _held(scene, node, cell)
+def _pending(facts: ExplainInput, node: Node, visit: Visit) -> WaitingVisit:
+    if visit.held and facts.full:
+        return _held(facts, node, visit)
     kind: Kind = "missing"
-    if not cell.fired and len(node.inbound) > cell.taken + cell.dead:
+    if not visit.fired and len(node.inbound) > visit.taken + visit.dead:
         kind = "edge" if node.single else "join"
-    return WaitingVisit(_RANKS[kind], kind, node, cell, NOT_AN_ITEM, cell, None)
+    return WaitingVisit(_RANKS[kind], kind, node, visit, NOT_AN_ITEM, visit, None)
 
 
-def _held(scene: ExplainInput, node: Node, cell: Visit) -> WaitingVisit:
-    """Among themselves, those that a limit holds back keep the order of their queue."""
-    rank = _RANKS["limit"] + min(scene.places.get(node.id, 0), _RANK - 1)
-    return WaitingVisit(rank, "limit", node, cell, NOT_AN_ITEM, cell, None)
+def _held(facts: ExplainInput, node: Node, visit: Visit) -> WaitingVisit:
+    """Held visits keep the order of their queue."""
+    rank = _RANKS["limit"] + min(facts.places.get(node.id, 0), _RANK - 1)
+    return WaitingVisit(rank, "limit", node, visit, NOT_AN_ITEM, visit, None)
 
 
-def _active(scene: ExplainInput, node: Node, cell: Visit, index: int, act: Activation) -> WaitingVisit:
-    """A visit or item that was dispatched, or that waits."""
+def _active(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Activation) -> WaitingVisit:
     if act.status == "WAITING":
-        kind, job = _waiting(scene, node, cell, index, act)
+        kind, job = _waiting(facts, node, visit, index, act)
     else:
-        job = scene.jobs.get(job_key(node, cell, index, act))
-        kind = _dispatched(scene, act, job)
+        job = facts.jobs.get(job_key(node, visit, index, act))
+        kind = _dispatched(facts, act, job)
     rank = _RANKS[kind]
-    if kind == "worker" and scene.workers is not None and job is not None:
-        type_ = node.type if act.status != "WAITING" and phase_of(node, cell, index) == "call" else ""
-        rank = _RANKS["starved"] if scene.need(job, type_) in STARVED else rank
-    return WaitingVisit(rank, kind, node, cell, index, act, job)
+    if kind == "worker" and facts.workers is not None and job is not None:
+        type_ = node.type if act.status != "WAITING" and phase_of(node, visit, index) == "call" else ""
+        rank = _RANKS["starved"] if facts.why_unclaimed(job, type_) in STARVED else rank
+    return WaitingVisit(rank, kind, node, visit, index, act, job)
 
 
-def _dispatched(scene: ExplainInput, act: Activation, job: JobFact | None) -> Kind:
-    if job is not None and scene.holds(job):
+def _dispatched(facts: ExplainInput, act: Activation, job: JobFact | None) -> Kind:
+    if job is not None and facts.holds(job):
         return "lease"
-    backing_off = act.retry_at_ms is not None and max(act.retry_at_ms, job.ready_at_ms if job else 0) > scene.now
+    backing_off = act.retry_at_ms is not None and max(act.retry_at_ms, job.ready_at_ms if job else 0) > facts.now
     if backing_off and job is not None:
         return "retry"
-    if scene.paused and not backing_off:
-        # Its job was withdrawn, or is put aside by whoever claims it.
+    if facts.paused and not backing_off:
+        # Its job was withdrawn, or the worker that claims it puts it aside.
         return "pause"
     return "missing" if job is None else "worker"
 
 
-def _waiting(scene: ExplainInput, node: Node, cell: Visit, index: int, act: Activation) -> tuple[Kind, JobFact | None]:
+def _waiting(facts: ExplainInput, node: Node, visit: Visit, index: int, act: Activation) -> tuple[Kind, JobFact | None]:
     wait, approval = act.wait, act.approval
     if wait is None:
         return "wait", None
@@ -295,62 +301,62 @@ def _waiting(scene: ExplainInput, node: Node, cell: Visit, index: int, act: Acti
         case "loop" if wait.output is not None and node.loop is not None:
             return "loop", None
         case "child":
-            job = scene.jobs.get(job_key(node, cell, index, act))
+            job = facts.jobs.get(job_key(node, visit, index, act))
             return "missing" if job is None and not wait.started else "child", job
         case "timer" if wait.until_ms is not None or wait.expires_ms is not None:
-            job = scene.jobs.get(job_key(node, cell, index, act))
-            return _timer(scene, job), job
+            job = facts.jobs.get(job_key(node, visit, index, act))
+            return _timer(facts, job), job
         case _:
             return "wait", None
 
 
-def job_key(node: Node, cell: Visit, index: int, act: Activation) -> str:
-    """The name of the job without which an activation does not go on."""
+def job_key(node: Node, visit: Visit, index: int, act: Activation) -> str:
+    """The key of the job that the activation depends on."""
     wait = act.wait
     if act.status != "WAITING" or wait is None:
-        return f"run/{node.id}/{cell.visit}/{index}"
+        return f"run/{node.id}/{visit.visit}/{index}"
     kind: JobKind = "child" if wait.on == "child" else "expire" if expires_first(wait) else "wake"
-    return key_of(kind, node.id, cell.visit, index)
+    return key_of(kind, node.id, visit.visit, index)
 
 
 def expires_first(wait: Wait) -> bool:
-    """Whether a wait times out before its timer is due: it has a job for the earlier of the two only."""
+    """Whether a wait times out before its timer is due; it has a job only for the earlier of the two."""
     return wait.expires_ms is not None and (wait.until_ms is None or wait.expires_ms < wait.until_ms)
 
 
-def _timer(scene: ExplainInput, job: JobFact | None) -> Kind:
-    """A timer that is due is work like any other."""
+def _timer(facts: ExplainInput, job: JobFact | None) -> Kind:
+    """A due timer is a job like any other."""
     if job is None:
         return "missing"
-    if scene.holds(job):
+    if facts.holds(job):
         return "lease"
-    return "timer" if job.ready_at_ms > scene.now else "worker"
+    return "timer" if job.ready_at_ms > facts.now else "worker"
 
 
-def _map(scene: ExplainInput, node: Node, cell: Visit, items: MapState) -> Iterator[WaitingVisit]:
-    if cell.held and scene.full and not items.flying:
-        yield _held(scene, node, cell)
+def _map(facts: ExplainInput, node: Node, visit: Visit, items: MapState) -> Iterator[WaitingVisit]:
+    if visit.held and facts.full and not items.flying:
+        yield _held(facts, node, visit)
         return
     rank = _RANKS["items"] if items.flying else _RANKS["missing"]
-    yield WaitingVisit(rank, "items", node, cell, NOT_AN_ITEM, cell, None)
-    for index in _some(items, scene.bounds.items):
-        yield _active(scene, node, cell, index, items.get(index) or QUEUED_ITEM)
+    yield WaitingVisit(rank, "items", node, visit, NOT_AN_ITEM, visit, None)
+    for index in _first_items(items, facts.bounds.items):
+        yield _active(facts, node, visit, index, items.get(index) or QUEUED_ITEM)
 
 
-def _some(items: MapState, most: int) -> list[int]:
-    """The first unfinished items: those that wait or failed before those that are merely queued or run."""
-    stirred: list[int] = []
+def _first_items(items: MapState, most: int) -> list[int]:
+    """The first unfinished items: waiting or failed ones before queued or running ones."""
+    notable: list[int] = []
     plain: list[int] = []
     left, get = items.flying, items.get
     for index in range(items.next):
-        if not left or len(stirred) >= most:
+        if not left or len(notable) >= most:
             break
         act = get(index) or QUEUED_ITEM
         if act.status in ENDED:
             continue
         left -= 1
         if act.status == "WAITING" or act.error is not None:
-            stirred.append(index)
+            notable.append(index)
         elif len(plain) < most:
             plain.append(index)
-    return [*stirred, *plain][:most]
+    return [*notable, *plain][:most]

@@ -1,15 +1,7 @@
-"""LogChecker: which event is read by which group of invariants.
+"""LogChecker: verifies the invariants of a run's log without the fold (`evolve`), so an error there cannot hide itself.
 
-The checker itself: which event is read by which sections, in which order.
-
-Sections do not know one another. An event is read by each one it concerns, so the order below is part of the
-laws: an attempt's end is judged before the wait it ends, and that before the tokens it moves.
-
-The laws every log obeys, checked from the outside: a second, independent reading of a run's events.
-
-The checker takes events one by one and keeps its own plain books; it does not use `evolve`, so a mistake there
-cannot hide itself. The simulator runs it after every commit. A violation is a bug in Tidemill or damage to the
-store, never a user's mistake.
+The order of the groups in the tables below matters: an attempt's end is checked before the wait it ends, and that
+before the tokens it moves. A violation is a bug in Tidemill or damage to the store, never a user's mistake.
 """
 
 from __future__ import annotations
@@ -32,28 +24,28 @@ Reader = Callable[[Any], None]
 
 
 class LogChecker:
-    """Reads one run's log. `violations` grows as laws are broken; reading goes on.
+    """Reads one run's log event by event and collects violations; a violation does not stop it.
 
-    `workflow` is the graph that the run began with; `workflows` answers for the digests of its patches.
+    `workflow` is the graph that the run began with; `workflows` resolves the digests of its patches.
     """
 
     def __init__(self, workflow: Workflow, workflows: Graphs | None = None) -> None:
-        self.books = Ledger(workflow)
+        self.ledger = Ledger(workflow)
+        self.violations = self.ledger.violations
         self._given: dict[str, Workflow] = {}
         self._workflows = workflows
-        books = self.books
-        self.runs, self.attempts, self.edges = Runs(books), Attempts(books), Edges(books)
-        self.visits_made, self.letters = Visits(books), DeadLetters(books)
-        self.signals = Signals(books)
-        self.waits, self.children, self.approvals = Waits(books, self.signals), Children(books), Approvals(books)
-        self.reopening, self.patches = Reopening(books), Patches(books, self._find)
-        self.rollbacks = Rollbacks(books)
-        self._readers = {**self._of_runs(), **self._of_visits(), **self._of_waits(), **self._of_acts()}
+        ledger = self.ledger
+        self.runs, self.attempts, self.edges = Runs(ledger), Attempts(ledger), Edges(ledger)
+        self.visits_made, self.dead_letters = Visits(ledger), DeadLetters(ledger)
+        self.signals = Signals(ledger)
+        self.waits, self.children, self.approvals = Waits(ledger, self.signals), Children(ledger), Approvals(ledger)
+        self.reopening, self.patches = Reopening(ledger), Patches(ledger, self._find)
+        self.rollbacks = Rollbacks(ledger)
+        self._readers = {**self._of_runs(), **self._of_visits(), **self._of_waits(), **self._of_operations()}
 
     @property
     def workflow(self) -> Workflow:
-        """The graph that the run goes by now."""
-        return self.books.workflow
+        return self.ledger.workflow
 
     @workflow.setter
     def workflow(self, workflow: Workflow) -> None:
@@ -61,42 +53,32 @@ class LogChecker:
         self._given[workflow.digest] = workflow
 
     @property
-    def violations(self) -> list[Violation]:
-        """What was found so far."""
-        return self.books.violations
-
-    @property
     def seq(self) -> int:
-        """How many events were read."""
-        return self.books.seq
+        return self.ledger.seq
 
     @property
     def status(self) -> str:
-        """How the run stands."""
-        return self.books.status
+        return self.ledger.status
 
     @property
     def counter(self) -> int:
-        """Tokens in flight."""
-        return self.books.counter
+        return self.ledger.counter
 
     @property
     def visits(self) -> int:
-        """Visits that were made ready."""
-        return self.books.visits
+        return self.ledger.visits
 
     def take(self, event: AnyEvent) -> None:
-        """Read the next event."""
-        self.books.seq += 1
-        if not self.books.graph_unknown and self.runs.structure(event):
+        self.ledger.seq += 1
+        if not self.ledger.graph_unknown and self.runs.structure(event):
             for read in self._readers.get(type(event), ()):
                 read(event)
 
     def finish(self) -> list[Violation]:
-        """Check what must hold between commits, and answer everything that was found."""
-        if not self.books.graph_unknown:
-            for section in (self.runs, self.edges, self.waits, self.letters):
-                section.finish()
+        """Check what must hold between commits and return all violations."""
+        if not self.ledger.graph_unknown:
+            for group in (self.runs, self.edges, self.waits, self.dead_letters):
+                group.finish()
         return self.violations
 
     def _find(self, digest: str) -> Workflow | None:
@@ -104,7 +86,7 @@ class LogChecker:
         found = known(digest) if callable(known) else known.get(digest) if known is not None else None
         return self._given.get(digest) if found is None else found
 
-    # Who reads what
+    # Which groups read an event type
 
     def _of_runs(self) -> dict[type, tuple[Reader, ...]]:
         ended = (self.runs.ended, self.signals.ended)
@@ -116,8 +98,8 @@ class LogChecker:
             ev.RunFailed: ended,
             ev.RunCancelled: ended,
             ev.ResultDiscarded: (self.runs.discarded,),
-            ev.DeadLettered: (self.letters.written,),
-            ev.DeadLetterClosed: (self.letters.closed,),
+            ev.DeadLettered: (self.dead_letters.written,),
+            ev.DeadLetterClosed: (self.dead_letters.closed,),
         }
 
     def _of_visits(self) -> dict[type, tuple[Reader, ...]]:
@@ -125,7 +107,7 @@ class LogChecker:
         return {
             ev.NodeScheduled: (self.visits_made.scheduled, self.waits.resumed),
             ev.NodeStarted: (self.attempts.started,),
-            ev.NodeCheckpointed: (self.attempts.stored,),
+            ev.NodeCheckpointed: (self.attempts.checkpointed,),
             ev.NodeExpanded: (self.attempts.left, self.visits_made.expanded),
             ev.NodeWaiting: (self.attempts.left, self.approvals.closed, self.waits.began),
             ev.NodeCompleted: (*ended, self.rollbacks.completed),
@@ -149,13 +131,13 @@ class LogChecker:
             ev.ChildFinished: (self.children.finished,),
         }
 
-    def _of_acts(self) -> dict[type, tuple[Reader, ...]]:
+    def _of_operations(self) -> dict[type, tuple[Reader, ...]]:
         by_hand = (self.reopening.overridden, self.waits.ended, self.approvals.closed)
         return {
-            ev.RunRetried: (self.letters.retried, self.rollbacks.retried, self.reopening.retried),
+            ev.RunRetried: (self.dead_letters.retried, self.rollbacks.retried, self.reopening.retried),
             ev.RunRewound: (self.reopening.rewound,),
             ev.RunPatched: (self.approvals.patched, self.patches.patched),
-            ev.RunForked: (self.runs.forked, self.approvals.forked, self.letters.forked, self.rollbacks.forked),
+            ev.RunForked: (self.runs.forked, self.approvals.forked, self.dead_letters.forked, self.rollbacks.forked),
             ev.NodeOverridden: (*by_hand, self.edges.ended, self.rollbacks.completed),
             ev.RollbackStarted: (self.rollbacks.started,),
             ev.RollbackFinished: (self.rollbacks.finished,),
@@ -166,11 +148,7 @@ class LogChecker:
 
 
 def check_log(workflow: Workflow, events: Iterable[AnyEvent], workflows: Graphs | None = None) -> list[Violation]:
-    """Read a whole log."""
     checker = LogChecker(workflow, workflows)
     for event in events:
         checker.take(event)
     return checker.finish()
-
-
-__all__ = ["LogChecker", "Violation", "check_log"]

@@ -1,64 +1,33 @@
-"""Invariants of runs, visits, edges, tokens.
+"""Invariants of the normal course of a run: joins, edges, tokens, start and end, forks, visits, map items, loops.
 
-Laws of a run as a whole: how its log begins, what every event obeys, how it ends and what may come behind.
-
-Laws of tokens and edges: what the end of a visit consumes, emits and decides, and what joins make of it.
-
-Laws of visits: when a node may begin, how a map's items are queued, and how loops begin another pass.
+The rules are stated here a second time on purpose; do not replace them by calls into `decide` or `evolve`.
 """
 
 from __future__ import annotations
 
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    AnyEvent,
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    DeadLetterClosed,
-    DeadLettered,
-    Ending,
-    LoopContinued,
-    NodeCancelled,
-    NodeCompleted,
-    NodeEvent,
-    NodeExpanded,
-    NodeFailed,
-    NodeOverridden,
-    NodeScheduled,
-    NodeSkipped,
-    ResultDiscarded,
-    RollbackFinished,
-    RollbackStarted,
-    RunCancelled,
-    RunCompleted,
-    RunCreated,
-    RunFailed,
-    RunForked,
-    RunLabelled,
-    RunPatched,
-    RunPaused,
-    RunResumed,
-    RunRetried,
-)
+from tidemill.kernel import events as ev
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, NodeEvent
 from tidemill.kernel.invariants.ledger import ActivationLedger, InvariantGroup, Ledger, Visit
 from tidemill.kernel.model import Node
 
 _STATUS: dict[type, str] = {
-    NodeCompleted: "COMPLETED",
-    NodeFailed: "FAILED",
-    NodeSkipped: "SKIPPED",
-    NodeCancelled: "CANCELLED",
+    ev.NodeCompleted: "COMPLETED",
+    ev.NodeFailed: "FAILED",
+    ev.NodeSkipped: "SKIPPED",
+    ev.NodeCancelled: "CANCELLED",
 }
 
 FEW = 8
-"""Targets that are looked for one by one; more of them are worth a set."""
+"""Up to this many targets a tuple is searched; above, a set is built."""
 
-AnyEnding = NodeCompleted | NodeFailed | NodeSkipped | NodeCancelled | NodeOverridden
+AnyEnding = ev.NodeCompleted | ev.NodeFailed | ev.NodeSkipped | ev.NodeCancelled | ev.NodeOverridden
+
+
+# Joins, edges and tokens
 
 
 def verdict(node: Node, visit: Visit) -> str:
-    """Whether a join must `fire` or `skip` as its edges stand; nothing when it waits for more of them."""
+    """Whether a join must `fire` or `skip`; empty while it waits for more edges."""
     taken, undecided = visit.taken, len(node.inbound) - visit.taken - visit.dead
     if node.join == "any" or node.join == "quorum":
         wanted = 1 if node.join == "any" else node.quorum
@@ -70,101 +39,99 @@ def verdict(node: Node, visit: Visit) -> str:
 
 
 class Edges(InvariantGroup):
-    """Reads the ends of visits and items."""
+    """Checks what the end of a visit consumes, emits and decides, and the joins that follow."""
 
     def ended(self, event: AnyEnding) -> None:
-        """Settle the account of an activation that is over, or of an attempt that is tried again."""
-        books, act, visit = self.books, self.books.act(event), self.books.at[event.node]
-        books.counter += event.emitted - event.consumed
-        self._law("counter", event.counter == books.counter, f"counter {event.counter} is {books.counter}")
-        self._law("counter-negative", books.counter >= 0, "no token is consumed twice")
+        ledger, act, visit = self.ledger, self.ledger.act(event), self.ledger.at[event.node]
+        self._move_tokens(event.emitted - event.consumed, event.counter)
+        self._check("counter-negative", ledger.counter >= 0, "no token is consumed twice")
         settles = event.taken or event.dead or event.dead_escapes or event.consumed
-        if isinstance(event, NodeFailed) and event.retry_at_ms is not None:
-            self._law("retry-edges", not (settles or event.emitted), "a retry decides nothing")
-        elif isinstance(event, NodeOverridden) and event.status == "QUEUED":
-            self._law("override-edges", not settles, "a value whose conditions are not evaluated decides nothing")
+        if isinstance(event, ev.NodeFailed) and event.retry_at_ms is not None:
+            self._check("retry-edges", not (settles or event.emitted), "a retry decides nothing")
+        elif isinstance(event, ev.NodeOverridden) and event.status == "QUEUED":
+            self._check("override-edges", not settles, "a value whose conditions are not evaluated decides nothing")
         else:
-            status = event.status if isinstance(event, NodeOverridden) else _STATUS[type(event)]
-            act.cut_off = isinstance(event, NodeCancelled) and act.open
+            status = event.status if isinstance(event, ev.NodeOverridden) else _STATUS[type(event)]
+            act.cut_off = isinstance(event, ev.NodeCancelled) and act.open
             act.final, act.open = status, False
-            act.tolerated = isinstance(event, NodeFailed) and event.tolerated
+            act.tolerated = isinstance(event, ev.NodeFailed) and event.tolerated
             if event.index != NOT_AN_ITEM:
-                self._law("item-edges", not (settles or event.emitted), "an item decides no edges")
+                self._check("item-edges", not (settles or event.emitted), "an item decides no edges")
                 visit.done += 1
                 visit.flying -= event.index < visit.queued
             else:
                 self._visit_ended(event, act, visit)
 
     def _visit_ended(self, event: AnyEnding, act: ActivationLedger, visit: Visit) -> None:
-        node = self.books.node(event)
-        if isinstance(event, NodeSkipped) and not visit.ready:
-            self._law("skip", verdict(node, visit) == "skip", f"the join of {event.node} calls for a skip")
+        node = self.ledger.node(event)
+        if isinstance(event, ev.NodeSkipped) and not visit.ready:
+            self._check("skip", verdict(node, visit) == "skip", f"the join of {event.node} calls for a skip")
         visit.ended, visit.tolerated, visit.held = act.final, act.tolerated, False
-        visit.straight = _straight(node, event)
+        visit.straight = _takes_plain_edges(node, event)
         self._tokens(node, event, visit)
         known = node.outbound if len(event.taken) + len(event.dead) <= FEW else frozenset(node.outbound)
         for taken, targets in ((True, event.taken), (False, event.dead)):
             for target in targets:
-                self._law("edge", target in known, f"{node.id} → {target} is an edge")
+                self._check("edge", target in known, f"{node.id} → {target} is an edge")
                 self._decide(node, target, taken)
         for source, target in event.dead_escapes:
-            self._law("edge-once", (source, target) not in self.books.edges, f"{source} → {target} was decided")
-            self.books.decide(source, target, False)
+            self._check("edge-once", (source, target) not in self.ledger.edges, f"{source} → {target} was decided")
+            self.ledger.decide(source, target, False)
 
     def _tokens(self, node: Node, event: AnyEnding, visit: Visit) -> None:
-        """What it had it consumes, with what reaches a join that has fired; what it takes it emits."""
-        books = self.books
+        """The end consumes its own tokens and those a settled join absorbs, and emits one per taken edge."""
+        ledger = self.ledger
         absorbed = 0
         for target in event.taken:
-            if books.edges.get((node.id, target)) or books.at[target].settled:
+            if ledger.edges.get((node.id, target)) or ledger.at[target].settled:
                 absorbed += 1
             else:
-                books.at[target].tokens += 1
-        self._law(
+                ledger.at[target].tokens += 1
+        self._check(
             "consumed",
             event.consumed == visit.tokens + absorbed,
             f"{node.id} had {visit.tokens} tokens, {absorbed} are absorbed, {event.consumed} were consumed",
         )
         visit.tokens = 0
-        emitted = 1 if _goes_on(node, event) else len(event.taken) + event.renders
-        self._law("emitted", event.emitted == emitted, f"{node.id} emits {emitted} tokens, not {event.emitted}")
+        emitted = 1 if _continues_loop(node, event) else len(event.taken) + event.renders
+        self._check("emitted", event.emitted == emitted, f"{node.id} emits {emitted} tokens, not {event.emitted}")
         if event.renders:
-            last = books.counter == 1 and books.workflow.outputs is not None
-            self._law("renders", last, "outputs are rendered when nothing else is in flight")
-            books.rendering = True
+            last = ledger.counter == 1 and ledger.workflow.outputs is not None
+            self._check("renders", last, "outputs are rendered when nothing else is in flight")
+            ledger.rendering = True
 
     def _decide(self, node: Node, target: str, taken: bool) -> None:
         edge = (node.id, target)
-        known = self.books.edges.get(edge)
-        once = known is None or (known and taken) or edge in self.books.revived_edges
-        self._law("edge-once", once, f"{node.id} → {target} was decided")
-        self.books.decide(node.id, target, taken)
+        known = self.ledger.edges.get(edge)
+        once = known is None or (known and taken) or edge in self.ledger.revived_edges
+        self._check("edge-once", once, f"{node.id} → {target} was decided")
+        self.ledger.decide(node.id, target, taken)
 
     def finish(self) -> None:
-        """No join is left that should have fired or been skipped by what the commit says."""
-        books = self.books
-        for name in () if books.ended else books.touched:
-            node, visit = books.workflow.by_id.get(name), books.at[name]
+        """After a commit no join is left that should have fired or been skipped."""
+        ledger = self.ledger
+        for name in () if ledger.ended else ledger.touched:
+            node, visit = ledger.workflow.by_id.get(name), ledger.at[name]
             if node is not None and not (visit.ready or visit.ended):
-                due = "fire" if visit.own else verdict(node, visit)
-                self._law("join-due", not due, f"the join of {name} was to {due}")
-        books.touched.clear()
+                due = "fire" if visit.has_start_token else verdict(node, visit)
+                self._check("join-due", not due, f"the join of {name} was to {due}")
+        ledger.touched.clear()
 
 
-def _goes_on(node: Node, event: Ending) -> bool:
-    """Whether the event ends a pass of a loop that continues: then it emits the token of the next pass."""
-    if node.loop is None or not isinstance(event, NodeCompleted) or event.route is None:
+def _continues_loop(node: Node, event: ev.Ending) -> bool:
+    """Whether the end continues a loop: it then emits the token of the next pass."""
+    if node.loop is None or not isinstance(event, ev.NodeCompleted) or event.route is None:
         return False
     return bool(event.route.again) and not event.taken
 
 
-def _straight(node: Node, event: AnyEnding) -> bool:
-    """Whether edges that no rule names are taken by this end: not by an exit, a time-out path or an error path."""
-    if isinstance(event, NodeFailed):
+def _takes_plain_edges(node: Node, event: AnyEnding) -> bool:
+    """Whether this end takes the plain edges: not an exit, a time-out path or an error path."""
+    if isinstance(event, ev.NodeFailed):
         return event.tolerated and node.on_error == "continue"
-    if isinstance(event, NodeOverridden):
+    if isinstance(event, ev.NodeOverridden):
         return event.status == "COMPLETED"
-    if not isinstance(event, NodeCompleted):
+    if not isinstance(event, ev.NodeCompleted):
         return False
     if event.route is not None:
         return not event.route.again
@@ -172,132 +139,142 @@ def _straight(node: Node, event: AnyEnding) -> bool:
     return not taken or not any(taken == set(targets) for targets in node.exits.values())
 
 
+# The run as a whole
+
 DISCARDS_MAX = 10
 
-_COMPENSATIONS = (CompensationScheduled, CompensationCompleted, CompensationFailed)
-_OF_ANY_NODE = (DeadLetterClosed, *_COMPENSATIONS)
-"""These may speak of a node that a patch has removed since."""
-_OF_ANY_VISIT = (ResultDiscarded, DeadLettered, *_OF_ANY_NODE)
-_REOPENING = (RunRetried, RunPatched, RunForked)
-_BEHIND_THE_END = (ResultDiscarded, RunLabelled, DeadLetterClosed, RollbackStarted, RollbackFinished, *_COMPENSATIONS)
+_COMPENSATIONS = (ev.CompensationScheduled, ev.CompensationCompleted, ev.CompensationFailed)
+_OF_ANY_NODE = (ev.DeadLetterClosed, *_COMPENSATIONS)
+"""Events that may name a node that a patch has removed."""
+_OF_ANY_VISIT = (ev.ResultDiscarded, ev.DeadLettered, *_OF_ANY_NODE)
+_REOPENING = (ev.RunRetried, ev.RunPatched, ev.RunForked)
+_AFTER_THE_END = (
+    ev.ResultDiscarded,
+    ev.RunLabelled,
+    ev.DeadLetterClosed,
+    ev.RollbackStarted,
+    ev.RollbackFinished,
+    *_COMPENSATIONS,
+)
 
-_RUN_STATUS: dict[type, str] = {RunCompleted: "COMPLETED", RunFailed: "FAILED", RunCancelled: "CANCELLED"}
+_RUN_STATUS: dict[type, str] = {ev.RunCompleted: "COMPLETED", ev.RunFailed: "FAILED", ev.RunCancelled: "CANCELLED"}
 
 
 class Runs(InvariantGroup):
-    """Reads what is about the run, and looks at every event before anybody else does."""
+    """Checks every event first: beginning, end, forks, and what may follow the end."""
 
-    def __init__(self, books: Ledger) -> None:
-        super().__init__(books)
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self.forked_from: tuple[str, int] | None = None
         self.discards: dict[tuple[str, int], int] = {}
 
     def structure(self, event: AnyEvent) -> bool:
-        """Check what holds for every event; False when it is about nothing that exists."""
-        books = self.books
-        self._law("first", (books.seq == 1) is isinstance(event, RunCreated), "RunCreated is the first event, once")
-        self._law("cause", event.cause < books.seq, "a cause lies in the past")
-        if books.ended:
-            self._behind_the_end(event)
-        if books.begins_anew and not isinstance(event, (NodeCancelled, RunRetried)):
-            books.begins_anew = False
-        if self.forked_from is not None and books.seq == self.forked_from[1] + 1:
-            self._law("fork", isinstance(event, RunForked), "RunForked follows what was taken over")
+        """Check what holds for every event; False when the event names an unknown node."""
+        ledger = self.ledger
+        self._check(
+            "first", (ledger.seq == 1) is isinstance(event, ev.RunCreated), "RunCreated is the first event, once"
+        )
+        self._check("cause", event.cause < ledger.seq, "a cause lies in the past")
+        if ledger.ended:
+            self._after_the_end(event)
+        if ledger.just_forked and not isinstance(event, (ev.NodeCancelled, ev.RunRetried)):
+            ledger.just_forked = False
+        if self.forked_from is not None and ledger.seq == self.forked_from[1] + 1:
+            self._check("fork", isinstance(event, ev.RunForked), "RunForked follows what was taken over")
         if not isinstance(event, NodeEvent):
             return True
-        if event.node not in books.workflow.by_id and not isinstance(event, _OF_ANY_NODE):
-            self._law("node", False, f"{event.node} is a node of the workflow")
+        if event.node not in ledger.workflow.by_id and not isinstance(event, _OF_ANY_NODE):
+            self._check("node", False, f"{event.node} is a node of the workflow")
             return False
         if not isinstance(event, _OF_ANY_VISIT):
-            present = books.at[event.node].number
-            self._law("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
+            present = ledger.at[event.node].number
+            self._check("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
         return True
 
-    def _behind_the_end(self, event: AnyEvent) -> None:
-        books, name = self.books, type(event).__name__
-        if books.must_reopen:
-            self._law(
-                "terminal", isinstance(event, (RunRetried, RunForked)), f"{name} instead of RunRetried after the end"
+    def _after_the_end(self, event: AnyEvent) -> None:
+        ledger, name = self.ledger, type(event).__name__
+        if ledger.must_reopen:
+            self._check(
+                "terminal",
+                isinstance(event, (ev.RunRetried, ev.RunForked)),
+                f"{name} instead of RunRetried after the end",
             )
         elif isinstance(event, _REOPENING):
-            self._law("terminal", books.status != "COMPLETED", f"{name} after the run had COMPLETED")
+            self._check("terminal", ledger.status != "COMPLETED", f"{name} after the run had COMPLETED")
         else:
-            self._law("terminal", isinstance(event, _BEHIND_THE_END), f"{name} after the end")
+            self._check("terminal", isinstance(event, _AFTER_THE_END), f"{name} after the end")
 
-    def created(self, event: RunCreated) -> None:
-        """The run begins: one token for each entry."""
-        books = self.books
-        books.status, books.counter, books.digest = "RUNNING", event.counter, event.digest
+    def created(self, event: ev.RunCreated) -> None:
+        ledger = self.ledger
+        ledger.status, ledger.counter, ledger.digest = "RUNNING", event.counter, event.digest
         self.forked_from = event.forked_from
-        self._law("tokens", event.counter == len(event.entries), "a start token per entry node")
-        self._law("entries", event.entries == books.workflow.entries, "entries are those of the workflow")
+        self._check("tokens", event.counter == len(event.entries), "a start token per entry node")
+        self._check("entries", event.entries == ledger.workflow.entries, "entries are those of the workflow")
         for name in event.entries:
-            books.at[name].own, books.at[name].tokens = True, 1
+            ledger.at[name].has_start_token, ledger.at[name].tokens = True, 1
 
-    def paused(self, event: RunPaused) -> None:
-        self.books.status = "PAUSED"
+    def paused(self, event: ev.RunPaused) -> None:
+        self.ledger.status = "PAUSED"
 
-    def resumed(self, event: RunResumed) -> None:
-        self.books.status = "RUNNING"
+    def resumed(self, event: ev.RunResumed) -> None:
+        self.ledger.status = "RUNNING"
 
-    def discarded(self, event: ResultDiscarded) -> None:
-        """Late results are recorded, but not without bound."""
+    def discarded(self, event: ev.ResultDiscarded) -> None:
         times = self.discards[event.node, event.visit] = self.discards.get((event.node, event.visit), 0) + 1
-        self._law("discards", times <= DISCARDS_MAX, f"at most {DISCARDS_MAX} discarded results per visit")
+        self._check("discards", times <= DISCARDS_MAX, f"at most {DISCARDS_MAX} discarded results per visit")
 
-    def ended(self, event: RunCompleted | RunFailed | RunCancelled) -> None:
-        """Nothing is in flight any more, and every node has ended."""
-        books = self.books
-        books.counter -= event.consumed
-        self._law("counter-end", books.counter == 0 == event.counter, "the counter of a terminal run is 0")
-        books.status, books.rendering = _RUN_STATUS[type(event)], False
-        visits = [(node, books.at[node.id]) for node in books.workflow.nodes]
+    def ended(self, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
+        ledger = self.ledger
+        ledger.counter -= event.consumed
+        self._check("counter-end", ledger.counter == 0 == event.counter, "the counter of a terminal run is 0")
+        ledger.status, ledger.rendering = _RUN_STATUS[type(event)], False
+        visits = [(node, ledger.at[node.id]) for node in ledger.workflow.nodes]
         flying = [node.id for node, visit in visits if visit.ready and not visit.ended]
-        self._law("ended-all", not flying, f"{', '.join(flying)} in flight at the end")
+        self._check("ended-all", not flying, f"{', '.join(flying)} in flight at the end")
         left = [node for node, visit in visits if not visit.ended]
-        if books.status != "COMPLETED":
-            self._law("ended-all", not left, f"{', '.join(node.id for node in left)} not ended with the run")
+        if ledger.status != "COMPLETED":
+            self._check("ended-all", not left, f"{', '.join(node.id for node in left)} not ended with the run")
             return
         for node in left:
-            self._law("settled", False, f"{node.id} is settled when the run completes")
-        for node, _ in visits:
-            self._skipped(node)
+            self._check("settled", False, f"{node.id} is settled when the run completes")
+        for node, visit in visits:
+            if node.inbound and visit.dead == len(node.inbound) and not (visit.has_start_token or visit.by_hand):
+                self._check("skip", visit.ended == "SKIPPED", f"{node.id} is skipped, all edges are dead")
 
-    def _skipped(self, node: Node) -> None:
-        visit = self.books.at[node.id]
-        if node.inbound and visit.dead == len(node.inbound) and not (visit.own or visit.by_hand):
-            self._law("skip", visit.ended == "SKIPPED", f"{node.id} is skipped, all edges are dead")
-
-    def forked(self, event: RunForked) -> None:
-        """What came before was another run's: leases, letters and steps to undo are its own affair."""
-        books, at = self.books, event.at
-        self._law("fork", books.seq == at + 1, f"{at} events were taken over, this is event {books.seq}")
-        inherited = self.forked_from is not None and books.seq <= self.forked_from[1]
+    def forked(self, event: ev.RunForked) -> None:
+        """Leases, letters and compensations of the copied prefix stay with the origin."""
+        ledger, at = self.ledger, event.at
+        self._check("fork", ledger.seq == at + 1, f"{at} events were taken over, this is event {ledger.seq}")
+        inherited = self.forked_from is not None and ledger.seq <= self.forked_from[1]
         if not inherited:
-            self._law("fork", self.forked_from == (event.run, at), "RunCreated names another origin")
-        for act in books.acts.values():
+            self._check("fork", self.forked_from == (event.run, at), "RunCreated names another origin")
+        for act in ledger.acts.values():
             act.token, act.open, act.cut_off = 0, False, False
             if act.wait is not None and act.wait.on in ("child", "human"):
-                # A child belongs to the run that asked for it, and so does a question: both are asked for again.
+                # A child run and an approval belong to the origin, so the fork requests them again.
                 act.wait = None
         self.discards.clear()
-        books.must_reopen, books.begins_anew, books.rollback = books.ended, True, "none"
-        books.status = "RUNNING" if books.status == "PAUSED" else books.status
+        ledger.must_reopen, ledger.just_forked, ledger.rollback = ledger.ended, True, "none"
+        ledger.status = "RUNNING" if ledger.status == "PAUSED" else ledger.status
 
     def finish(self) -> None:
-        """A live run has something in flight, and one that was changed after its end goes on."""
-        books = self.books
-        if not books.ended and books.status != "NEW":
-            self._law("counter-zero", books.counter > 0, "a live run has a token in flight")
-        self._law("reopened", not books.must_reopen, "what ended and was changed or forked goes on in the same commit")
+        ledger = self.ledger
+        if not ledger.ended and ledger.status != "NEW":
+            self._check("counter-zero", ledger.counter > 0, "a live run has a token in flight")
+        self._check(
+            "reopened", not ledger.must_reopen, "what ended and was changed or forked goes on in the same commit"
+        )
+
+
+# Visits, map items, loops
 
 
 class Visits(InvariantGroup):
-    """Reads what makes activations ready."""
+    """Checks when visits and map items may be dispatched, and the passes of loops."""
 
-    def scheduled(self, event: NodeScheduled) -> None:
-        """A visit, some items, or an activation whose wait is over may be worked on."""
-        node, visit = self.books.node(event), self.books.at[event.node]
+    def scheduled(self, event: ev.NodeScheduled) -> None:
+        """A visit begins, items are queued, or a wait is over."""
+        node, visit = self.ledger.node(event), self.ledger.at[event.node]
         if event.index != NOT_AN_ITEM:
             if event.resumed is None:
                 self._items_queued(event, visit)
@@ -306,81 +283,77 @@ class Visits(InvariantGroup):
         if visit.ready:
             assembles = all_ended and not visit.assembled
             again = not event.held and (visit.held or event.resumed is not None or assembles)
-            self._law("join-once", again, f"{event.node} was made ready twice")
+            self._check("join-once", again, f"{event.node} was made ready twice")
             visit.held = False
         else:
             self._begins(node, event, visit)
         if all_ended and not event.held and event.resumed is None:
             visit.assembled = True
 
-    def _begins(self, node: Node, event: NodeScheduled, visit: Visit) -> None:
-        limits = self.books.workflow.limits
-        self._law("ended-once", not visit.ended, f"{event.node} had ended")
-        fires = visit.own or (node.inbound and verdict(node, visit) == "fire")
-        self._law("join", bool(fires), f"the join of {event.node} allows it to begin")
+    def _begins(self, node: Node, event: ev.NodeScheduled, visit: Visit) -> None:
+        limits = self.ledger.workflow.limits
+        self._check("ended-once", not visit.ended, f"{event.node} had ended")
+        fires = visit.has_start_token or (node.inbound and verdict(node, visit) == "fire")
+        self._check("join", bool(fires), f"the join of {event.node} allows it to begin")
         visit.ready, visit.held = True, event.held
-        self.books.visits += 1
-        self._law("max-visits", self.books.visits <= limits.max_visits, "no more visits than allowed")
+        self.ledger.visits += 1
+        self._check("max-visits", self.ledger.visits <= limits.max_visits, "no more visits than allowed")
         if limits.max_hops is not None:
-            self._law("max-hops", event.hop <= limits.max_hops, "no longer path than allowed")
+            self._check("max-hops", event.hop <= limits.max_hops, "no longer path than allowed")
 
-    def _items_queued(self, event: NodeScheduled, visit: Visit) -> None:
+    def _items_queued(self, event: ev.NodeScheduled, visit: Visit) -> None:
         expanded = visit.expanded
         if expanded is None:
-            self._law("map", False, f"items of {event.node} were queued before its list was known")
+            self._check("map", False, f"items of {event.node} were queued before its list was known")
             return
         first = self._next_item(event, visit)
-        self._law("map-order", event.index == first and event.until > first, "items are queued in order, once")
-        self._law("map-bounds", event.until <= expanded.count, "no item beyond the list")
+        self._check("map-order", event.index == first and event.until > first, "items are queued in order, once")
+        self._check("map-bounds", event.until <= expanded.count, "no item beyond the list")
         if visit.done > visit.queued - visit.flying:
-            # Some ended before the run was reopened and stay as they are.
-            known = (self.books.acts.get((event.node, event.visit, index)) for index in range(first, event.until))
+            # Some items ended before the run was reopened and keep their results.
+            known = (self.ledger.acts.get((event.node, event.visit, index)) for index in range(first, event.until))
             kept = any(act is not None and act.final for act in known)
-            self._law("map-order", not kept, "an item that had ended is queued again")
+            self._check("map-order", not kept, "an item that had ended is queued again")
         visit.flying += event.until - event.index
         visit.queued, visit.held = event.until, False
-        self._law("map-window", visit.flying <= expanded.window, f"{visit.flying} items of {event.node} in flight")
+        self._check("map-window", visit.flying <= expanded.window, f"{visit.flying} items of {event.node} in flight")
 
-    def _next_item(self, event: NodeScheduled, visit: Visit) -> int:
-        """The first item that was not queued and has not ended before."""
-        index, acts = visit.queued, self.books.acts
+    def _next_item(self, event: ev.NodeScheduled, visit: Visit) -> int:
+        index, acts = visit.queued, self.ledger.acts
         while (act := acts.get((event.node, event.visit, index))) is not None and act.final:
             index += 1
         return index
 
-    def expanded(self, event: NodeExpanded) -> None:
-        """The list of a map is known."""
-        visit = self.books.at[event.node]
-        self._law("map-once", visit.expanded is None, f"{event.node} was expanded twice")
-        self._law("max-fanout", event.count <= self.books.workflow.limits.max_fanout, "no wider map than allowed")
+    def expanded(self, event: ev.NodeExpanded) -> None:
+        visit = self.ledger.at[event.node]
+        self._check("map-once", visit.expanded is None, f"{event.node} was expanded twice")
+        self._check("max-fanout", event.count <= self.ledger.workflow.limits.max_fanout, "no wider map than allowed")
         visit.expanded = event
 
-    # Loops
-
-    def looped(self, event: LoopContinued) -> None:
-        """Every node of the body has its next visit."""
-        node, at = self.books.workflow.by_id.get(event.node), self.books.at
+    def looped(self, event: ev.LoopContinued) -> None:
+        """Every node of the body begins its next visit."""
+        node, at = self.ledger.workflow.by_id.get(event.node), self.ledger.at
         loop = None if node is None else node.loop
         if loop is None or loop.back_to != event.entry or loop.body != event.body:
-            self._law("loop", False, f"{event.node} loops as its document says")
+            self._check("loop", False, f"{event.node} loops as its document says")
             return
         passes = at[event.node].passes + 1
-        self._law("loop-pass", event.iteration == passes, "passes count 0, 1, 2…")
+        self._check("loop-pass", event.iteration == passes, "passes count 0, 1, 2…")
         allowed = loop.max_iterations is None or event.iteration < loop.max_iterations
-        self._law("loop-limit", allowed, f"{event.node} makes no more passes than allowed")
+        self._check("loop-limit", allowed, f"{event.node} makes no more passes than allowed")
         for name in event.body:
             busy = at[name].ready and not at[name].ended
-            self._law("loop-busy", not busy, f"{name} was in flight when the loop went on")
+            self._check("loop-busy", not busy, f"{name} was in flight when the loop went on")
             self._next_pass(name, event)
         at[event.node].passes = event.iteration
 
-    def _next_pass(self, name: str, event: LoopContinued) -> None:
-        """The next visit; edges into the body's entry belong to the loop around it and stay as they are."""
-        books, old = self.books, self.books.at[name]
-        visit = books.at[name] = Visit(old.number + 1)
+    def _next_pass(self, name: str, event: ev.LoopContinued) -> None:
+        """Begin the next visit; edges into the body's entry belong to the outer loop and stay decided."""
+        ledger, old = self.ledger, self.ledger.at[name]
+        visit = ledger.at[name] = Visit(old.number + 1)
         if name == event.entry:
-            visit.taken, visit.dead, visit.own, visit.tokens = old.taken, old.dead, True, 1
-            books.touched.add(name)
+            visit.taken, visit.dead, visit.has_start_token, visit.tokens = old.taken, old.dead, True, 1
+            ledger.touched.add(name)
         else:
-            for source in books.workflow.by_id[name].inbound:
-                books.edges.pop((source, name), None)
+            for source in ledger.workflow.by_id[name].inbound:
+                ledger.edges.pop((source, name), None)

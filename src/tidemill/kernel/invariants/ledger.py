@@ -1,7 +1,7 @@
-"""The books that the checker keeps of a run: plain values, written down as the events say and nothing else.
+"""The state of the log checker: visits, activations, edges and tokens, recorded exactly as the events say.
 
-They know nothing of the state that a log folds to, and no rule of the kernel is called to fill them, so that a
-mistake there is not made here a second time. Every section of the checker reads and writes the same books.
+The ledger must not import the fold (`evolve`) or any rule of the kernel: an error there would then be repeated here
+and stay hidden. All invariant groups read and write the same ledger.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Key = tuple[str, int, int]
 
 ENDED_RUN = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 REOPENABLE = frozenset({"FAILED", "CANCELLED"})
-"""How a run or a visit may have ended that can go on nevertheless."""
+"""Final statuses of a run or visit that can be reopened."""
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A law that a log breaks, and where."""
+    """An invariant that the log breaks, and the event that breaks it."""
 
     law: str
     seq: int
@@ -30,8 +30,6 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class ActivationLedger:
-    """What is known of the attempts at one activation."""
-
     __slots__ = ("count", "cut_off", "failures", "final", "last_error", "open", "token", "tolerated", "wait")
 
     def __init__(self) -> None:
@@ -41,57 +39,56 @@ class ActivationLedger:
         self.open = False
         """An attempt has started and not ended."""
         self.cut_off = False
-        """It was cancelled during an attempt, so that nobody knows what that did."""
+        """It was cancelled during an attempt, so the outcome of that attempt is unknown."""
         self.wait: NodeWaiting | None = None
-        """What it waits for now."""
         self.final = ""
         self.tolerated = False
         self.last_error = ""
 
     def reopen(self) -> None:
-        """It may be tried again: attempts and fences go on, the policy's count begins anew."""
+        """Allow another attempt: attempt numbers and fences continue, the retry count starts at 0."""
         self.failures, self.open, self.cut_off, self.wait = 0, False, False, None
         self.final, self.tolerated, self.last_error = "", False, ""
 
 
 class Visit:
-    """What is known of a node's present visit."""
+    """A node's current visit."""
 
     __slots__ = (
-        "assembled", "by_hand", "dead", "done", "ended", "expanded", "flying", "held", "number", "own", "passes",
-        "queued", "ready", "straight", "taken", "tokens", "tolerated",
+        "assembled", "by_hand", "dead", "done", "ended", "expanded", "flying", "has_start_token", "held", "number",
+        "passes", "queued", "ready", "straight", "taken", "tokens", "tolerated",
     )  # fmt: skip
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
         self.ready = False
         self.held = False
-        """A limit keeps it from being dispatched."""
+        """`max_parallel` keeps it from being dispatched."""
         self.ended = ""
         self.tolerated = False
         self.by_hand = False
-        """Somebody settled it, whatever its join said."""
+        """An operator settled it, whatever its join said."""
         self.straight = False
-        """It ended in a way that takes edges no rule names."""
-        self.own = False
-        """It holds a token that no edge brought: of the run's start, or of its loop's next pass."""
+        """It ended in a way that takes its plain edges (those that no rule names)."""
+        self.has_start_token = False
+        """It holds a token that no edge brought: the run's start, or its loop's next pass."""
         self.tokens = 0
         self.taken = 0
         self.dead = 0
-        """Inbound edges that were decided."""
+        """Taken and dead inbound edges."""
         self.passes = 0
         self.expanded: NodeExpanded | None = None
         self.assembled = False
-        """The list of a map is being put together."""
+        """The job that assembles the results of the map was scheduled."""
         self.queued = 0
         self.flying = 0
         self.done = 0
-        """Items: before which all were queued or had ended, in flight, ended."""
+        """Map items: the index up to which they were queued or had ended; in flight; ended."""
 
     @property
     def settled(self) -> bool:
         """Whether a token that arrives now is absorbed."""
-        return self.ready or self.own or self.ended != ""
+        return self.ready or self.has_start_token or self.ended != ""
 
     @property
     def live(self) -> bool:
@@ -105,14 +102,12 @@ class Visit:
 
 
 class Ledger:
-    """Everything that is known of the run so far."""
-
     def __init__(self, workflow: Workflow) -> None:
         self.workflow = workflow
         self.digest = ""
         self.revision = 0
         self.graph_unknown = False
-        """The run goes by a graph that nobody knows: nothing more can be said about it."""
+        """The digest of a patch could not be resolved; the checker stops reading."""
         self.violations: list[Violation] = []
         self.seq = 0
         self.status = "NEW"
@@ -120,19 +115,19 @@ class Ledger:
         self.rendering = False
         self.rollback = "none"
         self.must_reopen = False
-        """A run that had ended was changed, which is only allowed together with its going on."""
-        self.begins_anew = False
-        """The run was just forked: what the other run had given up is tried again before anything else happens."""
+        """An ended run was patched or forked, so the same commit must reopen it."""
+        self.just_forked = False
+        """The run was just forked; what the origin had given up is retried before anything else happens."""
         self.visits = 0
         self.acts: dict[Key, ActivationLedger] = defaultdict(ActivationLedger)
         self.at: dict[str, Visit] = defaultdict(Visit)
         self.edges: dict[tuple[str, str], bool] = {}
         self.revived_edges: set[tuple[str, str]] = set()
-        """Ways out that died with their loop and whose targets were skipped, before a rewind let the loop go on."""
+        """Exits that died with their loop and whose targets were skipped, before a rewind let the loop go on."""
         self.touched: set[str] = set()
-        """Nodes whose joins have to be looked at before the commit is over."""
+        """Nodes whose joins are checked at the end of the commit."""
         self.pending_waits: dict[Key, str] = {}
-        """Waits that are over, with the reason; what follows from it stands in the same commit."""
+        """Waits that are over, with the reason; the same commit must contain the consequence."""
 
     @property
     def ended(self) -> bool:
@@ -140,42 +135,41 @@ class Ledger:
         return self.status in ENDED_RUN
 
     def node(self, event: NodeEvent) -> Node:
-        """The node that an event is about."""
         return self.workflow.by_id[event.node]
 
     def act(self, event: NodeEvent) -> ActivationLedger:
-        """The activation that an event is about."""
         return self.acts[event.node, event.visit, event.index]
 
     def decide(self, source: str, target: str, taken: bool) -> None:
-        """Write down what became of an edge; one that was decided before stays as it was."""
+        """Record the decision of an edge; the first decision is kept."""
         if (source, target) in self.edges:
             return
         self.edges[source, target] = taken
-        visit = self.at[target]
-        if taken:
-            visit.taken += 1
-        else:
-            visit.dead += 1
+        self.at[target].taken += taken
+        self.at[target].dead += not taken
         self.touched.add(target)
 
 
 class InvariantGroup:
-    """A part of the checker: the laws of one matter, over the books that all parts share."""
+    """Base of the groups: each checks the invariants of one subject against the shared ledger."""
 
-    def __init__(self, books: Ledger) -> None:
-        self.books = books
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
-    def _law(self, law: str, holds: bool, message: str) -> None:
+    def _move_tokens(self, change: int, counter: int) -> None:
+        """Add to the tokens in flight, and compare with the counter of the event."""
+        self.ledger.counter += change
+        self._check("counter", counter == self.ledger.counter, f"counter {counter} is {self.ledger.counter}")
+
+    def _check(self, invariant: str, holds: bool, message: str) -> None:
         if not holds:
-            self.books.violations.append(Violation(law, self.books.seq, message))
+            self.ledger.violations.append(Violation(invariant, self.ledger.seq, message))
 
 
 def key_of(event: NodeEvent) -> Key:
-    """The activation that an event is about, as the books name it."""
     return event.node, event.visit, event.index
 
 
 def name_of(key: Key) -> str:
-    """An activation as events name it in lists."""
+    """Format an activation as events list it: node/visit/index."""
     return "/".join(map(str, key))
