@@ -169,8 +169,8 @@ def main(wire: socket.socket) -> None:
 
 def _prepare() -> None:
     """Import the languages of conditions before the deadline of the first one counts."""
-    for kind in ("cel", "compare", "jsonpath", "matching"):
-        import_module(f"tidemill.expressions.{kind}")
+    for module in ("cel.evaluate", "comparisons", "jsonpath.condition", "schema"):
+        import_module(f"tidemill.expressions.{module}")
 
 
 def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
