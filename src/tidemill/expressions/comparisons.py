@@ -1,16 +1,9 @@
-"""Cross_node_comparison and JSON comparison semantics.
+"""The condition `cross_node_comparison`, and what operators mean between JSON values outside of CEL.
 
-The condition `cross_node_comparison`: a value of this node against one of another.
-
-It is written as two operands and an operator, with the meaning that `relations` gives them, or as an expression in
-CEL in which every number is a double (`cel_doubles`), because values of different nodes are what people compute
-with, and nobody knows which of them are integers.
-
-What `==`, `<`, `in` and `contains` mean between JSON values, for every kind of condition outside of CEL.
-
-Equality is that of JSON and strict: true is not 1, the string "1" is not the number, 1 is 1.0, and lists and
-objects are compared all the way down. Order exists between two numbers and between two strings only; any other
-pair has no answer, and the failure names the kinds of the two values and never the values themselves.
+Equality is strict JSON equality: true is not 1, "1" is not 1, 1 is 1.0, lists and objects compare deeply. Only two
+numbers or two strings are ordered; any other pair fails, and the message names kinds, never values. A comparison is
+written as two operands and an operator, or as CEL in which every number is a double (`cel.doubles`), because authors
+do not know which numbers of another node are integers.
 """
 
 from __future__ import annotations
@@ -152,7 +145,6 @@ class Operand:
         raise condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         if self.path is None:
             return {"value": self.value}
         part = "meta" if self.path.meta else "output"
@@ -162,7 +154,6 @@ class Operand:
         return written | {"default": self.value} if self.has_value else written
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return shorten(_json(self.value) if self.path is None else self.path.text, 60)
 
 
@@ -182,26 +173,22 @@ class Comparison:
         object.__setattr__(self, "references", left | right)
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         sides = {"left": self.left.normal(), "operator": self.operator, "right": self.right.normal()}
         return {"type": "cross_node_comparison", **sides}
 
     def bind(self, scope: Scope) -> list[Json]:
-        """Give the two values."""
         try:
             return [self.left.read(scope), self.right.read(scope)]
         except ExpressionError as error:
             raise within(self.told(), error) from None
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Compare; raise `ExpressionError` if the values cannot be compared."""
         try:
             return RELATIONS[self.operator](*data)
         except ExpressionError as error:
             raise within(self.told(), error) from None
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return f"{self.left.told()} {self.operator} {self.right.told()}"
 
 
@@ -213,12 +200,10 @@ class Computation:
 
     @property
     def references(self) -> References:
-        """What the expression refers to."""
         return self.program.references
 
     @property
     def light(self) -> bool:
-        """It is as light as the same expression in CEL."""
         return self.program.light
 
     @property
@@ -227,15 +212,12 @@ class Computation:
         return self.program.deadline_ms
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "cross_node_comparison", "expression": self.program.expression}
 
     def bind(self, scope: Scope) -> Json:
-        """Give each root, cut down to what is read of it."""
         return self.program.bind(scope)
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
         try:
             numbers = doubled(data)
         except ExpressionError as error:
@@ -243,7 +225,6 @@ class Computation:
         return self.program.holds(numbers, scope)
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return self.program.told()
 
 
@@ -317,7 +298,6 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
 
 
 def _keys(text: Json, path: str, problems: list[Problem]) -> list[Key] | None:
-    """Take a path apart."""
     keys: list[Key] = []
     at = 0
     while isinstance(text, str) and at < len(text) <= PATH_MAX:

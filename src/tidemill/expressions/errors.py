@@ -1,15 +1,8 @@
-"""ExpressionError and message wording.
+"""The exception of templates and conditions, and the wording of their messages.
 
-Words for messages: how values, keys and places are named to the person who has to act.
-
-Nothing here looks at the content of a value beyond its kind and its keys, because messages end up in events
-and log lines.
-
-How an expression fails: one exception for templates and conditions alike.
-
-It is local to this room: the engine turns it into data in an event (`template_failed`, `condition_failed`),
-so it never travels to a user as an exception. It is not one of the family in `errors`, because a failed node
-is nobody's bug and no refusal of a request.
+The engine turns an `ExpressionError` into event data (`template_failed`, `condition_failed`); users never see it as an
+exception, so it is not part of the hierarchy in `tidemill.errors`. Messages end up in events and log lines: nothing
+here quotes more of a value than its kind and its keys.
 """
 
 from __future__ import annotations
@@ -65,7 +58,6 @@ def template_failed(message: str, hint: str = "") -> ExpressionError:
 
 
 def condition_failed(message: str, hint: str = "") -> ExpressionError:
-    """Build the failure of a condition."""
     return ExpressionError(code="condition_failed", message=message, hint=hint)
 
 

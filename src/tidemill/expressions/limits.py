@@ -1,8 +1,7 @@
-"""The bounds that keep an expression from hurting the process it runs in.
+"""Limits on the time and memory an expression may use in this process.
 
-Authors of documents are not trusted with time or memory. Native libraries recurse on the C stack and kill the
-process on data that is nested some thousand levels deep; loops and repeated strings eat it slowly. Every
-number is here, so that the reference pages have one place to quote.
+Authors of documents are not trusted with either. Native libraries recurse on the C stack and kill the process on values
+nested some thousand levels deep. Every number is here, so that the reference pages have one place to quote.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""Sandboxed Python conditions: reading the code, references.
+"""The condition `python_sandbox`: a function `evaluate(output, context)` in a subset of Python.
 
-Reading the Python of a condition without running it: what is wrong with it, and which nodes it looks at.
-
-The code runs in an interpreter that knows a part of Python. What it does not know is refused when a workflow is
-published, because later it would fail a run. Only names that stand in the code as constants count as references;
-anything cleverer may reach any node.
-
-Conditions in Python, for logic that no expression can say: a function `evaluate(output, context)`.
-
-The code is only read here, never run. It runs in an interpreter of its own, in a process of its own, without
-files, network, clock or chance (see `interpreter`), so what it decides depends on what it is given and nothing else.
+The code is only parsed here, never run; `sandbox.child` runs it. What the interpreter does not support is refused when
+a workflow is published, because later it would fail a run. Only node ids that are constants in the code count as
+references; any other use of the context may reach any node.
 """
 
 from __future__ import annotations
@@ -30,33 +23,9 @@ CODE_MAX = 1 << 16
 
 MODULES = frozenset(
     {
-        "asyncio",
-        "base64",
-        "binascii",
-        "bisect",
-        "collections",
-        "copy",
-        "csv",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "functools",
-        "hashlib",
-        "itertools",
-        "json",
-        "math",
-        "os",
-        "os.path",
-        "pathlib",
-        "posixpath",
-        "random",
-        "re",
-        "sys",
-        "time",
-        "tomllib",
-        "typing",
-        "unicodedata",
-        "__future__",
+        *("asyncio", "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime"),
+        *("decimal", "functools", "hashlib", "itertools", "json", "math", "os", "os.path", "pathlib"),
+        *("posixpath", "random", "re", "sys", "time", "tomllib", "typing", "unicodedata", "__future__"),
     }
 )
 """What the interpreter can import. Files, clocks, chance and the environment are not there even so."""
@@ -234,7 +203,6 @@ class Sandbox:
         return self.timeout_ms + START_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         limits = {"timeout_ms": self.timeout_ms, "max_memory_mb": self.max_memory_mb}
         return {"type": "python_sandbox", "code": self.code, **limits}
 
@@ -252,7 +220,6 @@ class Sandbox:
         raise AssertionError("code of an author is decided by the interpreter only")
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return "evaluate(output, context)"
 
 

@@ -1,12 +1,8 @@
-"""JSON Schema 2020-12 validation; schema_validation condition.
+"""JSON Schema 2020-12: check schemas, validate values, and the condition `schema_validation`.
 
-JSON Schema 2020-12: checking schemas, and values against them.
-
-Schemas come from documents, so nothing is ever fetched for one: a `$ref` leads into the schema itself or is
-refused. A value that is not known yet (a template in a config) can be declared a wildcard: then whatever
-hangs on it is left to be checked later, when it has been rendered.
-
-The condition `schema_validation`: the node's output matches a schema, or, inverted, does not.
+Schemas come from documents, so nothing is ever fetched: a `$ref` leads into the schema itself or is refused. Limits are
+checked before a schema reaches the native library. A value that is not known yet (a template in a config) can be
+declared a wildcard; errors that depend on it are left for the check after rendering.
 """
 
 from __future__ import annotations
@@ -440,11 +436,9 @@ class Matching:
         return self.schema.light
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "schema_validation", "schema": self.schema.source, "invert": self.invert}
 
     def bind(self, scope: Scope) -> Json:
-        """Give the output."""
         if not scope.has_output:
             raise condition_failed("output is not available here", NO_OUTPUT)
         return scope.output
@@ -467,7 +461,6 @@ class Matching:
         return f", since {mismatch}" if mismatch else ""
 
     def told(self) -> str:
-        """Name it in a sentence."""
         source = self.schema.source
         title = source.get("title") if isinstance(source, dict) else None
         name = f'the schema "{shorten(title, 60)}"' if isinstance(title, str) and title else "the schema"

@@ -1,9 +1,9 @@
-"""How much work a schema can ask for, known before any value is checked against it.
+"""Bound the work that a schema can ask of the validator, before any value is checked.
 
-A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. So references are written
-out here, as the validator follows them, and counting stops at a limit. A reference back to a definition that is
-being written out is recursion; it ends with the value, and the validator remembers what it has already decided.
-Only where two such references can meet at the same place of a value does a report of errors grow without bound.
+A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. References are expanded as the
+validator follows them, up to a limit. A reference to a definition that is being expanded is recursion: it ends with the
+value, and the validator caches its decisions. Only where two such references can meet at the same place of a value does
+a list of errors grow without bound.
 """
 
 from __future__ import annotations
@@ -128,7 +128,6 @@ class SchemaCost:
         return known
 
     def _note(self, schema: dict[str, Json]) -> None:
-        """Keep what matters of a subschema."""
         self.patterns.update(_entries(schema.get("patternProperties")))
         if isinstance(schema.get("pattern"), str):
             self.patterns.add(schema["pattern"])

@@ -1,16 +1,8 @@
-"""Scope, References.
+"""The values an expression may read (`Scope`), and what it refers to (`References`).
 
-What an expression may look at, as plain values.
-
-The engine fills a `Scope` from a run's state just before it renders a template or evaluates a condition;
-expressions never see the state itself. A node that has nothing to show is `Absent` with the reason in
-words, so that a strict reference can say "was skipped" instead of "is undefined".
-
-What an expression refers to, known without evaluating it.
-
-The compiler checks these against the graph (does that node come before this one?), and the engine loads only
-the outputs that are named here. So an expression must never be able to reach a node that is not listed,
-unless `dynamic` says that it may reach any.
+The engine fills a `Scope` from a run's state before it renders a template or decides a condition; expressions never see
+the state. A node without an output is `Absent` with the reason in words, for the message of a strict reference. The
+engine loads only the outputs that `References` names: an expression must not reach any other node unless `dynamic`.
 """
 
 from __future__ import annotations
@@ -83,7 +75,6 @@ NOTHING = References()
 
 
 def merged(parts: Iterable[References]) -> References:
-    """Unite the reach of several expressions."""
     found = [part for part in parts if part is not NOTHING]
     if len(found) < 2:
         return found[0] if found else NOTHING

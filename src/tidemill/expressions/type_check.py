@@ -1,14 +1,8 @@
-"""Static operand checks from JSON Schemas.
+"""Find conditions that can never be decided, from the JSON Schemas of the values they read.
 
-Conditions that can never be decided, because a schema promises scalars that do not fit together.
-
-Only the operands themselves are looked at: a literal, or a value whose schema promises null, a boolean, a number or a
-string. Lists, objects and computed values have no kind here, and no condition is refused because of them.
-
-What a JSON Schema promises of the values below it: which kinds they are, and which keys cannot be there.
-
-Only what is certain is told. A schema that leaves something open, or refers to another place than itself, promises
-nothing. Kinds have the names that conditions have for them: a number is an `int` or a `double`.
+Only what a schema guarantees counts: one that leaves something open, or refers outside itself, guarantees nothing.
+Only scalar operands are checked (a literal, or a value whose schema allows only null, booleans, numbers or strings);
+lists, objects and computed values never cause a finding. Kinds have CEL's names: a number is an `int` or a `double`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
-"""Native binding, CEL syntax tree and value references.
+"""The native CEL library, its syntax tree as plain values, and the values an expression reads.
 
-The syntax tree of a CEL expression, as plain values.
-
-The native library gives no tree to Python, but it serializes one (protobuf, the public `cel.expr` schema) and
-takes one back. So a small reader and writer of that wire format is all it takes, and macros, strings, comments
-and the variables of comprehensions are the parser's business and not ours.
-
-The native CEL library, typed: the little of it that is used, and nothing else imports it.
-
-Its errors are values: a failed evaluation answers a value of type ERROR whose content is a non-empty string,
-which Python takes for true. Callers must accept nothing but the two booleans themselves.
-
-Which values a CEL expression reads, found in its syntax tree.
-
-So macros, strings, comments and the variables of comprehensions are the parser's business and not ours.
+Nothing else imports the library. It gives Python no tree, but it serializes one (protobuf, the public `cel.expr`
+schema) and reads one back, so a small codec of that format is enough and parsing stays with the library. Its errors are
+values: a failed evaluation returns a non-empty string, which is truthy. Callers must accept only the two booleans.
 """
 
 from __future__ import annotations
@@ -90,12 +79,10 @@ class Const:
 
     @property
     def is_integer(self) -> bool:
-        """An int or a uint."""
         return self.number in (_INT, _UINT)
 
     @property
     def is_number(self) -> bool:
-        """An int, a uint or a double."""
         return self.number in (_INT, _UINT, _DOUBLE)
 
 
@@ -277,12 +264,10 @@ TRUE = Const(1, _BOOL)
 
 
 def double(value: int) -> Const:
-    """Make the literal of a double."""
     return Const(struct.pack("<d", float(value)), _DOUBLE)
 
 
 def text(value: str) -> Const:
-    """Make the literal of a string."""
     return Const(value, _STRING)
 
 

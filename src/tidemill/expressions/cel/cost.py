@@ -1,17 +1,9 @@
-"""Is an expression cheap enough to run in-process? regex sizes.
+"""Decide whether a CEL expression is cheap enough for this process, whatever its values; sizes of patterns.
 
-Is a CEL expression cheap enough to run in this process, whatever the values are?
-
-The native library cannot be interrupted: searching a text and building a list in a loop are quadratic, and strings can
-be doubled. So an expression runs here only if it is short, has no loop inside a loop, no large value in the body of a
-loop, and at most one costly construct (a loop that builds a list, a pattern, a text taken apart); everything else runs
-in a process that can be killed. A function that is not named here is never cheap.
-
-Regular expressions that are written out in a condition: compiled early, and how large their automata become.
-
-CEL compiles a pattern only when it gets to it, so a mistake would be found in the run. Compiling takes time and
-memory by the character (a class of Unicode letters has hundreds of ranges), hence the limit. Matching takes time
-in proportion to the text times the states of the automaton, and counted repetitions multiply those.
+The native library cannot be interrupted, searching a text and building a list in a loop are quadratic, and strings can
+be doubled. A cheap expression is short, has no loop inside a loop, no large value in the body of a loop, and at most
+one costly construct; a function that is not listed here is never cheap. Patterns are compiled early, because CEL would
+report a mistake only in the run; matching takes the length of the text times the states of the automaton.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""Compile and evaluate CEL; big integers.
+"""Compile CEL conditions, bind the values they read, and evaluate them to true, false or an error.
 
-Conditions in CEL: compiled once, given only what they read, and true or false or an error.
-
-The native library converts a whole variable at every evaluation, so each expression gets its roots cut down
-to the keys that it names.
-
-Integers that CEL has no room for: it knows 64 bits, and JSON knows no end.
-
-The library converts all of a value before it looks at any of it, so one such integer would fail conditions that never
-ask for it. It is put aside instead: what stands in for it is equal to the same integer and to nothing else, and no
-operator takes it. That is done when the library has refused a value, so all others pay nothing for it.
+The native library converts a whole variable at every evaluation, so each root is cut down to the keys that are read.
+It has 64-bit integers and converts a value before it reads any of it, so one larger integer would fail conditions that
+never read it. Only after such a refusal is the integer replaced by an object that equals the same integer and nothing
+else, and that no operator accepts.
 """
 
 from __future__ import annotations
@@ -104,19 +98,15 @@ class Cel:
     deadline_ms: int = DEADLINE_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "cel", "expression": self.expression}
 
     def bind(self, scope: Scope) -> dict[str, Json]:
-        """Give each root, cut down to what is read of it."""
         return bound(self, scope)
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
         return evaluate_cel(self, data, scope)
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return shorten(self.expression)
 
 
@@ -251,7 +241,6 @@ def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
 
 
 def bound(program: Cel, scope: Scope) -> dict[str, Json]:
-    """Give each root, cut down to what is read of it."""
     data: dict[str, Json] = {}
     try:
         for root, tree in program.tree.items():

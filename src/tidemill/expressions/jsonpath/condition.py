@@ -1,15 +1,9 @@
-"""JSONPath condition and its operators.
+"""The condition `jsonpath`: the values that a query finds, compared with a given one.
 
-Conditions over a JSONPath query: the values that it finds, compared with one that is given.
-
-A query looks at the node's own output, or with `"source": "ctx"` at the nodes before it, as an object
-`{id: {"output": …, "meta": …}}`. It is walked as far as its keys lead to a single value before anything is
-counted or handed over, so that a condition on one field of a large output costs no more than that field.
-
-The operators of a JSONPath condition: from the values that were found to true or false.
-
-A query that can find several values must say what is to be compared: their number, their sum, the smallest of
-them, or the whole list. Nothing found is *nothing*: unequal to everything, in no list, empty.
+A query reads the node's own output, or with `"source": "ctx"` the nodes before it as `{id: {"output": …, "meta": …}}`.
+`bind` follows it as far as its keys lead to one value, so that a condition on one field costs no more than that field.
+A query that can find several values must say what is compared: their number, sum, minimum, or the whole list. A query
+that finds no value yields `NOTHING`: unequal to everything, in no list, empty.
 """
 
 from __future__ import annotations
@@ -127,7 +121,6 @@ def is_empty(value: Json) -> bool:
 
 
 def length(value: Json) -> int:
-    """Give the length of a string, list or object."""
     if isinstance(value, str | list | dict):
         return len(value)
     raise condition_failed(f"{kind_of(value)} has no length", "a string, a list and an object have one")
@@ -227,7 +220,6 @@ class JsonPath:
     deadline_ms: int = DEADLINE_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         raw = {"type": "jsonpath", "query": self.query, "operator": self.operator, "value": self.value}
         return raw | {"source": "ctx"} if self.source == "ctx" else raw
 
@@ -239,7 +231,6 @@ class JsonPath:
         return [self._subject(found)] if self.shallow else found
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if what was found cannot be compared."""
         compared = data[0] if self.shallow else self._subject(self._found(data))
         try:
             return related(self.operator, compared, self.value)
@@ -247,7 +238,6 @@ class JsonPath:
             raise self._failed(failure) from None
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return self.title
 
     def _found(self, data: list[Json]) -> Sequence[Json]:

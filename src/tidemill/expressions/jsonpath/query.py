@@ -1,18 +1,8 @@
-r"""Query tree, evaluation, cost, I-Regexp.
+"""The tree of a JSONPath query: evaluation (RFC 9535), cost, and regular expressions (I-Regexp, RFC 9485).
 
-What a JSONPath query is made of, and what each part of it finds (RFC 9535).
-
-The library that reads queries is not asked to evaluate them: it takes true for 1 inside of lists, cuts strings
-into slices, parses strings as JSON and follows regular expressions without end. These few classes do exactly
-what the RFC says, without recursion over the values, and several times as fast.
-
-Regular expressions inside of JSONPath queries: I-Regexp (RFC 9485), in time linear in the text.
-
-The JSONPath library brings an engine that backtracks, so a pattern of ten characters could keep it busy for
-years. These patterns are given to the engine of the templates, which does not. It knows a little more than
-the RFC, such as `\d`, and means something else by nothing but the dot.
-
-What a JSONPath query can touch and what it can cost, known without evaluating it.
+The library parses queries but does not evaluate them: it takes true for 1 inside lists, slices strings, parses strings
+as JSON, and its regular expressions backtrack. This evaluation follows the RFC, does not recurse over values, and is
+several times as fast; patterns go to the linear-time engine of the templates.
 """
 
 from __future__ import annotations
@@ -115,7 +105,6 @@ class Name:
     name: str
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return (value[self.name],) if type(value) is dict and self.name in value else ()
 
 
@@ -126,7 +115,6 @@ class Index:
     index: int
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return (value[self.index],) if type(value) is list and -len(value) <= self.index < len(value) else ()
 
 
@@ -139,7 +127,6 @@ class Slice:
     step: int | None
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return value[self.start : self.stop : self.step] if type(value) is list and self.step != 0 else ()
 
 
@@ -148,7 +135,6 @@ class Wildcard:
     """Every member of an object, every item of a list."""
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return children(value)
 
 
@@ -159,7 +145,6 @@ class Filter:
     test: Test
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         passes = self.test.passes
         return [child for child in children(value) if passes(child, root)]
 
@@ -194,7 +179,6 @@ class Query:
     """The same way, if it leads to one value at most."""
 
     def find(self, current: Json, root: Json) -> Sequence[Json]:
-        """Give all that it finds."""
         if self.keys is not None:
             value = self.value(current, root)
             return () if value is NOTHING else (value,)
@@ -223,7 +207,6 @@ class Constant:
     content: Json
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value."""
         return self.content
 
 
@@ -246,7 +229,6 @@ class Count:
     of: Query
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the number."""
         return len(self.of.find(current, root))
 
 
@@ -257,7 +239,6 @@ class Only:
     of: Query
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value."""
         found = self.of.find(current, root)
         return found[0] if len(found) == 1 else NOTHING
 
@@ -275,7 +256,6 @@ class Comparison:
     right: Operand
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         left, right = self.left.value(current, root), self.right.value(current, root)
         match self.operator:
             case "==":
@@ -299,7 +279,6 @@ class Found:
     query: Query
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         return len(self.query.find(current, root)) > 0
 
 
@@ -327,7 +306,6 @@ class Joined:
     tests: tuple[Test, ...]
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         answers = (test.passes(current, root) for test in self.tests)
         return all(answers) if self.operator == "&&" else any(answers)
 
@@ -339,7 +317,6 @@ class Not:
     test: Test
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         return not self.test.passes(current, root)
 
 

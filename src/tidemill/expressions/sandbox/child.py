@@ -1,16 +1,10 @@
-"""The child process and its Python interpreter.
+"""The child process of the sandbox and its Python interpreter.
 
-The child process of the sandbox: it reads an errand or a chore, answers, and reads the next.
-
-Native code that holds the interpreter's lock reacts to nothing, so this process is ended from outside: by the alarm at
-the deadline, by the memory limit, or by the supervisor. Signals meant for the parent (Ctrl-C, a service that is
-stopped) must not make a condition fail, so the child ignores them.
-
-The interpreter for conditions in Python: a restricted one, run by a library in a worker process of its own.
-
-It lives in the children of `processes`, so that whatever it does, the parent can end it together with the child.
-Each evaluation is a new session, because names would outlive it otherwise. There are no files, no network and
-no environment; the clock and chance are refused as well, so that a decision can be explained by its values.
+The child reads a request, answers, and reads the next. Native code that holds the interpreter's lock reacts to nothing,
+so the process is ended from outside: by its pool at the deadline, by the alarm, or by the memory limit. It ignores the
+signals that stop its parent. Code of python_sandbox conditions runs in a restricted interpreter in a process below the
+child; each evaluation is a new session without files, network, environment, clock or randomness. Importing this module
+must not load the condition languages.
 """
 
 from __future__ import annotations

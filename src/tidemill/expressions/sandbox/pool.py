@@ -1,11 +1,7 @@
-"""Warm child processes with deadlines; Isolation protocol.
+"""Execute evaluation requests and sandbox tasks in warm child processes that can be killed.
 
-Errands and chores in child processes that can be killed.
-
-A pool keeps a few children warm. A child that does not answer in time is killed and replaced, and so is a child whose
-caller was cancelled. If a child dies, the caller only learns that there is no answer.
-
-Where errands and chores are carried out that must not run in this process.
+A child that misses its deadline, or whose caller was cancelled, is killed and replaced. Work whose child was killed
+from outside is retried once; any other death of a child is reported to the caller as a failure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages between a worker and the child processes of the sandbox: an errand or a chore, and its answer.
+"""The messages between a worker and the children of its sandbox: a request or task, and its answer.
 
-The child runs native code over untrusted data, so the worker reads its answer as JSON of a fixed shape and a bounded
-size.
+A message carries only what the condition refers to. The child runs native code over untrusted data, so the worker
+decodes answers as JSON of a fixed shape and a bounded size.
 """
 
 from __future__ import annotations

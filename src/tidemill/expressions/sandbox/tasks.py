@@ -1,15 +1,9 @@
-"""Non-condition work: filter rows, jq, query.
+"""Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
 
-Programs in jq, run where nothing is lost when they go wrong: in a child process, see `child`.
-
-The library would show the environment of its process, read files that a program imports, and hold the interpreter's
-lock for as long as it likes. The child has no environment to show and is killed in time; the rest is kept from a
-program by what is written before it. What it makes is taken as text, because the library's own values round
-integers beyond 2^53 that a program has only passed on. Only the syntax of short programs is checked elsewhere.
-
-Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
-
-Like an errand, a chore is executed in a killable child process with a deadline; its result is JSON.
+A task is executed in a killable child process with a deadline; its result is JSON. jq runs only there, because its
+library shows the environment, reads imported files and holds the interpreter's lock: the child has no environment, and
+a prefix hides the rest from the program. Results of jq are taken as text, because its own values round integers beyond
+2^53. Only the syntax of short programs is checked in the worker.
 """
 
 from __future__ import annotations

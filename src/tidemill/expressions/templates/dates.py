@@ -1,7 +1,7 @@
-"""Dates and times in templates: read, written and moved, and kept as text in ISO 8601 in between.
+"""Dates and times in templates: parsed, formatted and moved, as ISO 8601 text in between.
 
-There is no `now`: a rendering must give the same result whenever it is repeated. Every directive of a format is
-written out here with English names, because those of the C library differ between machines.
+There is no `now`: a rendering must be repeatable. Directives of a format are implemented here with English names,
+because those of the C library differ between machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten, template_failed
 from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.undefined import Undefined
+from tidemill.expressions.templates.undefined import NotAvailable
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -134,7 +134,7 @@ def _add(
 
 def _check_amounts(*amounts: object) -> None:
     for amount in amounts:
-        if isinstance(amount, Undefined):
+        if isinstance(amount, NotAvailable):
             amount.refuse()
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
             raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")
@@ -301,7 +301,6 @@ def fitting_forms(text: str) -> list[str]:
 
 
 def readable_directives() -> str:
-    """List the directives with which a date can be read."""
     return _listed(readable=True)
 
 

@@ -1,7 +1,7 @@
-"""Jinja's sandbox, closed further: values have keys, and a short list of methods, and nothing else.
+"""Jinja's sandbox, restricted further: values have keys and a short list of methods, nothing else.
 
-Jinja forbids what it knows to be dangerous; here nothing is allowed but what is listed. So there is no
-attribute to walk along, whatever its name, and a new attribute in a future Python opens nothing.
+Jinja forbids what it knows to be dangerous; here only what is listed is allowed, so a new attribute in a future Python
+opens nothing.
 """
 
 from __future__ import annotations
@@ -48,39 +48,10 @@ _LOOP_ATTRIBUTES = frozenset(
 )
 _STR_METHODS = frozenset(
     [
-        "capitalize",
-        "casefold",
-        "count",
-        "endswith",
-        "find",
-        "index",
-        "isalnum",
-        "isalpha",
-        "isascii",
-        "isdecimal",
-        "isdigit",
-        "islower",
-        "isnumeric",
-        "isspace",
-        "istitle",
-        "isupper",
-        "lower",
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "rfind",
-        "rindex",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "swapcase",
-        "title",
-        "upper",
+        *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii"),
+        *("isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip"),
+        *("partition", "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip"),
+        *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper"),
     ]
 )
 _METHODS: Mapping[type, frozenset[str]] = {
@@ -315,7 +286,6 @@ class _FaithfulLexer(Lexer):
     def tokeniter(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> Iterator[tuple[int, str, str]]:
-        """Split the source into tokens."""
         stand_in = next((each for each in self._STAND_INS if each not in source), None) if "\r" in source else None
         if stand_in is None:
             yield from super().tokeniter(source, name, filename, state)
@@ -326,7 +296,6 @@ class _FaithfulLexer(Lexer):
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
     ) -> Iterator[Token]:
-        """Turn tokens into values."""
         return super().wrap(map(_with_sound_escapes, stream), name, filename)
 
     def _normalize_newlines(self, value: str) -> str:

@@ -1,9 +1,8 @@
 """The filters and tests that templates may use.
 
-Most are Jinja's, under a meter: each use pays for the items it is given, and what is missing is refused
-instead of being taken for empty. Those that can blow a value up are written anew with bounds; those about
-regular expressions and dates have files of their own, `patterns` and `moments`. Left out:
-`attr` (objects have only keys here), `random` (a rendering must be repeatable), `pprint` and `urlize`.
+Most are Jinja's, with a budget: each use pays for the items it is given, and a missing value is refused instead of
+taken for empty. Those that can multiply a value are reimplemented with bounds. Left out: `attr` (objects have only
+keys), `random` (a rendering must be repeatable), `pprint` and `urlize`.
 """
 
 from __future__ import annotations
@@ -46,29 +45,11 @@ _LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
 _ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
 _ON_TEXT = frozenset(
     [
-        "b64",
-        "b64decode",
-        "b64encode",
-        "capitalize",
-        "center",
-        "e",
-        "escape",
-        "forceescape",
-        "format",
-        "indent",
-        "lower",
-        "replace",
+        *("b64", "b64decode", "b64encode", "capitalize", "center", "e", "escape", "forceescape", "format"),
+        *("indent", "lower", "replace", "safe", "striptags", "string", "title", "trim", "truncate", "upper"),
+        *("wordcount", "wordwrap"),
         *PATTERN_FILTERS,
         *PATTERN_TESTS,
-        "safe",
-        "striptags",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "wordcount",
-        "wordwrap",
     ]
 )
 _COMPARING = frozenset(["in", "eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge"]) | frozenset(
@@ -90,14 +71,12 @@ _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 
 
 def filters() -> dict[str, Any]:
-    """Build the table of filters."""
     jinja = {name: _from_jinja(function) for name, function in FILTERS.items() if name not in _LEFT_OUT}
     own = {**_OWN, **PATTERN_FILTERS, **MOMENT_FILTERS}
     return {name: _metered(name, function) for name, function in {**jinja, **own}.items()}
 
 
 def tests() -> dict[str, Any]:
-    """Build the table of tests."""
     jinja = {name: _from_jinja(function) for name, function in cast(Mapping[str, Function], TESTS).items()}
     return {name: _metered(name, function, is_test=True) for name, function in {**jinja, **PATTERN_TESTS}.items()}
 

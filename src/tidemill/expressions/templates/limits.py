@@ -1,25 +1,9 @@
-"""Step/CPU budget, budgeted sequences, bounded growth, JSON-only results.
+"""The budget of a rendering, budgeted sequences, bounded operations, and the conversion of results to JSON.
 
-The door through which the result of an expression leaves: plain JSON or an error.
-
-A template can make things that JSON does not have (generators, methods, NaN, tuples, half a surrogate pair).
-What is harmless is converted, the rest is refused here, so that nothing behind this door has to check again.
-
-What a rendering may spend: steps, which are the same on every machine, and processor time, which is not.
-
-A step stands for some microseconds of work, so the steps alone would let a clever template block a worker for
-several seconds. Time is therefore counted too: the processor time of this thread and not the clock on the wall,
-because a process that was stopped or a machine that is busy is not the template's fault.
-
-Sequences that pay while they are read, and the prices of going through a value.
-
-The clock of a rendering is looked at only when something is paid. So whoever goes through many items, be it a loop, a
-filter or a function of Jinja's that keeps us out, gets them from here: between any two of them the meter runs.
-
-Operations whose result can be much larger than what they are given, each with a bound checked first.
-
-Python's own would fill the memory before anything could notice: `"x" * 10**10`, `s.replace("", s)`,
-`"%999999999d" % 1`. Everything a template can multiply with goes through here.
+Steps are the same on every machine but some take microseconds, so processor time of the thread counts too. The clock is
+read only when something is charged: loops, filters and Jinja's functions must get their items from here. Operations
+that can multiply a value (`"x" * 10**10`, `s.replace("", s)`) check their bound first. Results leave through
+`to_json_value`, which converts or refuses what JSON does not have; nothing after it checks again.
 """
 
 from __future__ import annotations
@@ -160,7 +144,6 @@ class Passes:
 
 
 def budgeted(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
-    """Hand items on, each for some steps."""
     for item in items:
         payer.spend(steps)
         yield item
@@ -314,7 +297,6 @@ _SPELLED_FLOAT = 400
 
 
 def bounded_range(*limits: int) -> range:
-    """Make a range of bounded length."""
     numbers = range(*limits)
     if len(numbers) > RANGE_MAX:
         raise template_failed(f"range() is limited to {RANGE_MAX} numbers")
@@ -322,14 +304,12 @@ def bounded_range(*limits: int) -> range:
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add, or join two strings or lists."""
     if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
         room(len(left) + len(right))
     return operator.add(left, right)
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """Multiply, or repeat a string or list."""
     if isinstance(left, int) and isinstance(right, int):
         _bits(left.bit_length() + right.bit_length())
     elif isinstance(left, _SEQUENCES) and isinstance(right, int):
@@ -340,7 +320,6 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def power(left: Any, right: Any) -> Any:
-    """Raise to a power."""
     if isinstance(left, int) and isinstance(right, int):
         _bits(left.bit_length() * abs(right))
     return operator.pow(left, right)
@@ -360,7 +339,6 @@ def _bits(count: int) -> None:
 
 
 def formatted(pattern: str, values: object) -> str:
-    """Fill a printf-style pattern."""
     if _STARRED.search(pattern):
         raise template_failed("a width given as * is not supported", "write the width into the pattern: %5d")
     spread = values if isinstance(values, tuple) else tuple(values.values()) if isinstance(values, dict) else (values,)
@@ -371,7 +349,6 @@ def formatted(pattern: str, values: object) -> str:
 
 
 def joined(separator: str, parts: Iterable[object]) -> str:
-    """Join anything printable."""
     texts: list[str] = []
     size = 0
     for part in parts:
@@ -383,7 +360,6 @@ def joined(separator: str, parts: Iterable[object]) -> str:
 
 
 def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
-    """Replace a part of a string."""
     found = whole.count(old) if old else len(whole) + 1
     if count >= 0:
         found = min(found, count)

@@ -1,14 +1,8 @@
-"""How a template reads the scope: static paths, render context, template syntax test.
+"""How a template reads the scope: static paths, Jinja's context, and the test for template syntax.
 
-A static path into the scope: `enrich.output.score`, `ctx["a-b"].meta.attempts`, `inputs.rows[0]`.
-
-Most templates are nothing else, so paths are followed here directly and Jinja is not even called; inside
-larger templates the same code is called by Jinja. So there is one place that knows what a name means, which
-shorthand applies and what to say when something is not there.
-
-What makes a string a template, and what can be wrong with it: all that can be said without Jinja.
-
-One string while Jinja renders it: the scope that names are looked up in, and the meter that runs.
+A static path is `enrich.output.score`, `ctx["a-b"].meta.attempts` or `inputs.rows[0]`. Most templates are nothing else
+and are followed here without Jinja; Jinja calls the same code inside larger templates. Only this module knows what a
+name means, which shorthand applies, and how a missing value is explained.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""Compile/check/render any JSON value with templates; compiled strings.
+"""Compile, check and render any JSON value whose strings may hold Jinja expressions.
 
-One string of a template, compiled: four shapes, from the cheapest to Jinja itself.
-
-Most strings are a path or text with paths in between, and those never reach Jinja. A compiled string is
-immutable and knows what it refers to; it is cached by its source, because compiling costs a thousand times
-what rendering costs.
-
-Templates: any JSON value in which strings may hold Jinja expressions.
-
-This is the door to everything about templates. A value is compiled once per node of a document and rendered
-for every attempt, so rendering is what has to be cheap: what has no expression in it is handed out as it is.
-Rendered values share structure with the template and the scope and must be treated as read-only.
+A value is compiled once per node and rendered for every attempt. Strings compile to one of four shapes; most are paths
+or text with paths, and never reach Jinja. Compiled strings are immutable and cached by source, because compiling costs
+a thousand times what rendering costs. Rendered values share structure with the template and the scope: read-only.
 """
 
 from __future__ import annotations
@@ -42,22 +34,8 @@ _BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %},
 _NOT_A_PATH = (
     frozenset(
         [
-            "and",
-            "else",
-            "if",
-            "in",
-            "is",
-            "not",
-            "or",
-            "true",
-            "false",
-            "none",
-            "True",
-            "False",
-            "None",
-            "self",
-            "super",
-            "loop",
+            *("and", "else", "if", "in", "is", "not", "or", "true", "false", "none", "True", "False", "None"),
+            *("self", "super", "loop"),
         ]
     )
     | FUNCTIONS.keys()
@@ -81,7 +59,6 @@ class Fixed:
     references: References = NOTHING
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Give the text."""
         return self.text
 
 
@@ -93,11 +70,9 @@ class Value:
 
     @property
     def references(self) -> References:
-        """What the path refers to."""
         return self.path.references
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Follow the path."""
         value = self.path.follow(scope)
         if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
@@ -112,7 +87,6 @@ class Joined:
     references: References
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Follow the paths and join everything."""
         shown: list[str] = []
         size = 0
         for part in self.parts:
@@ -149,7 +123,6 @@ class Compiled:
     """The string is exactly one expression, so its value keeps its type."""
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Run the template."""
         context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
         try:
             meter.spend(1)
