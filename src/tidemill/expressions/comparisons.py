@@ -12,7 +12,7 @@ import operator as op
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -67,7 +67,7 @@ def equal(left: Json, right: Json) -> bool:
 
 def ordered(operator: str, left: Json, right: Json) -> bool:
     """Answer one of `>`, `<`, `>=`, `<=`; raise `ExpressionError` where there is no order."""
-    if (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
+    if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         return _ORDERS[operator](left, right)
     raise condition_failed(f"{operator} does not compare {kind_of(left)} with {kind_of(right)}", ORDER_HINT)
 
@@ -83,14 +83,14 @@ def contains(holder: Json, item: Json) -> bool:
 
 def hopeless(operator: str, value: Json, side: Literal["left", "right"]) -> str | None:
     """Say why a value on that side of an operator has no answer, whatever the other one is; None if it may have."""
-    if operator in _ORDERS and not (_is_number(value) or isinstance(value, str)):
+    if operator in _ORDERS and not (is_number(value) or isinstance(value, str)):
         return f"{operator} does not compare {kind_of(value)} with anything"
     if _HOLDING_SIDE.get(operator) == side and not isinstance(value, list | str | dict):
         return f"{kind_of(value)} cannot contain anything"
     return None
 
 
-def _is_number(value: Json) -> bool:
+def is_number(value: Json) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -108,6 +108,8 @@ RELATIONS: Mapping[str, Relation] = {
 """Every operator between two values, as a function that answers or raises `ExpressionError`."""
 
 
+# The condition.
+
 PATH_MAX = 1000
 """Characters of a path."""
 
@@ -118,7 +120,7 @@ _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
 )
 _TELLING = ("did you mean", "nodes in reach")
-"""How hints begin that say more than that something may be missing."""
+"""Beginnings of hints that name a likely fix."""
 _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
 
@@ -280,7 +282,7 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
     own = keys[1:] if keys[:1] == ["output"] else keys
     if source == "context":
         if isinstance(node, str) and node:
-            # Written out, so that the stored form, which is, is told in the same words.
+            # Written out like the stored form, so that messages of both are the same.
             return node_path(place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
         problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
     elif source is None:

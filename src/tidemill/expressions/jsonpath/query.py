@@ -11,15 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Final, Literal
 
-from tidemill.expressions.comparisons import equal
+from tidemill.expressions.comparisons import equal, is_number
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.scope import Json
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.regex import Pattern
 
+
+# Regular expressions.
 
 CACHED_MAX = 128
 
@@ -46,11 +48,7 @@ def why_no_pattern(pattern: str) -> tuple[str, str]:
 
 
 def is_plain(pattern: str) -> bool:
-    """Tell whether a pattern is plain text, perhaps with anything around it.
-
-    Over a text of a mebibyte, a pattern that is made for it takes up to a second, and a plain one some
-    milliseconds.
-    """
+    """True for plain text, perhaps with `.*` around it: milliseconds over 1 MiB; others take up to a second."""
     return _PLAIN.fullmatch(pattern) is not None
 
 
@@ -67,7 +65,7 @@ def matches(pattern: str, text: str, *, whole: bool) -> bool:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _compiled(pattern: str) -> Pattern | ExpressionError:
-    # It takes time to load, and only queries with regular expressions need it.
+    # Loaded on demand: only queries with regular expressions need it.
     from tidemill.expressions.templates.regex import compile_pattern
 
     try:
@@ -87,6 +85,9 @@ def _translated(pattern: str) -> str:
             in_class = (in_class or character == "[") and character != "]"
         escaped = character == "\\" and not escaped
     return "".join(parts)
+
+
+# Queries and filters.
 
 
 class NoValue:
@@ -150,6 +151,7 @@ class Filter:
 
 
 Selector = Name | Index | Slice | Wildcard | Filter
+"""`pick` returns what it selects of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,12 +363,10 @@ def _less(left: Json | NoValue, right: Json | NoValue) -> bool:
     """Compare two numbers or two strings; anything else is not less than anything."""
     if isinstance(left, str) and isinstance(right, str):
         return left < right
-    return _is_number(left) and _is_number(right) and left < right
+    return is_number(left) and is_number(right) and left < right
 
 
-def _is_number(value: Json | NoValue) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
+# Cost.
 
 LIGHT_TEXT_MAX = 512
 """Characters of a query that is decided at once; every term of a longer one may be asked for every value."""
@@ -392,14 +392,10 @@ def is_cheap(query: Query, text: str) -> bool:
         return False
     repeats = 1
     for segment in query.segments:
-        repeats *= _repeats(segment)
+        names = {selector for selector in segment.selectors if isinstance(selector, Name)}
+        repeats *= 1 if len(names) == len(segment.selectors) else len(segment.selectors)
     tests = (each.test for segment in query.segments for each in segment.selectors if isinstance(each, Filter))
     return repeats <= REPEATS_MAX and all(_is_light_test(test) for test in tests)
-
-
-def _repeats(segment: Segment) -> int:
-    names = {selector for selector in segment.selectors if isinstance(selector, Name)}
-    return 1 if len(names) == len(segment.selectors) else len(segment.selectors)
 
 
 def _is_light_test(test: Test) -> bool:
