@@ -44,7 +44,7 @@ HOLDER_HINT = "a list contains items, an object contains keys, and a string cont
 
 
 def equal(left: Json, right: Json) -> bool:
-    """Tell whether two JSON values are the same, without recursion, so that no depth of nesting hurts."""
+    """True if two JSON values are equal; does not recurse, so nesting may be deep."""
     waiting = [(left, right)]
     while waiting:
         a, b = waiting.pop()
@@ -66,7 +66,7 @@ def equal(left: Json, right: Json) -> bool:
 
 
 def ordered(operator: str, left: Json, right: Json) -> bool:
-    """Answer one of `>`, `<`, `>=`, `<=`; raise `ExpressionError` where there is no order."""
+    """Evaluate `>`, `<`, `>=` or `<=`; raise `ExpressionError` if the values have no order."""
     if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         return _ORDERS[operator](left, right)
     raise condition_failed(f"{operator} does not compare {kind_of(left)} with {kind_of(right)}", ORDER_HINT)
@@ -82,7 +82,7 @@ def contains(holder: Json, item: Json) -> bool:
 
 
 def hopeless(operator: str, value: Json, side: Literal["left", "right"]) -> str | None:
-    """Say why a value on that side of an operator has no answer, whatever the other one is; None if it may have."""
+    """Say why a value on that side of an operator fails with any other value; None if it may not."""
     if operator in _ORDERS and not (is_number(value) or isinstance(value, str)):
         return f"{operator} does not compare {kind_of(value)} with anything"
     if _HOLDING_SIDE.get(operator) == side and not isinstance(value, list | str | dict):
@@ -105,7 +105,7 @@ RELATIONS: Mapping[str, Relation] = {
     "not_in": lambda left, right: not contains(right, left),
     "contains": contains,
 }
-"""Every operator between two values, as a function that answers or raises `ExpressionError`."""
+"""Operator -> function that returns a boolean or raises `ExpressionError`."""
 
 
 # The condition.
@@ -114,7 +114,7 @@ PATH_MAX = 1000
 """Characters of a path."""
 
 SOURCES = {"current": "current", "output": "current", "context": "context", "ctx": "context"}
-"""The names of the two sources, as both kinds of conditions that have one take them."""
+"""Accepted name of a source -> its stored name."""
 
 _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
@@ -127,7 +127,7 @@ _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node"
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A place to read a value from, or a value; with a place, a value is what is used where nothing is found."""
+    """A path or a value; with a path, the value is the default if nothing is found."""
 
     path: Path | None
     value: Json = None
@@ -161,7 +161,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two operands and what is asked of them."""
+    """Two operands and an operator."""
 
     left: Operand
     operator: str
@@ -210,7 +210,6 @@ class Computation:
 
     @property
     def deadline_ms(self) -> int:
-        """How long it may take as an errand."""
         return self.program.deadline_ms
 
     def normal(self) -> Json:
@@ -328,7 +327,7 @@ def _key(bare: str | None, index: str | None, quoted: str | None, single: str | 
 
 
 def _written(part: str, keys: tuple[Key, ...]) -> str:
-    """Write keys so that they are read back as the same ones."""
+    """Write keys so that `_keys` parses the same ones back."""
     for key in keys:
         plain = isinstance(key, str) and _KEY.fullmatch(key) is not None and key[0] not in ".["
         part += f".{key}" if plain else f"[{_json(key)}]"
