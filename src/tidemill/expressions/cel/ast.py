@@ -48,7 +48,7 @@ class NativeEnv(Protocol):
 
 @lru_cache(maxsize=4)
 def native_env(variables: tuple[str, ...]) -> NativeEnv:
-    """Make an environment in which the named variables may hold anything; `ctx` maps names to anything."""
+    """Create an environment with untyped variables; `ctx` is a map with string keys."""
     from cel_expr_python import cel  # type: ignore[import-untyped]
     from cel_expr_python.ext import ext_math, ext_optional, ext_strings  # type: ignore[import-untyped]
 
@@ -71,11 +71,11 @@ _PARSED_TYPE = b"type.googleapis.com/cel.expr.ParsedExpr"
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A literal; text and bytes decoded, integers as they are, all others as the library wrote them."""
+    """A literal; strings decoded, integers as they are, all others as the library encoded them."""
 
     value: str | int | bytes
     number: int
-    """Which field of the message holds it."""
+    """The field number of the protobuf message that holds it."""
 
     @property
     def is_integer(self) -> bool:
@@ -168,7 +168,7 @@ def write_tree(tree: Tree) -> bytes:
 
 
 def children(tree: Tree) -> Iterator[Tree]:
-    """Give the trees that a tree is made of; the parts of a comprehension see more names than it does itself."""
+    """Return the direct parts of a tree; those of a comprehension see more names, see `scoped_parts`."""
     match tree:
         case Select():
             yield tree.operand
@@ -272,7 +272,7 @@ def text(value: str) -> Const:
 
 
 def integer(const: Const) -> int:
-    """Give the integer that a literal stands for; negative ones are two's complements on the wire."""
+    """Decode an integer literal; negative ones are encoded as two's complement."""
     value = const.value if isinstance(const.value, int) else 0
     return value - (1 << 64) if const.number == _INT and value >= 1 << 63 else value
 
@@ -348,6 +348,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+# What an expression reads.
+
 _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 
 
@@ -357,7 +359,7 @@ class Chain(NamedTuple):
     root: str
     keys: tuple[str, ...]
     tested: bool
-    """Only asked for by `has()`, so its value does not matter."""
+    """Only tested by `has()`; its value is not read."""
 
 
 def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset()) -> Iterator[Chain]:
@@ -401,7 +403,7 @@ def chain_of(tree: Tree, roots: frozenset[str], bound: frozenset[str]) -> Chain 
 
 
 def _step(tree: Tree) -> tuple[Tree, str, bool] | None:
-    """Take the last key off an access: what it is read from, the key, and whether it is only tested."""
+    """Split off the last key: the operand, the key, and whether it is only tested."""
     match tree:
         case Select(operand, key, tested):
             return operand, key, tested

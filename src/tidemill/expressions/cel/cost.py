@@ -52,12 +52,12 @@ def pattern_problem(tree: Tree, env: NativeEnv) -> str | None:
         return f"the patterns of matches() are limited to {PATTERNS_MAX} characters together"
     if not found:
         return None
-    # The environment that evaluates it is also the one that knows which patterns there are.
+    # Only the environment that evaluates a pattern knows whether it is valid.
     trial = env.compile("''.matches(output)")
     for pattern in found:
-        said = trial.eval(data={"output": pattern}).value()
-        if isinstance(said, str):
-            return shorten(said.partition(": ")[2] or said, 200)
+        result = trial.eval(data={"output": pattern}).value()
+        if isinstance(result, str):
+            return shorten(result.partition(": ")[2] or result, 200)
     return None
 
 
@@ -72,15 +72,17 @@ def _patterns(tree: Tree) -> Iterator[str]:
                 yield pattern.value
 
 
+# Cost of an expression.
+
 BUDGET = 400
-"""About 50 milliseconds over the most that may be read here: a thousand items and 64 KiB of text."""
+"""About 50 ms over the largest values decided here: a thousand items and 64 KiB of text."""
 
 NODE, NODE_IN_LOOP, GROWTH, COSTLY = 1, 8, 40, 200
 SHORT_MAX = 64
 """Characters of a literal that may be handled in every pass of a loop."""
 
 STATES_MAX = 48
-"""States of a pattern, which is compiled anew for every text."""
+"""States of a pattern; CEL compiles it again for every text."""
 
 _FREE = frozenset({"_&&_", "_||_", "!_", "@not_strictly_false", "_-_", "_*_", "_/_", "_%_", "-_"})
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})

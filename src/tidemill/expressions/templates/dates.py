@@ -42,7 +42,7 @@ _USUAL = [
     )
     for time in ("", " %H:%M", " %H:%M:%S", " %H:%M:%S %z", "T%H:%M:%S", ":%H:%M:%S %z", " %I:%M %p")
 ]
-"""Formats that are tried to find out what somebody might have meant."""
+"""Formats tried for a hint about what the author may have meant."""
 
 
 class _Directive(NamedTuple):
@@ -150,7 +150,7 @@ def _months_later(moment: datetime, months: float) -> datetime:
 
 
 def _moment(value: object, zone: str = "UTC") -> datetime:
-    """Understand ISO 8601, or seconds since 1970; what does not say its zone is taken to be in the given one."""
+    """Parse ISO 8601 or seconds since 1970; a text without an offset is in the given zone."""
     place = _zone(zone)
     try:
         if isinstance(value, str):
@@ -165,7 +165,7 @@ def _moment(value: object, zone: str = "UTC") -> datetime:
 
 
 def _read(value: object, form: str, zone: str) -> datetime:
-    """Understand a text that is written in a format."""
+    """Parse a text by a format."""
     if not isinstance(value, str):
         raise template_failed(f"a date is read from a string, not from {kind_of(value)}")
     found = compile_pattern(_pattern(_checked(form))).fullmatch(value[: FORMAT_MAX * 2])
@@ -276,7 +276,7 @@ def _listed(*, readable: bool = False) -> str:
 
 
 def read_moment(value: object, forms: Sequence[str] = (), zone: str = "UTC") -> datetime:
-    """Understand a text in the first of the formats that fits; without any, ISO 8601 or seconds since 1970."""
+    """Parse by the first format that fits; without formats, ISO 8601 or seconds since 1970."""
     if not forms:
         return _moment(value, zone)
     failures: list[ExpressionError] = []

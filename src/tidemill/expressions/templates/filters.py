@@ -116,7 +116,7 @@ def _metered(name: str, function: Function, *, is_test: bool = False) -> Functio
 
 
 def _preparation(name: str) -> Preparation | None:
-    """Choose what has to happen to the value before the function gets it, so that its work is bounded."""
+    """Return the step that bounds the work of a function, applied to its value first."""
     if name in _ON_TEXT:
         return lambda _context, value, _args, _named: value if type(value) is str else text(value)
     if name in _SPELLING:
@@ -151,7 +151,7 @@ def _weighed_for_sorting(context: ScopeContext, value: Any, args: tuple[Any, ...
 
 
 def _paced(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Let the function read one item after the other; what is empty stays what it is."""
+    """Charge for each item as the function reads it; empty values stay as they are."""
     return budgeted(context, value, _keys_read(args, named)) if value else value
 
 

@@ -34,7 +34,7 @@ from tidemill.expressions.templates.undefined import NotAvailable
 
 _EMPTY: dict[str, Any] = {}
 VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-"""What a dictionary gives when it is asked for its keys, values or items."""
+"""The types of dictionary views."""
 
 _SECONDS_MAX = RENDER_MS_MAX / 1000
 _SMALL = 1 << 64
@@ -59,14 +59,14 @@ class Meter:
         self._look_at = 0.0
 
     def spend(self, steps: int) -> None:
-        """Pay for work; a rendering that spends too much ends."""
+        """Charge for work; raise `ExpressionError` if the budget is exceeded."""
         self._steps_left -= max(0, steps)
         if self._steps_left < 0:
             raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
         self.tick()
 
     def tick(self) -> None:
-        """Look at the clock, where work goes on that was paid for before or is too small to be paid for."""
+        """Check the clock during work that is already charged or too small to charge."""
         if perf_counter() >= self._look_at:
             self._look()
 
@@ -74,7 +74,7 @@ class Meter:
         """Pay for every value inside, before they are compared one by one.
 
         A list that holds itself twice, sixty times over, is small in memory and endless to compare. Comparing is
-        native, so a step pays for four items, or for 256 characters; who also does other things pays several times.
+        native, so a step pays for four items or 256 characters; callers with more work per item pass `times`.
         """
         waiting: list[Any] = [value]
         while waiting:
@@ -87,7 +87,7 @@ class Meter:
                 self._weigh_items(each, 0, times, waiting)
 
     def _weigh_items(self, items: Collection[Any], size: int, times: int, waiting: list[Any]) -> None:
-        """Pay for the items of one list, before they are looked at; what is nested in them has to wait."""
+        """Charge for the items of one list before they are read; nested ones go to `waiting`."""
         self.spend(times * (1 + (len(items) >> 2)))
         for each in items:
             kind = type(each)
@@ -101,10 +101,7 @@ class Meter:
         self.spend(times * (size >> 8))
 
     def _look(self) -> None:
-        """Ask for the processor time, which costs twenty times what the time of day costs.
-
-        That is done once at the beginning, and again when so much time has passed that it could be used up.
-        """
+        """Read the processor time, which costs 20 times the wall clock; so only when it could be used up."""
         now = thread_time()
         if self._began is None:
             self._began = now
@@ -113,6 +110,8 @@ class Meter:
             raise template_failed(f"the template takes more than {RENDER_MS_MAX} ms", "loop over fewer items")
         self._look_at = perf_counter() + _SECONDS_MAX - used
 
+
+# Budgeted sequences and the cost of reading a value.
 
 SIZED = (str, list, tuple, dict, range, *VIEWS)
 
@@ -126,7 +125,7 @@ class Payer(Protocol):
 
 
 class Passes:
-    """What a loop goes through. The passes were paid for together; in each of them the clock is looked at."""
+    """The items of a loop. The passes are charged together; each one checks the clock."""
 
     __slots__ = ("_items", "_payer")
 
@@ -167,12 +166,14 @@ def cost_of_copy(value: object) -> int:
 
 
 def short(value: str) -> str:
-    """Refuse a text of the scope that is too long to be worked on natively, where no clock is looked at."""
+    """Refuse a text that is too long for native functions, which do not check the clock."""
     if len(value) > TEXT_MAX:
         message = f"a text of {len(value)} characters is too long to be worked on, at most {TEXT_MAX} are possible"
         raise template_failed(message, "pass it on as it is, or search it with a regex filter")
     return value
 
+
+# Conversion of results to JSON.
 
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
@@ -180,7 +181,7 @@ _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed,
 def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
     """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
 
-    `tick` is called for every container, by whom a walk takes too long that is allowed by its size.
+    `tick` is called for every container; it may raise if the walk takes too long.
     """
     if value is None or type(value) is bool:
         return value
@@ -230,9 +231,13 @@ class _Walk:
         if kind is bool or value is None:
             return value
         if kind is int:
-            return _writable(value)
+            if value.bit_length() > WRITABLE_BITS_MAX:
+                raise template_failed("the result holds an integer with thousands of digits")
+            return value
         if kind is float:
-            return _finite(value)
+            if not isfinite(value):
+                raise template_failed(f"the result holds {value}, which is not a JSON number")
+            return value
         if depth >= DEPTH_MAX:
             raise template_failed(f"the result is nested more than {DEPTH_MAX} levels deep")
         if self.tick is not None:
@@ -256,18 +261,6 @@ def _sound(value: str) -> str:
     return value
 
 
-def _writable(value: int) -> int:
-    if value.bit_length() > WRITABLE_BITS_MAX:
-        raise template_failed("the result holds an integer with thousands of digits")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not isfinite(value):
-        raise template_failed(f"the result holds {value}, which is not a JSON number")
-    return value
-
-
 def _key(key: object) -> str:
     if not isinstance(key, str):
         raise template_failed(f"the result has an object with the key {shorten(repr(key), 40)}; keys are strings")
@@ -288,6 +281,8 @@ def _other(value: object) -> Json:
         "a method is called with (), and nodes, inputs and items hold only JSON",
     )
 
+
+# Bounded operations.
 
 _SEQUENCES = (str, list, tuple)
 _STARRED = re.compile(r"%[^%a-zA-Z]*\*")

@@ -60,7 +60,7 @@ class Path:
     """How to read a root that is not a node; None together with `node` None is a root without a value."""
 
     def follow(self, scope: Scope) -> Json | NotAvailable:
-        """Walk to the value, shared with the scope and not copied; whatever is not there is `Missing`."""
+        """Walk to the value, shared with the scope and not copied; a missing one is `NotAvailable`."""
         if self.node is not None:
             seen = scope.nodes.get(self.node)
             if seen is None or (isinstance(seen, Absent) and not (self.meta and seen.meta)):
@@ -129,29 +129,17 @@ def is_nothing(value: object) -> bool:
     return value is _NOTHING
 
 
-def _owned(mapping: Mapping[str, Json]) -> Mapping[str, Json]:
-    return mapping if type(mapping) is dict else dict(mapping)
-
-
-def _item(scope: Scope) -> object:
-    return scope.item if scope.has_item else _NOTHING
-
-
-def _index(scope: Scope) -> object:
-    return scope.index if scope.has_item else _NOTHING
-
-
 def _output(scope: Scope) -> object:
     return scope.output if scope.has_output else _NOTHING
 
 
 READERS: Mapping[str, Callable[[Scope], object]] = {
     "inputs": lambda scope: scope.inputs,
-    "run": lambda scope: _owned(scope.run),
+    "run": lambda scope: scope.run if type(scope.run) is dict else dict(scope.run),
     "iteration": lambda scope: scope.iteration,
     "secrets": lambda scope: scope.secrets,
-    "item": _item,
-    "index": _index,
+    "item": lambda scope: scope.item if scope.has_item else _NOTHING,
+    "index": lambda scope: scope.index if scope.has_item else _NOTHING,
     "output": _output,
     "current": _output,
 }
@@ -245,7 +233,7 @@ class ScopeContext(Context):
     def resolve_or_missing(self, key: str) -> Any:
         """Look a name up that the rewriting left alone: a variable, a function, or a root that is also set.
 
-        A node is never found here, because then nobody would know that the template refers to it.
+        A node is never found here, because the compiler would not know that the template refers to it.
         """
         if key in self.vars:
             return self.vars[key]
@@ -254,5 +242,5 @@ class ScopeContext(Context):
         return build(key, ()).follow(self.scope) if key in READERS else NotAvailable(name=key)
 
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
-        """Stay what we are: no function of ours looks at the variables of a loop."""
+        """Return this context: none of our functions reads the variables of a loop."""
         return self

@@ -27,7 +27,7 @@ from tidemill.expressions.templates.rewrite import Rewriting
 from tidemill.expressions.templates.undefined import NotAvailable
 
 CACHED_MAX = 1 << 14
-"""Longer sources are not cached here: a few of them would fill it. Whoever compiled them keeps them."""
+"""Longer sources are not cached here: a few of them would fill the cache. The caller keeps what it compiled."""
 
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z]\w*)*)\s*\}\}", re.ASCII)
 _BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %}, braces as such {{ "{{" }}'
@@ -154,8 +154,8 @@ class Compiled:
         reason = error.args[0] if error.args else None
         if isinstance(reason, Explanation):
             return _failure(reason, scope)
-        said = shorten(str(error) or type(error).__name__, 300)
-        return _failure(f"{said} (in {shorten(self.source, 80)})", scope)
+        message = shorten(str(error) or type(error).__name__, 300)
+        return _failure(f"{message} (in {shorten(self.source, 80)})", scope)
 
 
 def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
@@ -170,7 +170,7 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a source: a program, or the faults that keep it from being one."""
+    """The result of compiling a source: a program, or its faults."""
 
     program: CompiledTemplate | None
     references: References = NOTHING
@@ -286,6 +286,9 @@ def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewri
     )
 
 
+# Whole values.
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A compiled JSON value; immutable, and safe to share between threads."""
@@ -304,8 +307,7 @@ def compile_template(value: Json) -> Template:
     """Compile a value; raise `ExpressionError` for the first string that is not a valid template."""
     found: list[References] = []
     part = _compiled(value, "", found, 0)
-    constant = type(part) is _Constant
-    return Template(part, merged(found), constant)
+    return Template(part, merged(found), type(part) is _Constant)
 
 
 def check_template(value: Json, path: str = "") -> tuple[list[Problem], References]:
@@ -313,7 +315,7 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
     problems: list[Problem] = []
     found: list[References] = []
     for place, source in _sources(value, path, problems):
-        outcome = _outcome(source)
+        outcome = compile_source(source)
         problems.extend(_problem(fault, place) for fault in outcome.faults)
         found.append(outcome.references)
     return problems, merged(found)
@@ -401,17 +403,11 @@ def _rendered(
 
 
 def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
-    outcome = _outcome(source)
+    outcome = compile_source(source)
     if outcome.program is None:
         raise _failure_at(outcome.faults[0], path)
     found.append(outcome.references)
     return _Text(outcome.program, path)
-
-
-def _outcome(source: str) -> Outcome:
-    # Jinja is imported with the first string that needs it: many a command reads no template.
-
-    return compile_source(source)
 
 
 def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:
