@@ -73,7 +73,7 @@ def ordered(operator: str, left: Json, right: Json) -> bool:
 
 
 def contains(holder: Json, item: Json) -> bool:
-    """Tell whether a list has an item, an object a key or a string a part; raise `ExpressionError` otherwise."""
+    """Whether a list has an item, an object a key or a string a part; raise `ExpressionError` otherwise."""
     if isinstance(holder, list):
         return any(equal(each, item) for each in holder)
     if isinstance(item, str) and isinstance(holder, str | dict):
@@ -134,7 +134,7 @@ class Operand:
     has_value: bool = False
 
     def read(self, scope: Scope) -> Json:
-        """Give the value; raise `ExpressionError` if there is none."""
+        """Return the value; raise `ExpressionError` if there is none."""
         if self.path is None:
             return self.value
         found = self.path.follow(scope)

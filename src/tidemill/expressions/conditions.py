@@ -61,7 +61,7 @@ class Leaf(Protocol):
         ...
 
     def bind(self, scope: Scope) -> Json:
-        """Give what it reads of a scope, and nothing else."""
+        """Return what it reads of a scope, and nothing else."""
         ...
 
     def holds(self, data: Json, scope: Scope) -> bool:
@@ -102,7 +102,7 @@ def decide_leaf(leaf: Leaf, scope: Scope) -> EvaluationSteps[bool]:
 
 
 def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> bool:
-    """Tell whether a value holds few enough items and little enough text; looks no further than that."""
+    """Whether a value holds few enough items and little enough text; looks no further than that."""
     waiting = [data]
     while waiting:
         each = waiting.pop()
@@ -192,7 +192,7 @@ def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[P
 
 
 def compiled(raw: Json) -> Condition:
-    """Give the compiled form of a stored condition, from a cache; raise `ExpressionError` if it has none."""
+    """Return the compiled form of a stored condition, from a cache; raise `ExpressionError` if it has none."""
     if isinstance(raw, str):
         return _compiled_text(raw)
     try:
@@ -211,7 +211,7 @@ def normal(condition: Condition) -> Json:
 
 
 def meaning(condition: Condition) -> Hashable:
-    """Give what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
+    """Return what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
     from tidemill.expressions.cel.evaluate import Cel
     from tidemill.expressions.comparisons import Computation
 

@@ -34,7 +34,7 @@ class ExpressionError(Exception):
         return str(self.problem())
 
     def problem(self) -> Problem:
-        """Give the same facts as the value that refusals and events carry."""
+        """Return the same facts as the value that refusals and events carry."""
         return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
 
 

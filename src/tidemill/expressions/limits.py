@@ -46,7 +46,7 @@ PATTERN_WORK_MAX = 1 << 26
 
 
 def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:
-    """Tell whether lists and objects are nested beyond the limit, without recursion."""
+    """Whether lists and objects are nested beyond the limit, without recursion."""
     level: list[Json] = [value]
     for _ in range(limit + 1):
         below: list[Json] = []

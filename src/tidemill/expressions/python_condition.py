@@ -142,7 +142,7 @@ def _nodes(inside: list[ast.AST], context: str) -> tuple[set[str], bool]:
 
 
 def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Name, str]]:
-    """Give the variable and the key of `x["key"]`, `x.get("key")` and `"key" in x`."""
+    """Return the variable and the key of `x["key"]`, `x.get("key")` and `"key" in x`."""
     match node:
         case ast.Subscript(value=ast.Name() as name, slice=ast.Constant(value=str(key)), ctx=ast.Load()):
             yield name, key

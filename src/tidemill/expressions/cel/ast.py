@@ -376,7 +376,7 @@ def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset(
 
 
 def scoped_parts(tree: Tree, bound: frozenset[str]) -> Iterator[tuple[Tree, frozenset[str]]]:
-    """Give the parts of an expression, each with the names that are variables in it."""
+    """Return the parts of an expression, each with the names that are variables in it."""
     if not isinstance(tree, Comprehension):
         yield from ((part, bound) for part in children(tree))
         return

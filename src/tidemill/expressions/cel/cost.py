@@ -104,7 +104,7 @@ _SMALL = frozenset(
 
 
 def is_cheap(tree: Tree, roots: frozenset[str]) -> bool:
-    """Tell whether an expression is within the budget, whatever its values are."""
+    """Whether an expression is within the budget, whatever its values are."""
     cost = _Cost(roots)
     cost.add(tree, frozenset())
     return cost.points <= BUDGET

@@ -118,7 +118,7 @@ def wrong_value(operator: str, value: Json) -> str | None:
 
 
 def is_empty(value: Json) -> bool:
-    """Tell whether a value is null, or a string, list or object with nothing in it."""
+    """Whether a value is null, or a string, list or object with nothing in it."""
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
@@ -211,7 +211,7 @@ class JsonPath:
         return raw | {"source": "ctx"} if self.source == "ctx" else raw
 
     def bind(self, scope: Scope) -> list[Json]:
-        """Give the value that the query branches out from, or all that is asked about it if that is little."""
+        """Return the value that the query branches out from, or all that is asked about it if that is little."""
         document = _own_output(scope) if self.source == "output" else _nodes(self.references, scope)
         value = self.head.value(document, document)
         found = [] if value is NOTHING else [value]
@@ -309,7 +309,7 @@ def _near(given: Json) -> str:
 
 
 def _value(raw: Raw, operator: str | None, path: str, problems: list[Problem]) -> Json:
-    """Give the value to compare with; of an operator that is true or false by itself it is true."""
+    """Return the value to compare with; of an operator that is true or false by itself it is true."""
     if operator is None:
         return None
     if "value" not in raw:
@@ -403,7 +403,7 @@ def _own_output(scope: Scope) -> Json:
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:
-    """Give the nodes in reach that have something to show."""
+    """Return the nodes in reach that have something to show."""
     entries = {node: scope.nodes.get(node) for node in (scope.nodes if references.dynamic else references.nodes)}
     return {node: _entry(seen) for node, seen in entries.items() if isinstance(seen, Seen) or (seen and seen.meta)}
 

@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"\^?(?:\.\*)?(?:[^\\.*+?{}()\[\]|^$]|\\\W)*(?:\.\*)?\$?")
 
 
 def is_pattern(pattern: str) -> bool:
-    """Tell whether a text is a regular expression, and one that can be compiled."""
+    """Whether a text is a regular expression, and one that can be compiled."""
     return not isinstance(_compiled(pattern), ExpressionError)
 
 
@@ -53,7 +53,7 @@ def is_plain(pattern: str) -> bool:
 
 
 def matches(pattern: str, text: str, *, whole: bool) -> bool:
-    """Tell whether a pattern matches the whole text, or some part of it; what is no pattern matches nothing."""
+    """Whether a pattern matches the whole text, or some part of it; what is no pattern matches nothing."""
     compiled = _compiled(pattern)
     if isinstance(compiled, ExpressionError):
         return False
@@ -162,7 +162,7 @@ class Segment:
     descendant: bool = False
 
     def step(self, values: Iterable[Json], root: Json) -> list[Json]:
-        """Give what it selects of all values, in order and with repetitions."""
+        """Return what it selects of all values, in order and with repetitions."""
         if self.descendant:
             values = (below for value in values for below in containers(value))
         if len(self.selectors) == 1:
@@ -190,7 +190,7 @@ class Query:
         return values
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value that it leads to, if it leads to one at most."""
+        """Return the value that it leads to, if it leads to one at most."""
         value = root if self.absolute else current
         for key in self.keys or ():
             if type(value) is dict:
@@ -219,7 +219,7 @@ class Length:
     of: Operand
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the length; of anything else it is nothing."""
+        """Return the length; of anything else it is nothing."""
         value = self.of.value(current, root)
         return len(value) if isinstance(value, str | list | dict) else NOTHING
 
@@ -293,7 +293,7 @@ class Matches:
     whole: bool
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value; what is no text or no pattern does not match."""
+        """Whether it is true of a value; what is no text or no pattern does not match."""
         text, pattern = self.text.value(current, root), self.pattern.value(current, root)
         if not isinstance(text, str) or not isinstance(pattern, str):
             return False
@@ -327,7 +327,7 @@ Test = Comparison | Found | Matches | Joined | Not
 
 
 def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
-    """Give the keys that segments stand for, if they lead to one value at most."""
+    """Return the keys that segments stand for, if they lead to one value at most."""
     found: list[Key] = []
     for segment in segments:
         match segment:
@@ -339,14 +339,14 @@ def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
 
 
 def children(value: Json) -> Iterable[Json]:
-    """Give the members of an object or the items of a list."""
+    """Return the members of an object or the items of a list."""
     if type(value) is dict:
         return value.values()
     return value if type(value) is list else ()
 
 
 def containers(value: Json) -> Iterable[Json]:
-    """Give the lists and objects among a value and all below it, each before what is below it."""
+    """Return the lists and objects among a value and all below it, each before what is below it."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -376,7 +376,7 @@ REPEATS_MAX = 4
 
 
 def queries(query: Query) -> Iterator[Query]:
-    """Give a query and all those inside of its filters."""
+    """Return a query and all those inside of its filters."""
     yield query
     for segment in query.segments:
         for selector in segment.selectors:
@@ -385,7 +385,7 @@ def queries(query: Query) -> Iterator[Query]:
 
 
 def is_cheap(query: Query, text: str) -> bool:
-    """Tell whether a query asks each of few values only a few times, and nothing that takes long."""
+    """Whether a query asks each of few values only a few times, and nothing that takes long."""
     if query.keys is not None:
         return True
     if len(text) > LIGHT_TEXT_MAX or sum(segment.descendant for segment in query.segments) > 1:
@@ -424,7 +424,7 @@ def _is_light_operand(operand: Operand) -> bool:
 
 
 def _is_far(operand: Operand) -> bool:
-    """Tell whether an operand is the same for all values: looked up from the root."""
+    """Whether an operand is the same for all values: looked up from the root."""
     match operand:
         case Query():
             return operand.absolute

@@ -40,7 +40,7 @@ class SandboxExecutor(Protocol):
     """Executes sandbox tasks in processes that can be killed."""
 
     async def execute(self, task: SandboxTask) -> Json:
-        """Give the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
+        """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
         ...
 
 

@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The child has grown too large for another call."""
 
     def value(self) -> Json:
-        """Give the result; raise `ExpressionError` if there is none."""
+        """Return the result; raise `ExpressionError` if there is none."""
         if self.result is msgspec.UNSET:
             raise ExpressionError(code="condition_failed", message=self.message, hint=self.hint, path=self.path)
         return msgspec.json.decode(self.result)

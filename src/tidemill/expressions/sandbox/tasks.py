@@ -129,14 +129,14 @@ def check_jq(program: str) -> None:
 
 
 def _wrapped(program: str, *, each: bool = False) -> tuple[str, str]:
-    """Give what is written before a program, and the whole that it is a part of."""
+    """Return what is written before a program, and the whole that it is a part of."""
     opening = f"{_BEFORE}{'.[] | ' if each else ''}("
     # The line break ends a comment at the end of the program.
     return opening, f"{opening}{program}\n) | tojson"
 
 
 def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
-    """Give the text of the list of all results of a program; raise `ExpressionError` if it fails."""
+    """Return the text of the list of all results of a program; raise `ExpressionError` if it fails."""
     import jq
 
     opening, whole = _wrapped(program, each=each)

@@ -291,7 +291,7 @@ def read_moment(value: object, forms: Sequence[str] = (), zone: str = "UTC") -> 
 
 
 def fitting_forms(text: str) -> list[str]:
-    """Give the usual formats in which a text would be a date; two where day and month could be either."""
+    """Return the usual formats in which a text would be a date; two where day and month could be either."""
     fitting: list[str] = []
     for form in _USUAL:
         with suppress(ExpressionError):

@@ -179,7 +179,7 @@ _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed,
 
 
 def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
-    """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
+    """Return the value as JSON of exact built-in types; containers are copied, scalars are shared.
 
     `tick` is called for every container; it may raise if the walk takes too long.
     """
@@ -189,13 +189,13 @@ def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json
 
 
 def printable(value: object) -> Json:
-    """Give the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
+    """Return the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
     message = f"a value would grow beyond {TEXT_MAX} characters when it is printed"
     return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)
 
 
 def text(value: object) -> str:
-    """Give the value as a template prints it; `None` and booleans as Jinja's users know them."""
+    """Return the value as a template prints it; `None` and booleans as Jinja's users know them."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[return-value]
@@ -363,7 +363,7 @@ def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
 
 
 def padded(method: str) -> Callable[..., str]:
-    """Give the string method of that name (`ljust`, `center`…) with a bounded width."""
+    """Return the string method of that name (`ljust`, `center`…) with a bounded width."""
     native: Callable[..., str] = getattr(str, method)
 
     def pad(whole: str, width: int, *fill: str) -> str:

@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def has_syntax(source: str) -> bool:
-    """Tell whether a string is a template at all."""
+    """Whether a string is a template at all."""
     return "{" in source and _SYNTAX.search(source) is not None
 
 
@@ -125,7 +125,7 @@ def step(value: object, key: object) -> object:
 
 
 def is_nothing(value: object) -> bool:
-    """Tell whether `step` found nothing; JSON null is something."""
+    """Whether `step` found nothing; JSON null is something."""
     return value is _NOTHING
 
 

@@ -112,13 +112,10 @@ def _compiled(pattern: str) -> Pattern:
     except re2.error as error:
         said = error.args[0] if error.args else ""
         reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", _hint(reason)) from None
+        hint = next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _SYNTAX)
+        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", hint) from None
     except UnicodeEncodeError:
         raise template_failed("the pattern is not valid Unicode") from None
-
-
-def _hint(reason: str) -> str:
-    return next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _SYNTAX)
 
 
 def _whole(text: str, what: str) -> None:

@@ -271,7 +271,7 @@ class Rewriting(NodeTransformer):
 
 
 def constant_key(node: nodes.Node) -> Key | None:
-    """Give the key of a subscription or dotted name if it is written out, else None."""
+    """Return the key of a subscription or dotted name if it is written out, else None."""
     if isinstance(node, nodes.Getattr):
         return None if node.attr.startswith("_") else node.attr
     if not isinstance(node, nodes.Getitem):

@@ -265,7 +265,7 @@ def _all_paths(printed: list[nodes.Expr], paths: list[Path]) -> CompiledTemplate
 
 
 def _only_expression(printed: list[nodes.Expr]) -> nodes.Expr | None:
-    """Give the one expression that stands alone, white space aside."""
+    """Return the one expression that stands alone, white space aside."""
     rest = [each for each in printed if not (isinstance(each, nodes.TemplateData) and not each.data.strip())]
     return rest[0] if len(rest) == 1 and not isinstance(rest[0], nodes.TemplateData) else None
 
@@ -322,7 +322,7 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
 
 
 def is_template(value: Json) -> bool:
-    """Tell whether a value is a string with template syntax, so that its real value is not known yet."""
+    """Whether a value is a string with template syntax, so that its real value is not known yet."""
     return isinstance(value, str) and has_syntax(value)
 
 
