@@ -61,9 +61,9 @@ def condition_failed(message: str, hint: str = "") -> ExpressionError:
     return ExpressionError(code="condition_failed", message=message, hint=hint)
 
 
-def within(told: str, failure: ExpressionError) -> ExpressionError:
-    """Say in which expression a condition has failed."""
-    return condition_failed(f"{failure.message} (in `{told}`)", failure.hint)
+def within(expression: str, failure: ExpressionError) -> ExpressionError:
+    """Add the expression in which a condition failed to the message."""
+    return condition_failed(f"{failure.message} (in `{expression}`)", failure.hint)
 
 
 KEYS_SHOWN = 12
@@ -88,7 +88,7 @@ def kind_of(value: object) -> str:
 
 
 def shorten(text: str, limit: int = 120) -> str:
-    """Cut a text that is quoted in a message, keeping its beginning and its end."""
+    """Truncate a text for a message, keeping its beginning and its end."""
     if len(text) <= limit:
         return text
     half = (limit - 3) // 2
@@ -103,7 +103,7 @@ def listing(names: Iterable[object]) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Guess which of the known names was meant, in whatever case, as a hint; empty if none is near."""
+    """Suggest the known name closest to a misspelt one, ignoring case; empty if none is close."""
     names = list(known)[:1000]
     folded = {each.casefold(): each for each in reversed(names)}
     near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
@@ -119,7 +119,7 @@ def choices(values: Iterable[object]) -> str:
 
 
 def place(base: str, key: str | int) -> str:
-    """Write the place that is reached by a key the way an author would."""
+    """Append a key to a path, in the notation of templates and conditions."""
     if isinstance(key, str) and key.isidentifier():
         return f"{base}.{key}"
     return f'{base}["{key}"]' if isinstance(key, str) else f"{base}[{key}]"

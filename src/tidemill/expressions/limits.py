@@ -12,7 +12,7 @@ DEPTH_MAX = 200
 """Nesting of lists and objects. CEL was seen to overflow the C stack between 1,000 and 10,000 levels."""
 
 TEXT_MAX = 1 << 20
-"""Characters in any string that a template makes, in between or at the end."""
+"""Characters in any string that a template makes, intermediate ones included."""
 
 VALUES_MAX = 1_000_000
 """Values in one rendered result, counted with repetition, so that `[a, a]` nested in itself stays finite."""
@@ -21,7 +21,7 @@ STEPS_MAX = 1_000_000
 """Loop passes, calls and filtered items in the rendering of one value, however many strings it has."""
 
 RENDER_MS_MAX = 1000
-"""Processor time of one rendering. It is looked at between steps, so a last step may still end after it."""
+"""Processor time of one rendering, checked between steps, so the last step may exceed it."""
 
 RANGE_MAX = 100_000
 """Numbers in one `range()`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = Any
-"""A JSON value: None, bool, int, float, str, list or dict with string keys. Checked at the doors, not here."""
+"""A JSON value: None, bool, int, float, str, list or dict with string keys. Not checked here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Absent:
 
     reason: str
     meta: Mapping[str, Json] = field(default_factory=dict)
-    """What is known of it all the same, once its visit has ended."""
+    """Known even without an output, once its visit has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
