@@ -19,7 +19,7 @@ def children_of(parent: int) -> list[int]:
 def deciders() -> list[int]:
     """Name the processes that decide conditions for this one; each is the child of a supervisor."""
     below = (pid for supervisor in children_of(os.getpid()) for pid in children_of(supervisor))
-    return sorted(pid for pid in below if "expressions.child" in _command(pid))
+    return sorted(pid for pid in below if "expressions.sandbox.child" in _command(pid))
 
 
 def state(pid: int) -> str:

@@ -14,7 +14,7 @@ from tidemill.expressions.conditions import Composite, compiled
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxPool
 from tidemill.expressions.sandbox.protocol import FRAME_MAX
-from tidemill.expressions.sandbox.tasks import CHORE_MS, FilterRows, Jq, RunQuery, SandboxTask
+from tidemill.expressions.sandbox.tasks import TASK_MS, FilterRows, Jq, RunQuery, SandboxTask
 
 BIG = 2**64 + 1
 
@@ -31,7 +31,7 @@ def raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def jq(program: str, value: Any = None, deadline_ms: int = CHORE_MS, *, each: bool = False) -> Jq:
+def jq(program: str, value: Any = None, deadline_ms: int = TASK_MS, *, each: bool = False) -> Jq:
     return Jq(program=program, value=raw(value), each=each, deadline_ms=deadline_ms)
 
 

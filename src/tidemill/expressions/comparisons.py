@@ -1,16 +1,9 @@
-"""Cross_node_comparison and JSON comparison semantics.
+"""The condition `cross_node_comparison`, and what operators mean between JSON values outside of CEL.
 
-The condition `cross_node_comparison`: a value of this node against one of another.
-
-It is written as two operands and an operator, with the meaning that `relations` gives them, or as an expression in
-CEL in which every number is a double (`cel_doubles`), because values of different nodes are what people compute
-with, and nobody knows which of them are integers.
-
-What `==`, `<`, `in` and `contains` mean between JSON values, for every kind of condition outside of CEL.
-
-Equality is that of JSON and strict: true is not 1, the string "1" is not the number, 1 is 1.0, and lists and
-objects are compared all the way down. Order exists between two numbers and between two strings only; any other
-pair has no answer, and the failure names the kinds of the two values and never the values themselves.
+Equality is strict JSON equality: true is not 1, "1" is not 1, 1 is 1.0, lists and objects compare deeply. Only two
+numbers or two strings are ordered; any other pair fails, and the message names kinds, never values. A comparison is
+written as two operands and an operator, or as CEL in which every number is a double (`cel.doubles`), because authors
+do not know which numbers of another node are integers.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ import operator as op
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -51,7 +44,7 @@ HOLDER_HINT = "a list contains items, an object contains keys, and a string cont
 
 
 def equal(left: Json, right: Json) -> bool:
-    """Tell whether two JSON values are the same, without recursion, so that no depth of nesting hurts."""
+    """True if two JSON values are equal; does not recurse, so nesting may be deep."""
     waiting = [(left, right)]
     while waiting:
         a, b = waiting.pop()
@@ -73,14 +66,14 @@ def equal(left: Json, right: Json) -> bool:
 
 
 def ordered(operator: str, left: Json, right: Json) -> bool:
-    """Answer one of `>`, `<`, `>=`, `<=`; raise `ExpressionError` where there is no order."""
-    if (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
+    """Evaluate `>`, `<`, `>=` or `<=`; raise `ExpressionError` if the values have no order."""
+    if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         return _ORDERS[operator](left, right)
     raise condition_failed(f"{operator} does not compare {kind_of(left)} with {kind_of(right)}", ORDER_HINT)
 
 
 def contains(holder: Json, item: Json) -> bool:
-    """Tell whether a list has an item, an object a key or a string a part; raise `ExpressionError` otherwise."""
+    """Whether a list has an item, an object a key or a string a part; raise `ExpressionError` otherwise."""
     if isinstance(holder, list):
         return any(equal(each, item) for each in holder)
     if isinstance(item, str) and isinstance(holder, str | dict):
@@ -89,15 +82,15 @@ def contains(holder: Json, item: Json) -> bool:
 
 
 def hopeless(operator: str, value: Json, side: Literal["left", "right"]) -> str | None:
-    """Say why a value on that side of an operator has no answer, whatever the other one is; None if it may have."""
-    if operator in _ORDERS and not (_is_number(value) or isinstance(value, str)):
+    """Say why a value on that side of an operator fails with any other value; None if it may not."""
+    if operator in _ORDERS and not (is_number(value) or isinstance(value, str)):
         return f"{operator} does not compare {kind_of(value)} with anything"
     if _HOLDING_SIDE.get(operator) == side and not isinstance(value, list | str | dict):
         return f"{kind_of(value)} cannot contain anything"
     return None
 
 
-def _is_number(value: Json) -> bool:
+def is_number(value: Json) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -112,34 +105,36 @@ RELATIONS: Mapping[str, Relation] = {
     "not_in": lambda left, right: not contains(right, left),
     "contains": contains,
 }
-"""Every operator between two values, as a function that answers or raises `ExpressionError`."""
+"""Operator -> function that returns a boolean or raises `ExpressionError`."""
 
+
+# The condition.
 
 PATH_MAX = 1000
 """Characters of a path."""
 
 SOURCES = {"current": "current", "output": "current", "context": "context", "ctx": "context"}
-"""The names of the two sources, as both kinds of conditions that have one take them."""
+"""Accepted name of a source -> its stored name."""
 
 _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
 )
 _TELLING = ("did you mean", "nodes in reach")
-"""How hints begin that say more than that something may be missing."""
+"""Beginnings of hints that name a likely fix."""
 _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A place to read a value from, or a value; with a place, a value is what is used where nothing is found."""
+    """A path or a value; with a path, the value is the default if nothing is found."""
 
     path: Path | None
     value: Json = None
     has_value: bool = False
 
     def read(self, scope: Scope) -> Json:
-        """Give the value; raise `ExpressionError` if there is none."""
+        """Return the value; raise `ExpressionError` if there is none."""
         if self.path is None:
             return self.value
         found = self.path.follow(scope)
@@ -152,7 +147,6 @@ class Operand:
         raise condition_failed(str.__str__(why), hint or "if that may happen, give the operand a `default`")
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         if self.path is None:
             return {"value": self.value}
         part = "meta" if self.path.meta else "output"
@@ -162,13 +156,12 @@ class Operand:
         return written | {"default": self.value} if self.has_value else written
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return shorten(_json(self.value) if self.path is None else self.path.text, 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two operands and what is asked of them."""
+    """Two operands and an operator."""
 
     left: Operand
     operator: str
@@ -182,26 +175,22 @@ class Comparison:
         object.__setattr__(self, "references", left | right)
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         sides = {"left": self.left.normal(), "operator": self.operator, "right": self.right.normal()}
         return {"type": "cross_node_comparison", **sides}
 
     def bind(self, scope: Scope) -> list[Json]:
-        """Give the two values."""
         try:
             return [self.left.read(scope), self.right.read(scope)]
         except ExpressionError as error:
             raise within(self.told(), error) from None
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Compare; raise `ExpressionError` if the values cannot be compared."""
         try:
             return RELATIONS[self.operator](*data)
         except ExpressionError as error:
             raise within(self.told(), error) from None
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return f"{self.left.told()} {self.operator} {self.right.told()}"
 
 
@@ -213,29 +202,23 @@ class Computation:
 
     @property
     def references(self) -> References:
-        """What the expression refers to."""
         return self.program.references
 
     @property
     def light(self) -> bool:
-        """It is as light as the same expression in CEL."""
         return self.program.light
 
     @property
     def deadline_ms(self) -> int:
-        """How long it may take as an errand."""
         return self.program.deadline_ms
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "cross_node_comparison", "expression": self.program.expression}
 
     def bind(self, scope: Scope) -> Json:
-        """Give each root, cut down to what is read of it."""
         return self.program.bind(scope)
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
         try:
             numbers = doubled(data)
         except ExpressionError as error:
@@ -243,7 +226,6 @@ class Computation:
         return self.program.holds(numbers, scope)
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return self.program.told()
 
 
@@ -299,7 +281,7 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
     own = keys[1:] if keys[:1] == ["output"] else keys
     if source == "context":
         if isinstance(node, str) and node:
-            # Written out, so that the stored form, which is, is told in the same words.
+            # Written out like the stored form, so that messages of both are the same.
             return node_path(place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
         problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
     elif source is None:
@@ -317,7 +299,6 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
 
 
 def _keys(text: Json, path: str, problems: list[Problem]) -> list[Key] | None:
-    """Take a path apart."""
     keys: list[Key] = []
     at = 0
     while isinstance(text, str) and at < len(text) <= PATH_MAX:
@@ -346,7 +327,7 @@ def _key(bare: str | None, index: str | None, quoted: str | None, single: str | 
 
 
 def _written(part: str, keys: tuple[Key, ...]) -> str:
-    """Write keys so that they are read back as the same ones."""
+    """Write keys so that `_keys` parses the same ones back."""
     for key in keys:
         plain = isinstance(key, str) and _KEY.fullmatch(key) is not None and key[0] not in ".["
         part += f".{key}" if plain else f"[{_json(key)}]"

@@ -1,24 +1,14 @@
-"""Union of condition kinds, parse, decide, light/heavy split.
+"""The closed union of condition kinds: parsing, caching and deciding them.
 
-Conditions: the closed union of their kinds, and the only door through which they are decided.
-
-A condition is an object with a `type`, or a plain string, which is CEL. It is stored in its normal form, and
-the engine asks for the compiled one by that form, so that nothing compiled travels with a document. A kind is a
-module of its own that keeps the promises of `leaf`; it is added to the union and to `_PARSERS` here, and imported with
-the first condition of that kind.
-
-What the kinds of conditions have in common, and how one is decided that must not be decided here.
-
-Native code that holds the interpreter's lock cannot be stopped, and some expressions take time or memory out of
-all proportion. So a kind says of itself whether it is `light`, its values are counted before it is asked, and
-whatever is too much becomes an `Errand`: somebody with processes to spare carries it out and kills them in time.
-
-Reading the raw form of a condition: what every kind asks of the object it is written as.
+A condition is an object with a `type`, or a string, which is CEL. Documents store its normal form; compiled forms are
+cached by it and never stored. Each kind is a module that implements `Leaf`, imported with the first condition of that
+kind. Native code that holds the interpreter's lock cannot be stopped, so a condition is decided in this process only if
+it is `light` and its values are few; otherwise it becomes an `EvaluationRequest` for a process that can be killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
@@ -45,7 +35,7 @@ TEXT_REACH_MAX = 1 << 16
 """Characters of strings, likewise: searching and matching them takes time in proportion to more than their size."""
 
 DEADLINE_MS = 5000
-"""What an errand may take, unless its kind says otherwise."""
+"""Default deadline of a request."""
 
 
 class Leaf(Protocol):
@@ -58,12 +48,12 @@ class Leaf(Protocol):
 
     @property
     def light(self) -> bool:
-        """Over few values it ends soon, whatever they are."""
+        """Whether it ends soon over few values, whatever they are."""
         ...
 
     @property
     def deadline_ms(self) -> int:
-        """How long it may take as an errand."""
+        """How long it may take in another process."""
         ...
 
     def normal(self) -> Json:
@@ -71,7 +61,7 @@ class Leaf(Protocol):
         ...
 
     def bind(self, scope: Scope) -> Json:
-        """Give what it reads of a scope, and nothing else."""
+        """Return what it reads of a scope, and nothing else."""
         ...
 
     def holds(self, data: Json, scope: Scope) -> bool:
@@ -85,7 +75,7 @@ class Leaf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """A condition to be decided elsewhere, before its deadline."""
+    """A condition to be decided in another process before its deadline."""
 
     leaf: Leaf
     scope: Scope
@@ -93,17 +83,17 @@ class EvaluationRequest:
 
     @property
     def what(self) -> str:
-        """What is spoken of when it has no answer."""
+        """The subject of messages about a missing answer."""
         return "the condition"
 
 
 _T = TypeVar("_T")
 EvaluationSteps = Generator[EvaluationRequest, bool, _T]
-"""A computation that stops at every errand and goes on with its answer."""
+"""A computation that yields each request and is resumed with its answer."""
 
 
 def decide_leaf(leaf: Leaf, scope: Scope) -> EvaluationSteps[bool]:
-    """Decide one condition: here if that is sure to end soon, otherwise as an errand."""
+    """Decide one condition: here if that surely ends soon, otherwise as a request."""
     if leaf.light:
         data = leaf.bind(scope)
         if is_small(data):
@@ -112,7 +102,7 @@ def decide_leaf(leaf: Leaf, scope: Scope) -> EvaluationSteps[bool]:
 
 
 def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> bool:
-    """Tell whether a value holds few enough items and little enough text; looks no further than that."""
+    """Whether a value holds few enough items and little enough text; looks no further than that."""
     waiting = [data]
     while waiting:
         each = waiting.pop()
@@ -135,10 +125,12 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
                 return False
             waiting.extend(each)
         elif kind is int and each.bit_length() > WRITABLE_BITS_MAX:
-            # Native code dies of it, and it cannot travel either: whoever packs it says so.
+            # Native code crashes on it, and `protocol.packed` refuses it with a message.
             return False
     return True
 
+
+# Checks on the raw form of a condition.
 
 Raw = dict[str, Json]
 
@@ -155,6 +147,8 @@ def no_other_keys(raw: Raw, known: tuple[str, ...], path: str, problems: list[Pr
             hint = meant(str(key), known) or f"known keys: {listing(known)}"
             problems.append(shape(f'there is no key "{shorten(str(key), 60)}" here', pointer(path, key), hint))
 
+
+# The union of kinds.
 
 NESTING_MAX = 20
 PARTS_MAX = 500
@@ -198,7 +192,7 @@ def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[P
 
 
 def compiled(raw: Json) -> Condition:
-    """Give the compiled form of a stored condition, from a cache; raise `ExpressionError` if it has none."""
+    """Return the compiled form of a stored condition, from a cache; raise `ExpressionError` if it has none."""
     if isinstance(raw, str):
         return _compiled_text(raw)
     try:
@@ -217,7 +211,7 @@ def normal(condition: Condition) -> Json:
 
 
 def meaning(condition: Condition) -> Hashable:
-    """Give what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
+    """Return what is the same for conditions that say the same, however CEL is spaced or put in parentheses."""
     from tidemill.expressions.cel.evaluate import Cel
     from tidemill.expressions.comparisons import Computation
 
@@ -239,13 +233,10 @@ def decide(condition: Condition, scope: Scope) -> EvaluationSteps[Verdict]:
     if isinstance(condition, Composite):
         return (yield from _decide_parts(condition, scope))
     value = yield from decide_leaf(condition, scope)
-    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{_because(condition, scope)}")
-
-
-def _because(condition: Single, scope: Scope) -> str:
-    """What a kind of condition has to add that can say more than its name; a schema can."""
+    # Only a schema can add a reason.
     because: Callable[[Scope], str] | None = getattr(condition, "because", None)
-    return "" if because is None else because(scope)
+    reason = "" if because is None else because(scope)
+    return Verdict(value, f"{condition.told()} is {'true' if value else 'false'}{reason}")
 
 
 def _decide_parts(composite: Composite, scope: Scope) -> EvaluationSteps[Verdict]:
@@ -285,6 +276,9 @@ def _sound(raw: Json) -> Condition:
     raise ExpressionError(code="condition_failed", message=first.message, hint=first.hint, path=first.path)
 
 
+_KINDS = ("cel", "composite", "cross_node_comparison", "jsonpath", "python_sandbox", "schema_validation")
+
+
 def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condition | None:
     if isinstance(raw, str):
         return _parsed_text(raw, path, problems)
@@ -293,19 +287,37 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
         problems.append(shape(f"a condition is a string or an object, and this is {kind_of(raw)}", path, hint))
         return None
     if "type" not in raw:
-        problems.append(shape("a condition needs a type", path, f"one of: {listing(_PARSERS)}"))
+        problems.append(shape("a condition needs a type", path, f"one of: {listing(_KINDS)}"))
         return None
-    kind = raw["type"]
-    parser = _PARSERS.get(kind) if isinstance(kind, str) else None
-    if parser is None:
-        message = f"there is no kind of condition called {shorten(repr(kind), 60)}"
-        hint = f"kinds: {listing(_PARSERS)}"
-        problems.append(Problem(code="condition_unknown_kind", message=message, path=f"{path}/type", hint=hint))
-        return None
-    return parser(raw, path, problems, depth)
+    match raw["type"]:
+        case "cel":
+            return _parsed_cel(raw, path, problems)
+        case "composite":
+            return _parsed_composite(raw, path, problems, depth)
+        case "cross_node_comparison":
+            from tidemill.expressions.comparisons import parse_comparison
+
+            return parse_comparison(raw, path, problems)
+        case "jsonpath":
+            from tidemill.expressions.jsonpath.condition import parse_jsonpath
+
+            return parse_jsonpath(raw, path, problems)
+        case "python_sandbox":
+            from tidemill.expressions.python_condition import parse_sandbox
+
+            return parse_sandbox(raw, path, problems)
+        case "schema_validation":
+            from tidemill.expressions.schema import parse_matching
+
+            return parse_matching(raw, path, problems)
+        case kind:
+            message = f"there is no kind of condition called {shorten(repr(kind), 60)}"
+            hint = f"kinds: {listing(_KINDS)}"
+            problems.append(Problem(code="condition_unknown_kind", message=message, path=f"{path}/type", hint=hint))
+            return None
 
 
-def _parsed_cel(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
+def _parsed_cel(raw: Raw, path: str, problems: list[Problem]) -> Condition | None:
     no_other_keys(raw, ("type", "expression"), path, problems)
     expression = raw.get("expression")
     if not isinstance(expression, str):
@@ -320,30 +332,6 @@ def _parsed_text(expression: str, path: str, problems: list[Problem]) -> Cel | N
     from tidemill.expressions.cel.evaluate import parse_cel
 
     return parse_cel(expression, path, problems)
-
-
-def _parsed_comparison(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.comparisons import parse_comparison
-
-    return parse_comparison(raw, path, problems)
-
-
-def _parsed_jsonpath(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.jsonpath.condition import parse_jsonpath
-
-    return parse_jsonpath(raw, path, problems)
-
-
-def _parsed_sandbox(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.python_condition import parse_sandbox
-
-    return parse_sandbox(raw, path, problems)
-
-
-def _parsed_matching(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
-    from tidemill.expressions.schema import parse_matching
-
-    return parse_matching(raw, path, problems)
 
 
 def _parsed_composite(raw: Raw, path: str, problems: list[Problem], depth: int) -> Condition | None:
@@ -375,14 +363,3 @@ def _operator(given: Json, path: str, problems: list[Problem]) -> Operator | Non
             return cast(Operator, operator)
     problems.append(shape("operator is AND, OR or NOT", f"{path}/operator"))
     return None
-
-
-_Parser = Callable[[Raw, str, list[Problem], int], "Condition | None"]
-_PARSERS: Mapping[str, _Parser] = {
-    "cel": _parsed_cel,
-    "composite": _parsed_composite,
-    "cross_node_comparison": _parsed_comparison,
-    "jsonpath": _parsed_jsonpath,
-    "python_sandbox": _parsed_sandbox,
-    "schema_validation": _parsed_matching,
-}

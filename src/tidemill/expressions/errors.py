@@ -1,15 +1,8 @@
-"""ExpressionError and message wording.
+"""The exception of templates and conditions, and the wording of their messages.
 
-Words for messages: how values, keys and places are named to the person who has to act.
-
-Nothing here looks at the content of a value beyond its kind and its keys, because messages end up in events
-and log lines.
-
-How an expression fails: one exception for templates and conditions alike.
-
-It is local to this room: the engine turns it into data in an event (`template_failed`, `condition_failed`),
-so it never travels to a user as an exception. It is not one of the family in `errors`, because a failed node
-is nobody's bug and no refusal of a request.
+The engine turns an `ExpressionError` into event data (`template_failed`, `condition_failed`); users never see it as an
+exception, so it is not part of the hierarchy in `tidemill.errors`. Messages end up in events and log lines: nothing
+here quotes more of a value than its kind and its keys.
 """
 
 from __future__ import annotations
@@ -41,7 +34,7 @@ class ExpressionError(Exception):
         return str(self.problem())
 
     def problem(self) -> Problem:
-        """Give the same facts as the value that refusals and events carry."""
+        """Return the same facts as the value that refusals and events carry."""
         return Problem(code=self.code, message=self.message, path=self.path, hint=self.hint)
 
 
@@ -65,13 +58,12 @@ def template_failed(message: str, hint: str = "") -> ExpressionError:
 
 
 def condition_failed(message: str, hint: str = "") -> ExpressionError:
-    """Build the failure of a condition."""
     return ExpressionError(code="condition_failed", message=message, hint=hint)
 
 
-def within(told: str, failure: ExpressionError) -> ExpressionError:
-    """Say in which expression a condition has failed."""
-    return condition_failed(f"{failure.message} (in `{told}`)", failure.hint)
+def within(expression: str, failure: ExpressionError) -> ExpressionError:
+    """Add the expression in which a condition failed to the message."""
+    return condition_failed(f"{failure.message} (in `{expression}`)", failure.hint)
 
 
 KEYS_SHOWN = 12
@@ -96,7 +88,7 @@ def kind_of(value: object) -> str:
 
 
 def shorten(text: str, limit: int = 120) -> str:
-    """Cut a text that is quoted in a message, keeping its beginning and its end."""
+    """Truncate a text for a message, keeping its beginning and its end."""
     if len(text) <= limit:
         return text
     half = (limit - 3) // 2
@@ -111,7 +103,7 @@ def listing(names: Iterable[object]) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Guess which of the known names was meant, in whatever case, as a hint; empty if none is near."""
+    """Suggest the known name closest to a misspelt one, ignoring case; empty if none is close."""
     names = list(known)[:1000]
     folded = {each.casefold(): each for each in reversed(names)}
     near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
@@ -127,7 +119,7 @@ def choices(values: Iterable[object]) -> str:
 
 
 def place(base: str, key: str | int) -> str:
-    """Write the place that is reached by a key the way an author would."""
+    """Append a key to a path, in the notation of templates and conditions."""
     if isinstance(key, str) and key.isidentifier():
         return f"{base}.{key}"
     return f'{base}["{key}"]' if isinstance(key, str) else f"{base}[{key}]"

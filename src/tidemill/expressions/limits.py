@@ -1,8 +1,7 @@
-"""The bounds that keep an expression from hurting the process it runs in.
+"""Limits on the time and memory an expression may use in this process.
 
-Authors of documents are not trusted with time or memory. Native libraries recurse on the C stack and kill the
-process on data that is nested some thousand levels deep; loops and repeated strings eat it slowly. Every
-number is here, so that the reference pages have one place to quote.
+Authors of documents are not trusted with either. Native libraries recurse on the C stack and kill the process on values
+nested some thousand levels deep. Every number is here, so that the reference pages have one place to quote.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ DEPTH_MAX = 200
 """Nesting of lists and objects. CEL was seen to overflow the C stack between 1,000 and 10,000 levels."""
 
 TEXT_MAX = 1 << 20
-"""Characters in any string that a template makes, in between or at the end."""
+"""Characters in any string that a template makes, intermediate ones included."""
 
 VALUES_MAX = 1_000_000
 """Values in one rendered result, counted with repetition, so that `[a, a]` nested in itself stays finite."""
@@ -22,7 +21,7 @@ STEPS_MAX = 1_000_000
 """Loop passes, calls and filtered items in the rendering of one value, however many strings it has."""
 
 RENDER_MS_MAX = 1000
-"""Processor time of one rendering. It is looked at between steps, so a last step may still end after it."""
+"""Processor time of one rendering, checked between steps, so the last step may exceed it."""
 
 RANGE_MAX = 100_000
 """Numbers in one `range()`."""
@@ -47,7 +46,7 @@ PATTERN_WORK_MAX = 1 << 26
 
 
 def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:
-    """Tell whether lists and objects are nested beyond the limit, without recursion."""
+    """Whether lists and objects are nested beyond the limit, without recursion."""
     level: list[Json] = [value]
     for _ in range(limit + 1):
         below: list[Json] = []

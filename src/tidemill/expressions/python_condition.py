@@ -1,15 +1,8 @@
-"""Sandboxed Python conditions: reading the code, references.
+"""The condition `python_sandbox`: a function `evaluate(output, context)` in a subset of Python.
 
-Reading the Python of a condition without running it: what is wrong with it, and which nodes it looks at.
-
-The code runs in an interpreter that knows a part of Python. What it does not know is refused when a workflow is
-published, because later it would fail a run. Only names that stand in the code as constants count as references;
-anything cleverer may reach any node.
-
-Conditions in Python, for logic that no expression can say: a function `evaluate(output, context)`.
-
-The code is only read here, never run. It runs in an interpreter of its own, in a process of its own, without
-files, network, clock or chance (see `interpreter`), so what it decides depends on what it is given and nothing else.
+The code is only parsed here, never run; `sandbox.child` runs it. What the interpreter does not support is refused when
+a workflow is published, because later it would fail a run. Only node ids that are constants in the code count as
+references; any other use of the context may reach any node.
 """
 
 from __future__ import annotations
@@ -30,54 +23,29 @@ CODE_MAX = 1 << 16
 
 MODULES = frozenset(
     {
-        "asyncio",
-        "base64",
-        "binascii",
-        "bisect",
-        "collections",
-        "copy",
-        "csv",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "functools",
-        "hashlib",
-        "itertools",
-        "json",
-        "math",
-        "os",
-        "os.path",
-        "pathlib",
-        "posixpath",
-        "random",
-        "re",
-        "sys",
-        "time",
-        "tomllib",
-        "typing",
-        "unicodedata",
-        "__future__",
+        *("asyncio", "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime"),
+        *("decimal", "functools", "hashlib", "itertools", "json", "math", "os", "os.path", "pathlib"),
+        *("posixpath", "random", "re", "sys", "time", "tomllib", "typing", "unicodedata", "__future__"),
     }
 )
-"""What the interpreter can import. Files, clocks, chance and the environment are not there even so."""
+"""What the code can import; files, clock, randomness and environment are disabled even so."""
 
 _CODE_EXAMPLE = "def evaluate(output, context): return output['score'] > 80"
 OUTPUT, CONTEXT, ANSWER = "_output", "_context", "_answer"
-"""What the two arguments and the answer are called around the code, where it can see them."""
+"""Variables around the code for the two arguments and the answer; the code can see them."""
 
 _INDIRECT = frozenset({"eval", "exec", "locals", OUTPUT, CONTEXT})
 """Names that read the arguments without naming a parameter."""
 
 
 class Reading(NamedTuple):
-    """What the code refers to, and what is wrong with it."""
+    """`references` is meaningful only without problems."""
 
     references: References
     problems: list[Problem]
 
 
 def read(code: str, path: str) -> Reading:
-    """Read code; what it refers to means something only if there are no problems."""
     if len(code) > CODE_MAX:
         return _unreadable(f"code is limited to {CODE_MAX} characters", path)
     try:
@@ -90,10 +58,12 @@ def read(code: str, path: str) -> Reading:
     except ValueError:
         return _unreadable("the code is not valid Unicode text", path)
     problems = [_syntax(f"line {line}: {message}", path) for line, message in _unsupported(tree)]
-    function = _evaluate(tree)
-    if function is None:
+    defined = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "evaluate"]
+    if not defined:
         problems.append(_syntax("the code defines no function called evaluate", path, _CODE_EXAMPLE))
         return Reading(References(), problems)
+    # The last definition counts once all of the module has run.
+    function = defined[-1]
     if not _takes_two(function.args):
         message = f"line {function.lineno}: evaluate is called with two arguments, output and context"
         problems.append(_syntax(message, path, _CODE_EXAMPLE))
@@ -132,12 +102,6 @@ def _no_module(name: str) -> str:
     return f"there is no module {shorten(name, 60)} to import ({listing(sorted(MODULES - {'__future__'}))})"
 
 
-def _evaluate(tree: ast.Module) -> ast.FunctionDef | None:
-    """Find the function as it is when all of the module has run: the last definition counts."""
-    found = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "evaluate"]
-    return found[-1] if found else None
-
-
 def _takes_two(arguments: ast.arguments) -> bool:
     positional = len(arguments.posonlyargs) + len(arguments.args)
     required = positional - len(arguments.defaults)
@@ -161,15 +125,15 @@ def _references(function: ast.FunctionDef, tree: ast.Module) -> References:
 
 
 def _is_what_is_called(function: ast.FunctionDef, tree: ast.Module) -> bool:
-    """Tell whether the arguments reach this body: no decorator takes them first, and the name has no other meaning."""
-    # Definitions of that name before this one are gone by then; what is inside of them is looked at all the same.
-    gone = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function.name]
-    others = (node for node in ast.walk(tree) if node not in gone)
+    """True if the arguments reach this body: it has no decorator, and the name is not rebound."""
+    # Earlier definitions of the name are overwritten; their bodies are checked nevertheless.
+    overwritten = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function.name]
+    others = (node for node in ast.walk(tree) if node not in overwritten)
     return not function.decorator_list and not any(_binds(node, "evaluate") for node in others)
 
 
 def _nodes(inside: list[ast.AST], context: str) -> tuple[set[str], bool]:
-    """Give the nodes that are looked up by a constant name, and whether there is any other use of the context."""
+    """Return the node ids that are constants, and whether there is any other use of the context."""
     constant = {id(name): key for node in inside for name, key in _looked_up(node)}
     uses = [node for node in inside if isinstance(node, ast.Name) and node.id == context]
     nodes = {constant[id(use)] for use in uses if id(use) in constant}
@@ -178,7 +142,7 @@ def _nodes(inside: list[ast.AST], context: str) -> tuple[set[str], bool]:
 
 
 def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Name, str]]:
-    """Give the variable and the key of `x["key"]`, `x.get("key")` and `"key" in x`."""
+    """Return the variable and the key of `x["key"]`, `x.get("key")` and `"key" in x`."""
     match node:
         case ast.Subscript(value=ast.Name() as name, slice=ast.Constant(value=str(key)), ctx=ast.Load()):
             yield name, key
@@ -193,7 +157,7 @@ def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Name, str]]:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Tell whether a node gives the name another meaning: a variable, a parameter, an import, a `global`, a pattern."""
+    """True if a node rebinds the name: a variable, a parameter, an import, a `global`, a pattern."""
     if isinstance(node, ast.Name):
         return node.id == name and not isinstance(node.ctx, ast.Load)
     if isinstance(node, ast.Attribute | ast.keyword | ast.Constant):
@@ -202,13 +166,15 @@ def _binds(node: ast.AST, name: str) -> bool:
     return any(value == name or (isinstance(value, list) and name in value) for value in fields)
 
 
+# The condition.
+
 TIMEOUT_MS = 1000
 TIMEOUT_MS_MAX = 60_000
 MEMORY_MB = 50
 MEMORY_MB_MAX = 1024
 
 START_MS = 2000
-"""Beyond its own time, what the interpreter may take to start and to take over the values."""
+"""Time beyond the limit of the code, for the start of the interpreter and the transfer of values."""
 
 _KEYS = ("type", "code", "code_ref", "timeout_ms", "max_memory_mb")
 _EXAMPLE = '{"type": "python_sandbox", "code": "def evaluate(output, context): return output[\'n\'] > 3"}'
@@ -216,7 +182,7 @@ _EXAMPLE = '{"type": "python_sandbox", "code": "def evaluate(output, context): r
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Code that decides, and what it may take to do so."""
+    """Code that decides, and its limits."""
 
     code: str
     timeout_ms: int
@@ -230,16 +196,15 @@ class Sandbox:
 
     @property
     def deadline_ms(self) -> int:
-        """How long it may take as an errand: the interpreter stops it earlier, unless it hangs itself."""
+        """The interpreter stops the code earlier, unless it hangs itself."""
         return self.timeout_ms + START_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         limits = {"timeout_ms": self.timeout_ms, "max_memory_mb": self.max_memory_mb}
         return {"type": "python_sandbox", "code": self.code, **limits}
 
     def bind(self, scope: Scope) -> dict[str, Json]:
-        """Give the two arguments: the output, and of each node that is looked at and has one, output and meta."""
+        """Return the two arguments: the output, and output and meta of each node that is read and has them."""
         if "output" in self.references.roots and not scope.has_output:
             raise condition_failed("output is not available here", NO_OUTPUT)
         wanted = scope.nodes if self.references.dynamic else sorted(self.references.nodes)
@@ -248,11 +213,10 @@ class Sandbox:
         return {"output": scope.output, "context": context}
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Refuse: whoever asks has forgotten that this is an errand."""
+        """Never called in this process: `light` is false."""
         raise AssertionError("code of an author is decided by the interpreter only")
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return "evaluate(output, context)"
 
 

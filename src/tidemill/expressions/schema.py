@@ -1,12 +1,8 @@
-"""JSON Schema 2020-12 validation; schema_validation condition.
+"""JSON Schema 2020-12: check schemas, validate values, and the condition `schema_validation`.
 
-JSON Schema 2020-12: checking schemas, and values against them.
-
-Schemas come from documents, so nothing is ever fetched for one: a `$ref` leads into the schema itself or is
-refused. A value that is not known yet (a template in a config) can be declared a wildcard: then whatever
-hangs on it is left to be checked later, when it has been rendered.
-
-The condition `schema_validation`: the node's output matches a schema, or, inverted, does not.
+Schemas come from documents, so nothing is ever fetched: a `$ref` leads into the schema itself or is refused. Limits are
+checked before a schema reaches the native library. A value that is not known yet (a template in a config) can be
+declared a wildcard; errors that depend on it are left for the check after rendering.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ PATTERNS_TEXT_MAX = 1 << 14
 """Characters of all regular expressions together; even to refuse one of a megabyte takes seconds."""
 
 LOOKS_MAX = 30
-"""Look-arounds and back references together; what stands around each is compiled by itself, up to 5 ms."""
+"""Look-arounds and back references together; each costs up to 5 ms to compile."""
 
 PATTERN_BYTES_MAX = 1 << 20
 BACKTRACKS_MAX = 1000
@@ -83,21 +79,21 @@ class Schema:
         self._validator = validator
         self._knotted = found.knotted
         self.light = not found.refers and found.steps <= LIGHT_STEPS_MAX and _are_light(found.patterns)
-        """Checking few values ends soon, whatever they are."""
+        """Whether checking few values ends soon, whatever they are."""
 
     def accepts(self, value: Json) -> bool:
-        """Tell whether the value fits, as fast as possible."""
+        """True if the value matches; the fastest check."""
         try:
             return not deeper_than(value) and self.matches(value)
         except ValueError:
             return False
 
     def matches(self, value: Json) -> bool:
-        """Tell whether a value that is not nested too deep fits; raise `ValueError` if it is not JSON."""
+        """True if a value that is not nested too deep matches; raise `ValueError` if it is not JSON."""
         return self._validator.is_valid(value)
 
     def mismatch(self, value: Json) -> str:
-        """Say where a value first does not fit, and with which keyword, without telling the value; empty if it fits."""
+        """Name the first place and keyword that do not match, without quoting the value; empty if all match."""
         try:
             self._validator.validate(value)
         except ValidationError as error:
@@ -110,27 +106,24 @@ class Schema:
     def problems(
         self, value: Json, path: str = "", *, wildcard: Wildcard | None = None, code: str = "schema_mismatch"
     ) -> list[Problem]:
-        """Report where a value does not fit, at most a hundred places."""
+        """Report where a value does not match, at most `PROBLEMS_MAX` places."""
         if self.accepts(value):
             return []
         if deeper_than(value):
             return [Problem(code=code, message=f"it is nested more than {DEPTH_MAX} levels deep", path=path)]
         if self._knotted:
-            # To list what is wrong would take time and memory without bound.
+            # Listing the errors would take unbounded time and memory.
             is_open = wildcard is not None and _holds(value, wildcard)
             return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
-            errors = list(islice(self._errors(value, wildcard), PROBLEMS_MAX))
+            found = self._validator.iter_errors(value)
+            known = (error for error in found if wildcard is None or not _open(error, wildcard, value))
+            errors = list(islice(known, PROBLEMS_MAX))
         except ValueError as error:
             return [Problem(code=code, message=f"it is not JSON: {shorten(str(error))}", path=path)]
-        return [problem for error in errors for problem in self._worded(error, path, code)][:PROBLEMS_MAX]
+        return [problem for error in errors for problem in self._problems_of(error, path, code)][:PROBLEMS_MAX]
 
-    def _errors(self, value: Json, wildcard: Wildcard | None) -> Iterator[ValidationError]:
-        for error in self._validator.iter_errors(value):
-            if wildcard is None or not _open(error, wildcard, value):
-                yield error
-
-    def _worded(self, error: ValidationError, path: str, code: str) -> Iterator[Problem]:
+    def _problems_of(self, error: ValidationError, path: str, code: str) -> Iterator[Problem]:
         place = _pointer(path, error.instance_path)
         match error.kind:
             case ValidationErrorKind.AdditionalProperties(unexpected) | ValidationErrorKind.UnevaluatedProperties(
@@ -143,7 +136,11 @@ class Schema:
             case ValidationErrorKind.Required(key):
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place)
             case ValidationErrorKind.Enum(options):
-                yield _no_choice(error.instance, options, place, code)
+                value = error.instance
+                message = f"{choices([value])} is not one of {choices(options)}"
+                names = [option for option in options if isinstance(option, str)]
+                hint = meant(value, names) if isinstance(value, str) else ""
+                yield Problem(code=code, message=message, path=place, hint=hint)
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
                 message = f"it is none of: {_branches(self._at(error.schema_path))}"
                 yield Problem(code=code, message=shorten(message, 300), path=place, hint=_alternatives(error))
@@ -151,7 +148,7 @@ class Schema:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)
 
     def _at(self, steps: Iterable[str | int]) -> Json:
-        """What stands somewhere in the schema; null where references lead elsewhere."""
+        """Return the part of the schema at a path; null if a reference leads elsewhere."""
         at = self.source
         for step in steps:
             try:
@@ -168,9 +165,7 @@ class Schema:
 
 def compile_schema(schema: Json) -> Schema:
     """Compile a schema, from a cache; raise `ExpressionError` if it is not a valid one."""
-    problems = _shape_problems(schema, "")
-    encoded = b"" if problems else msgspec.json.encode(schema, order="sorted")
-    compiled = problems or (_cached(encoded) if len(encoded) <= CACHED_BYTES_MAX else _compiled(encoded))
+    compiled = _shape_problems(schema, "") or _encoded_and_compiled(schema)
     if isinstance(compiled, Schema):
         return compiled
     first = compiled[0]
@@ -182,11 +177,15 @@ def check_schema(schema: Json, path: str = "") -> list[Problem]:
     problems = _shape_problems(schema, path)
     if problems:
         return problems
-    encoded = msgspec.json.encode(schema, order="sorted")
-    compiled = _cached(encoded) if len(encoded) <= CACHED_BYTES_MAX else _compiled(encoded)
+    compiled = _encoded_and_compiled(schema)
     if isinstance(compiled, Schema):
         return []
     return [msgspec.structs.replace(each, path=path + each.path) for each in compiled]
+
+
+def _encoded_and_compiled(schema: Json) -> Schema | tuple[Problem, ...]:
+    encoded = msgspec.json.encode(schema, order="sorted")
+    return _cached(encoded) if len(encoded) <= CACHED_BYTES_MAX else _compiled(encoded)
 
 
 @lru_cache(maxsize=1024)
@@ -219,7 +218,7 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
 def _are_light(patterns: frozenset[str]) -> bool:
     if not patterns:
         return True
-    # It knows the syntax of CEL, which few schemas are a reason to import.
+    # Imports CEL, which few schemas need.
     from tidemill.expressions.cel.cost import states
 
     return sum(map(states, patterns)) <= LIGHT_STATES_MAX
@@ -238,7 +237,7 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 
 @lru_cache(maxsize=1)
 def _dialect() -> jsonschema_rs.Validator:
-    """Give the schema of schemas, which the library carries with it."""
+    """Return the validator of schemas; the library includes it."""
     return _validator(f'{{"$ref": "{DIALECT}"}}')
 
 
@@ -247,7 +246,7 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _shape_problems(schema: Json, path: str) -> list[Problem]:
-    """Refuse what must not even reach the native library."""
+    """Refuse what must not reach the native library."""
     if not isinstance(schema, dict | bool):
         return [_invalid("a schema is an object, or true or false", path)]
     if deeper_than(schema):
@@ -270,7 +269,7 @@ def _shape_problems(schema: Json, path: str) -> list[Problem]:
 
 
 def _patterns(schema: Json) -> Iterator[str]:
-    """Give what may be a regular expression, in a schema that may not even be one."""
+    """Return every possible regular expression; the schema may be invalid."""
     waiting = [schema]
     while waiting:
         each = waiting.pop()
@@ -319,7 +318,7 @@ def _reference_place(source: Json, target: str) -> str:
 
 
 def _leads_to(reference: str, target: str) -> bool:
-    """A relative reference has been completed, and a fragment taken off, when the library gives up."""
+    """Compare with the URI in the library's error, which is absolute and has no fragment."""
     name = urldefrag(reference)[0]
     return bool(name) and target.endswith(name.removeprefix("./"))
 
@@ -336,12 +335,6 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
 
 def _guess(key: str, known: list[str]) -> str:
     return meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
-
-
-def _no_choice(value: Json, options: list[Json], place: str, code: str) -> Problem:
-    message = f"{choices([value])} is not one of {choices(options)}"
-    names = [option for option in options if isinstance(option, str)]
-    return Problem(code=code, message=message, path=place, hint=meant(value, names) if isinstance(value, str) else "")
 
 
 def _branches(schemas: Json) -> str:
@@ -374,7 +367,7 @@ def _alternatives(error: ValidationError) -> str:
 
 
 def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
-    """Tell whether an error may vanish once the wildcards have their values."""
+    """True if an error may vanish once the wildcards have their values."""
     if wildcard(error.instance):
         return True
     match error.kind:
@@ -391,7 +384,7 @@ def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
             | ValidationErrorKind.UnevaluatedItems()
         ):
             return _holds(error.instance, wildcard)
-    # Which branch of an `if` applies is not known while a wildcard stands in what it looks at.
+    # Which branch of an `if` applies is unknown while the value holds a wildcard.
     return _is_conditional(error.schema_path) and _holds(value, wildcard)
 
 
@@ -413,6 +406,8 @@ def _holds(value: Json, wildcard: Wildcard) -> bool:
     return False
 
 
+# The condition.
+
 EXPLAINED_BYTES_MAX = 1 << 11
 EXPLAINED_ITEMS_MAX = 30
 EXPLAINED_TEXT_MAX = 1 << 10
@@ -425,32 +420,29 @@ _EXAMPLE = 'such as {"type": "schema_validation", "schema": {"type": "object", "
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A schema, compiled, and what is expected of the output."""
+    """A compiled schema that the output must match, or must not if `invert`."""
 
     schema: Schema
     invert: bool = False
     references: References = _OUTPUT
     deadline_ms: int = DEADLINE_MS
     is_short: bool = False
-    """The schema is short enough to be asked a second time, for the reason of a mismatch."""
+    """The schema is short enough to validate a second time, for the reason of a mismatch."""
 
     @property
     def light(self) -> bool:
-        """Without references, a schema takes no more steps than it has parts."""
         return self.schema.light
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "schema_validation", "schema": self.schema.source, "invert": self.invert}
 
     def bind(self, scope: Scope) -> Json:
-        """Give the output."""
         if not scope.has_output:
             raise condition_failed("output is not available here", NO_OUTPUT)
         return scope.output
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Match; raise `ExpressionError` if the output is not something that a schema can be asked about."""
+        """Match; raise `ExpressionError` if the output is too deep or not JSON."""
         if deeper_than(data):
             hint = "match a part of it in a node of its own"
             raise condition_failed(f"the output is nested more than {DEPTH_MAX} levels deep", hint)
@@ -460,14 +452,13 @@ class Matching:
             raise condition_failed(f"the output is not JSON: {shorten(str(error))}") from None
 
     def because(self, scope: Scope) -> str:
-        """Say what in the output does not match; empty if all of it does, or if finding out could take long."""
+        """Say what in the output does not match; empty if it matches, or if finding out could take long."""
         if not self.is_short or not is_small(scope.output, EXPLAINED_ITEMS_MAX, EXPLAINED_TEXT_MAX):
             return ""
         mismatch = self.schema.mismatch(scope.output)
         return f", since {mismatch}" if mismatch else ""
 
     def told(self) -> str:
-        """Name it in a sentence."""
         source = self.schema.source
         title = source.get("title") if isinstance(source, dict) else None
         name = f'the schema "{shorten(title, 60)}"' if isinstance(title, str) and title else "the schema"

@@ -1,9 +1,9 @@
-"""How much work a schema can ask for, known before any value is checked against it.
+"""Bound the work that a schema can ask of the validator, before any value is checked.
 
-A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. So references are written
-out here, as the validator follows them, and counting stops at a limit. A reference back to a definition that is
-being written out is recursion; it ends with the value, and the validator remembers what it has already decided.
-Only where two such references can meet at the same place of a value does a report of errors grow without bound.
+A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. References are expanded as the
+validator follows them, up to a limit. A reference to a definition that is being expanded is recursion: it ends with the
+value, and the validator caches its decisions. Only where two such references can meet at the same place of a value does
+a list of errors grow without bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemill.expressions.errors import shorten
 from tidemill.expressions.scope import Json
 
 STEPS_MAX = 20_000
-"""Subschemas, counted as often as the validator comes to them at one place of a value."""
+"""Subschemas, counted as often as the validator visits them at one place of a value."""
 
 _RETURNS_MAX = 200
 _TRAIL_PER_STEP = 16
@@ -28,7 +28,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 _EVERY_CHILD = ("additionalProperties", "propertyNames", "items", "contains")
 _REST = ("unevaluatedProperties", "unevaluatedItems")
 _REST_FACTOR = 3
-"""To know what is left over, the validator goes through everything beside the keyword again; measured."""
+"""Measured: for unevaluated parts the validator repeats everything beside the keyword."""
 _ANY = "*"
 
 Place = tuple[str, ...]
@@ -39,13 +39,12 @@ class Reach:
     """What a schema can ask for."""
 
     steps: int
-    """At least; counting stops beyond `STEPS_MAX`."""
+    """A lower bound; counting stops beyond `STEPS_MAX`."""
     refers: bool
-    """It has references."""
     knotted: bool
     """Recursion meets itself at the same place of a value, so errors cannot be listed one by one."""
     endless: bool
-    """And in a way that the validator does not remember, so that not even its answer can be waited for."""
+    """Knotted in a way that the validator does not cache, so that it may never answer."""
     patterns: frozenset[str]
     problem: str
     """Why the references of the schema cannot be followed; empty if they can."""
@@ -53,14 +52,14 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Target:
-    """A definition that is being written out, once for each reference to it, and what it is applied to."""
+    """A definition that is being expanded for one reference, and the place it applies to."""
 
     schema: Json
     place: Place
 
 
 class _Step(NamedTuple):
-    """A subschema on its way: the place of the value, what is being written out around it, how often it counts."""
+    """A subschema to expand: the place of the value, the definitions around it, how often it counts."""
 
     schema: Json
     place: Place
@@ -69,7 +68,7 @@ class _Step(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """What a subschema applies: others, each with the child of the value that it is for, and references."""
+    """The subschemas, each with the child of the value it applies to, and the references of a schema."""
 
     applied: tuple[tuple[Json, str | None], ...]
     references: tuple[Json, ...]
@@ -78,23 +77,23 @@ class _Parts(NamedTuple):
 
 
 def cost_bound(schema: Json, known: frozenset[str] = frozenset()) -> Reach:
-    """Write a schema out as far as the validator would go, or up to the limit; `known` names other schemas."""
-    survey = SchemaCost(schema, known)
+    """Expand a schema as the validator does, up to the limit; `known` names other schemas."""
+    cost = SchemaCost(schema, known)
     waiting = [_Step(schema, (), (_Target(schema, ()),), 1)]
     steps = 0
     while waiting and steps <= STEPS_MAX:
         step = waiting.pop()
-        # Far inside of references a step takes longer, here and in the validator.
+        # Deep inside references a step takes longer, here and in the validator.
         steps += step.weight + len(step.trail) // _TRAIL_PER_STEP
         if isinstance(step.schema, dict):
-            waiting += _below(step, survey)
-    knotted = survey.is_knotted()
-    endless = knotted and survey.is_forgetful()
-    return Reach(steps, survey.refers, knotted, endless, frozenset(survey.patterns), survey.problem)
+            waiting += _below(step, cost)
+    knotted = cost.is_knotted()
+    endless = knotted and cost.is_forgetful()
+    return Reach(steps, cost.refers, knotted, endless, frozenset(cost.patterns), cost.problem)
 
 
 class SchemaCost:
-    """What is found on the way."""
+    """What the expansion of one schema finds."""
 
     def __init__(self, root: Json, known: frozenset[str]) -> None:
         self.root, self.known = root, known
@@ -107,7 +106,7 @@ class SchemaCost:
         self._parts: dict[int, _Parts] = {}
         self._resolved: dict[str, Json] = {}
         self.returns: dict[_Target, list[Place]] = {}
-        """For every recursive definition, the places at which it is come back to, seen from itself."""
+        """Recursive definition -> the places, relative to it, at which it is referred to again."""
         waiting = [root]
         while waiting:
             each = waiting.pop()
@@ -118,26 +117,23 @@ class SchemaCost:
                 waiting += _entries(each.get("$defs")).values()
 
     def parts(self, schema: dict[str, Json]) -> _Parts:
-        """Take a subschema apart, once: it may be come to many thousand times."""
+        """Split a subschema; cached, because it may be visited thousands of times."""
         known = self._parts.get(id(schema))
         if known is None:
-            self._note(schema)
+            self.patterns.update(_entries(schema.get("patternProperties")))
+            if isinstance(schema.get("pattern"), str):
+                self.patterns.add(schema["pattern"])
+            if "$id" in schema and schema is not self.root:
+                self.problem = "$id is understood at the top of a schema only"
+            has_rest = any(keyword in schema for keyword in _REST)
+            self.has_rest = self.has_rest or has_rest
             references = tuple(schema[keyword] for keyword in _REFERENCES if keyword in schema)
-            factor = _REST_FACTOR if any(keyword in schema for keyword in _REST) else 1
+            factor = _REST_FACTOR if has_rest else 1
             known = self._parts[id(schema)] = _Parts(tuple(_applied(schema)), references, factor)
         return known
 
-    def _note(self, schema: dict[str, Json]) -> None:
-        """Keep what matters of a subschema."""
-        self.patterns.update(_entries(schema.get("patternProperties")))
-        if isinstance(schema.get("pattern"), str):
-            self.patterns.add(schema["pattern"])
-        self.has_rest = self.has_rest or any(keyword in schema for keyword in _REST)
-        if "$id" in schema and schema is not self.root:
-            self.problem = "$id is understood at the top of a schema only"
-
     def resolved(self, reference: Json) -> Json:
-        """Find what a reference leads to; nothing if it leads out of the schema, or is not understood."""
+        """Return the target of a reference; None if it is outside of the schema or not understood."""
         name = str(reference)
         if name not in self._resolved:
             self._resolved[name] = self._found(name)
@@ -158,24 +154,21 @@ class SchemaCost:
                 at = at.get(key) if isinstance(at, dict) else None
         return at
 
-    def come_back(self, step: _Step, first: int) -> None:
-        """Note a recursion for every definition on the way around, which starts somewhere on the trail."""
+    def add_return(self, step: _Step, first: int) -> None:
+        """Record a recursion for every definition of the cycle, which starts at `first` of the trail."""
         for each in step.trail[first:]:
             self.returns.setdefault(each, []).append(step.place[len(each.place) :])
 
     def is_knotted(self) -> bool:
-        """Tell whether two ways back to a definition can meet at the same place of a value.
-
-        They do also where they start together and one goes on: the other has then been there before.
-        """
-        # A definition that is referred to from many places has the same ways back each time.
+        """True if two recursions of a definition can meet at the same place of a value, or one passes the other's."""
+        # A definition with many references has the same recursions each time.
         for places in set(map(tuple, self.returns.values())):
             if len(places) > _RETURNS_MAX or any(_meet(*pair) for pair in combinations(places, 2)):
                 return True
         return False
 
     def is_forgetful(self) -> bool:
-        """Tell whether recursion stays at its place, or goes through what is left over: seen to run for ever."""
+        """True if recursion stays at its place or passes unevaluated parts: the validator was seen not to end."""
         return self.has_rest or any(() in places for places in self.returns.values())
 
 
@@ -183,19 +176,19 @@ def _meet(one: Place, other: Place) -> bool:
     return all(a == b or _ANY in (a, b) for a, b in zip(one, other, strict=False))
 
 
-def _below(step: _Step, survey: SchemaCost) -> Iterator[_Step]:
-    """Give everything that a schema applies, to the same place of the value or to a place below it."""
+def _below(step: _Step, cost: SchemaCost) -> Iterator[_Step]:
+    """Return the subschemas of a step, each with the place of the value it applies to."""
     _, place, trail, weight = step
-    parts = survey.parts(step.schema)
+    parts = cost.parts(step.schema)
     weight *= parts.factor
     for each, child in parts.applied:
         yield _Step(each, place if child is None else (*place, child), trail, weight)
     for reference in parts.references:
-        yield from _referred(step._replace(weight=weight), survey, reference)
+        yield from _referred(step._replace(weight=weight), cost, reference)
 
 
 def _applied(schema: dict[str, Json]) -> Iterator[tuple[Json, str | None]]:
-    """Give the subschemas, each with the child of the value that it is for, None for the value itself."""
+    """Return the subschemas, each with the child of the value it applies to; None is the value itself."""
     for keyword in _LISTS:
         yield from ((each, None) for each in _items(schema.get(keyword)))
     yield from ((schema[keyword], None) for keyword in _ONES if keyword in schema)
@@ -206,16 +199,16 @@ def _applied(schema: dict[str, Json]) -> Iterator[tuple[Json, str | None]]:
     yield from ((each, _ANY) for each in _entries(schema.get("patternProperties")).values())
 
 
-def _referred(here: _Step, survey: SchemaCost, reference: Json) -> Iterator[_Step]:
-    survey.refers = True
-    found = survey.resolved(reference)
+def _referred(here: _Step, cost: SchemaCost, reference: Json) -> Iterator[_Step]:
+    cost.refers = True
+    found = cost.resolved(reference)
     if found is None:
-        if reference not in survey.known:
-            survey.problem = f"$ref to {shorten(str(reference), 80)} is not understood"
+        if reference not in cost.known:
+            cost.problem = f"$ref to {shorten(str(reference), 80)} is not understood"
         return
     for number, target in enumerate(here.trail):
         if target.schema is found:
-            survey.come_back(here, number)
+            cost.add_return(here, number)
             return
     yield here._replace(schema=found, trail=(*here.trail, _Target(found, here.place)))
 

@@ -1,16 +1,8 @@
-"""Scope, References.
+"""The values an expression may read (`Scope`), and what it refers to (`References`).
 
-What an expression may look at, as plain values.
-
-The engine fills a `Scope` from a run's state just before it renders a template or evaluates a condition;
-expressions never see the state itself. A node that has nothing to show is `Absent` with the reason in
-words, so that a strict reference can say "was skipped" instead of "is undefined".
-
-What an expression refers to, known without evaluating it.
-
-The compiler checks these against the graph (does that node come before this one?), and the engine loads only
-the outputs that are named here. So an expression must never be able to reach a node that is not listed,
-unless `dynamic` says that it may reach any.
+The engine fills a `Scope` from a run's state before it renders a template or decides a condition; expressions never see
+the state. A node without an output is `Absent` with the reason in words, for the message of a strict reference. The
+engine loads only the outputs that `References` names: an expression must not reach any other node unless `dynamic`.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = Any
-"""A JSON value: None, bool, int, float, str, list or dict with string keys. Checked at the doors, not here."""
+"""A JSON value: None, bool, int, float, str, list or dict with string keys. Not checked here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +30,7 @@ class Absent:
 
     reason: str
     meta: Mapping[str, Json] = field(default_factory=dict)
-    """What is known of it all the same, once its visit has ended."""
+    """Known even without an output, once its visit has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +75,6 @@ NOTHING = References()
 
 
 def merged(parts: Iterable[References]) -> References:
-    """Unite the reach of several expressions."""
     found = [part for part in parts if part is not NOTHING]
     if len(found) < 2:
         return found[0] if found else NOTHING

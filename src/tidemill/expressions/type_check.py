@@ -1,14 +1,8 @@
-"""Static operand checks from JSON Schemas.
+"""Find conditions that can never be decided, from the JSON Schemas of the values they read.
 
-Conditions that can never be decided, because a schema promises scalars that do not fit together.
-
-Only the operands themselves are looked at: a literal, or a value whose schema promises null, a boolean, a number or a
-string. Lists, objects and computed values have no kind here, and no condition is refused because of them.
-
-What a JSON Schema promises of the values below it: which kinds they are, and which keys cannot be there.
-
-Only what is certain is told. A schema that leaves something open, or refers to another place than itself, promises
-nothing. Kinds have the names that conditions have for them: a number is an `int` or a `double`.
+Only what a schema guarantees counts: one that leaves something open, or refers outside itself, guarantees nothing.
+Only scalar operands are checked (a literal, or a value whose schema allows only null, booleans, numbers or strings);
+lists, objects and computed values never cause a finding. Kinds have CEL's names: a number is an `int` or a `double`.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from tidemill.expressions.scope import Json
 Kinds = frozenset[str]
 
 REFS_MAX = 20
-"""References that are followed from one schema to the next, so that a circle of them ends."""
+"""References followed from one schema to the next, so that a cycle ends."""
 
 _TYPES: dict[str, Kinds] = {
     "null": frozenset({"null"}),
@@ -68,7 +62,7 @@ class MissingKey:
 
 
 def expected(schema: Json, keys: Sequence[str]) -> Kinds | MissingKey | None:
-    """Follow keys into a schema: the kinds that the value can be, where the chain ends early, or nothing certain."""
+    """Follow keys into a schema: the possible kinds, the key that is missing, or None if nothing is certain."""
     here = _followed(schema, schema)
     for at, key in enumerate(keys):
         if here is None:
@@ -89,7 +83,7 @@ def expected(schema: Json, keys: Sequence[str]) -> Kinds | MissingKey | None:
 
 
 def _followed(root: Json, schema: Json) -> dict[str, Json] | None:
-    """Give the schema that a place stands for, references within the document followed."""
+    """Follow references within the document; None if one leads elsewhere."""
     for _ in range(REFS_MAX):
         if not isinstance(schema, dict) or ("$id" in schema and schema is not root):
             return None
@@ -125,9 +119,11 @@ def kind_named(value: Json) -> str:
     return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
 
 
+# Checking conditions.
+
 Promise = Kinds | MissingKey | None
 Look = Callable[[Chain], Promise]
-"""What is promised of a chain of keys."""
+"""Returns what the schemas guarantee for a chain of keys."""
 
 _NUMBERS: Kinds = frozenset({"int", "uint", "double"})
 _TEXTS: Kinds = frozenset({"string", "bytes"})
@@ -182,8 +178,8 @@ def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[TypeMismatc
             key = "" if isinstance(raw, str) else "/expression"
             yield from (TypeMismatch(key, found) for found in mismatches(condition.syntax, ROOTS, look))
         case Computation():
-            numbers = mismatches(condition.program.syntax, ROOTS, lambda chain: _in_doubles(look(chain)))
-            yield from (TypeMismatch("/expression", each) for each in numbers)
+            found_in_doubles = mismatches(condition.program.syntax, ROOTS, lambda chain: _in_doubles(look(chain)))
+            yield from (TypeMismatch("/expression", each) for each in found_in_doubles)
         case Comparison():
             yield from _of_comparison(condition, look)
         case JsonPath():
@@ -191,7 +187,7 @@ def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[TypeMismatc
 
 
 def _in_doubles(found: Promise) -> Promise:
-    """Where every number is a double, integers are none."""
+    """Integers become doubles."""
     if found is None or isinstance(found, MissingKey):
         return found
     return frozenset("double" if kind == "int" else kind for kind in found)
@@ -203,7 +199,7 @@ def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
         chain = _chain_of(operand)
         found = None if chain is None else look(chain)
         if chain is not None and isinstance(found, MissingKey) and not operand.has_value:
-            yield TypeMismatch(f"{key}/path", _lacks(chain, found))
+            yield TypeMismatch(f"{key}/path", _missing_key(chain, found))
         written = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
         if operand.path is None or isinstance(found, MissingKey):
             sides.append(_side(chain, written))
@@ -214,7 +210,7 @@ def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
 
 
 def _chain_of(operand: Operand) -> Chain | None:
-    """Give the keys by which an operand is read; nothing for a value, and for a place in a list."""
+    """Return the keys by which an operand is read; None for a value, and for an item of a list."""
     path = operand.path
     if path is None:
         return None
@@ -227,7 +223,7 @@ def _chain_of(operand: Operand) -> Chain | None:
 
 
 def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
-    """A query for one value is a chain of keys. What is missing is nothing, and may be asked for."""
+    """Check a query for one value: a chain of keys, any of which may be missing."""
     keys = condition.head.keys if condition.single else None
     names = tuple(key for key in keys or () if isinstance(key, str))
     if keys is None or len(names) < len(keys):
@@ -236,7 +232,7 @@ def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
     found = look(chain)
     if isinstance(found, MissingKey):
         if condition.operator in _ORDER | {"==", "in", "contains"}:
-            yield TypeMismatch("/query", _lacks(chain, found))
+            yield TypeMismatch("/query", _missing_key(chain, found))
         return
     side = _side(chain, found)
     if condition.measured:
@@ -249,7 +245,7 @@ def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
 
 
 def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch | None:
-    """Tell why two values never go together; other operators than those between two values take anything."""
+    """Say why an operator never takes two values; None if it may."""
     if left is None or right is None:
         return None
     message = f"{operator} does not take {left.name} and {right.name}"
@@ -261,7 +257,7 @@ def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch
 
 
 def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
-    """Numbers of all kinds compare with each other, and whether something is null may be asked of anything."""
+    """Numbers of all kinds compare with each other, and anything with null."""
     one, other = ({"number" if kind in _NUMBERS else kind for kind in kinds} for kinds in (left, right))
     if operator in _EQUALITY:
         return "null" not in one | other and not one & other
@@ -269,7 +265,7 @@ def _never_compare(operator: str, left: Kinds, right: Kinds) -> bool:
 
 
 def mismatches(tree: Tree, roots: frozenset[str], look: Look) -> list[Mismatch]:
-    """Find everything in an expression that can never work; `look` tells what is promised of a chain of keys."""
+    """Find everything in an expression that can never work."""
     checker = _Checker(tree, roots, look)
     found = list(checker.check(tree, frozenset()))
     whole = checker.side(tree, frozenset())
@@ -282,21 +278,21 @@ class _Checker:
     def __init__(self, tree: Tree, roots: frozenset[str], look: Look) -> None:
         self.roots, self.look = roots, look
         # An expression that tests for a key, with `has()` or `in`, expects that it may be missing.
-        self.asked_for = {(chain.root, *chain.keys) for chain in chains(tree, roots) if chain.tested}
+        self.tested = {(chain.root, *chain.keys) for chain in chains(tree, roots) if chain.tested}
         waiting = [tree]
         while waiting:
             each = waiting.pop()
             waiting += children(each)
             match each:
                 case Call("@in", (Const(str(key)), holder)) if chain := chain_of(holder, roots, frozenset()):
-                    self.asked_for.add((chain.root, *chain.keys, key))
+                    self.tested.add((chain.root, *chain.keys, key))
 
     def check(self, tree: Tree, bound: frozenset[str]) -> Iterator[Mismatch]:
         chain = chain_of(tree, self.roots, bound)
         if chain is not None:
             found = self._promise(tree, chain)
-            if isinstance(found, MissingKey) and (chain.root, *chain.keys[: found.at + 1]) not in self.asked_for:
-                yield _lacks(chain, found)
+            if isinstance(found, MissingKey) and (chain.root, *chain.keys[: found.at + 1]) not in self.tested:
+                yield _missing_key(chain, found)
             return
         for part, inside in scoped_parts(tree, bound):
             yield from self.check(part, inside)
@@ -307,7 +303,7 @@ class _Checker:
                 yield from _of_call(tree.function, [self.side(each, bound) for each in children(tree)])
 
     def side(self, tree: Tree, bound: frozenset[str]) -> _Side | None:
-        """Give an operand, if it is a scalar for sure."""
+        """Return an operand if it is surely a scalar."""
         if isinstance(tree, Const):
             return _side(None, frozenset({_LITERALS[tree.number - 1]}))
         chain = chain_of(tree, self.roots, bound)
@@ -323,46 +319,50 @@ def _of_call(function: str, sides: list[_Side | None]) -> Iterator[Mismatch]:
     known = [side for side in sides if side is not None]
     if function in _LOGIC:
         asked = sides[:1] if function == "_?_:_" else sides
-        yield from (Mismatch(_untaken(operator, each), COMPARE) for each in asked if each and "bool" not in each.kinds)
+        yield from (
+            Mismatch(_not_taken(operator, each), COMPARE) for each in asked if each and "bool" not in each.kinds
+        )
     elif function in _METHODS:
         text = sides[0]
         if text is not None and not text.kinds & _TEXTS:
-            yield Mismatch(_untaken(operator, text), "")
+            yield Mismatch(_not_taken(operator, text), "")
     elif function == "@in":
         holder = sides[-1]
         if holder is not None:
-            yield Mismatch(_untaken(operator, holder), "")
+            yield Mismatch(_not_taken(operator, holder), "")
     elif len(known) < len(sides):
         return
     elif operator in _EQUALITY | _ORDER:
         if _never_compare(operator, known[0].kinds, known[1].kinds):
-            yield Mismatch(_untaken(operator, *known), CONVERT)
+            yield Mismatch(_not_taken(operator, *known), CONVERT)
     elif function in _ARITHMETIC and not _ARITHMETIC[function].intersection(*(side.kinds for side in known)):
         mixed = function != "_%_" and all(side.kinds & _NUMBERS for side in known)
-        yield Mismatch(_untaken(operator, *known), MIXING if mixed else TO_NUMBER)
+        yield Mismatch(_not_taken(operator, *known), MIXING if mixed else TO_NUMBER)
 
 
-def _untaken(operator: str, *sides: _Side) -> str:
+def _not_taken(operator: str, *sides: _Side) -> str:
     return f"{operator} does not take {' and '.join(side.name for side in sides)}"
 
 
 def _side(chain: Chain | None, kinds: Kinds | None) -> _Side | None:
-    """Name a value by where it comes from and by its kind; nothing where it may be other than a scalar."""
+    """Name a value by its path and kind; None if it may not be a scalar."""
     if not kinds or not kinds.issubset(_LITERALS):
         return None
-    return _Side(kinds, _said(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_said(kinds)})")
+    return _Side(
+        kinds, _kinds_text(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_kinds_text(kinds)})"
+    )
 
 
-def _lacks(chain: Chain, lacking: MissingKey) -> Mismatch:
-    where, key = _written(chain, lacking.at), chain.keys[lacking.at]
-    if lacking.kinds != {"map"}:
-        return Mismatch(f'{where} is {_said(lacking.kinds)}, so it has no key "{key}"', "")
-    hint = meant(key, lacking.known) or f"known keys: {listing(lacking.known)}"
+def _missing_key(chain: Chain, missing: MissingKey) -> Mismatch:
+    where, key = _written(chain, missing.at), chain.keys[missing.at]
+    if missing.kinds != {"map"}:
+        return Mismatch(f'{where} is {_kinds_text(missing.kinds)}, so it has no key "{key}"', "")
+    hint = meant(key, missing.known) or f"known keys: {listing(missing.known)}"
     return Mismatch(f'{where} never has a key "{key}"', hint)
 
 
 def _is_optional(tree: Tree) -> bool:
-    """Whether a chain has a step that expects to find nothing."""
+    """Whether a chain has an optional step."""
     while isinstance(tree, (Select, Call)):
         if isinstance(tree, Call) and tree.function in ("_?._", "_[?_]"):
             return True
@@ -377,7 +377,7 @@ def _written(chain: Chain, depth: int) -> str:
     return text
 
 
-def _said(kinds: Kinds) -> str:
+def _kinds_text(kinds: Kinds) -> str:
     if kinds == {"int", "double"}:
         return "a number"
     return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))

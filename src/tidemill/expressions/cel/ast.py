@@ -1,19 +1,8 @@
-"""Native binding, CEL syntax tree and value references.
+"""The native CEL library, its syntax tree as plain values, and the values an expression reads.
 
-The syntax tree of a CEL expression, as plain values.
-
-The native library gives no tree to Python, but it serializes one (protobuf, the public `cel.expr` schema) and
-takes one back. So a small reader and writer of that wire format is all it takes, and macros, strings, comments
-and the variables of comprehensions are the parser's business and not ours.
-
-The native CEL library, typed: the little of it that is used, and nothing else imports it.
-
-Its errors are values: a failed evaluation answers a value of type ERROR whose content is a non-empty string,
-which Python takes for true. Callers must accept nothing but the two booleans themselves.
-
-Which values a CEL expression reads, found in its syntax tree.
-
-So macros, strings, comments and the variables of comprehensions are the parser's business and not ours.
+Nothing else imports the library. It gives Python no tree, but it serializes one (protobuf, the public `cel.expr`
+schema) and reads one back, so a small codec of that format is enough and parsing stays with the library. Its errors are
+values: a failed evaluation returns a non-empty string, which is truthy. Callers must accept only the two booleans.
 """
 
 from __future__ import annotations
@@ -59,7 +48,7 @@ class NativeEnv(Protocol):
 
 @lru_cache(maxsize=4)
 def native_env(variables: tuple[str, ...]) -> NativeEnv:
-    """Make an environment in which the named variables may hold anything; `ctx` maps names to anything."""
+    """Create an environment with untyped variables; `ctx` is a map with string keys."""
     from cel_expr_python import cel  # type: ignore[import-untyped]
     from cel_expr_python.ext import ext_math, ext_optional, ext_strings  # type: ignore[import-untyped]
 
@@ -82,20 +71,18 @@ _PARSED_TYPE = b"type.googleapis.com/cel.expr.ParsedExpr"
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A literal; text and bytes decoded, integers as they are, all others as the library wrote them."""
+    """A literal; strings decoded, integers as they are, all others as the library encoded them."""
 
     value: str | int | bytes
     number: int
-    """Which field of the message holds it."""
+    """The field number of the protobuf message that holds it."""
 
     @property
     def is_integer(self) -> bool:
-        """An int or a uint."""
         return self.number in (_INT, _UINT)
 
     @property
     def is_number(self) -> bool:
-        """An int, a uint or a double."""
         return self.number in (_INT, _UINT, _DOUBLE)
 
 
@@ -181,7 +168,7 @@ def write_tree(tree: Tree) -> bytes:
 
 
 def children(tree: Tree) -> Iterator[Tree]:
-    """Give the trees that a tree is made of; the parts of a comprehension see more names than it does itself."""
+    """Return the direct parts of a tree; those of a comprehension see more names, see `scoped_parts`."""
     match tree:
         case Select():
             yield tree.operand
@@ -277,17 +264,15 @@ TRUE = Const(1, _BOOL)
 
 
 def double(value: int) -> Const:
-    """Make the literal of a double."""
     return Const(struct.pack("<d", float(value)), _DOUBLE)
 
 
 def text(value: str) -> Const:
-    """Make the literal of a string."""
     return Const(value, _STRING)
 
 
 def integer(const: Const) -> int:
-    """Give the integer that a literal stands for; negative ones are two's complements on the wire."""
+    """Decode an integer literal; negative ones are encoded as two's complement."""
     value = const.value if isinstance(const.value, int) else 0
     return value - (1 << 64) if const.number == _INT and value >= 1 << 63 else value
 
@@ -363,6 +348,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+# What an expression reads.
+
 _ACCESS_BY_KEY = frozenset({"_[_]", "_?._", "_[?_]"})
 
 
@@ -372,7 +359,7 @@ class Chain(NamedTuple):
     root: str
     keys: tuple[str, ...]
     tested: bool
-    """Only asked for by `has()`, so its value does not matter."""
+    """Only tested by `has()`; its value is not read."""
 
 
 def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset()) -> Iterator[Chain]:
@@ -389,7 +376,7 @@ def chains(tree: Tree, roots: frozenset[str], bound: frozenset[str] = frozenset(
 
 
 def scoped_parts(tree: Tree, bound: frozenset[str]) -> Iterator[tuple[Tree, frozenset[str]]]:
-    """Give the parts of an expression, each with the names that are variables in it."""
+    """Return the parts of an expression, each with the names that are variables in it."""
     if not isinstance(tree, Comprehension):
         yield from ((part, bound) for part in children(tree))
         return
@@ -416,7 +403,7 @@ def chain_of(tree: Tree, roots: frozenset[str], bound: frozenset[str]) -> Chain 
 
 
 def _step(tree: Tree) -> tuple[Tree, str, bool] | None:
-    """Take the last key off an access: what it is read from, the key, and whether it is only tested."""
+    """Split off the last key: the operand, the key, and whether it is only tested."""
     match tree:
         case Select(operand, key, tested):
             return operand, key, tested

@@ -1,17 +1,9 @@
-"""Is an expression cheap enough to run in-process? regex sizes.
+"""Decide whether a CEL expression is cheap enough for this process, whatever its values; sizes of patterns.
 
-Is a CEL expression cheap enough to run in this process, whatever the values are?
-
-The native library cannot be interrupted: searching a text and building a list in a loop are quadratic, and strings can
-be doubled. So an expression runs here only if it is short, has no loop inside a loop, no large value in the body of a
-loop, and at most one costly construct (a loop that builds a list, a pattern, a text taken apart); everything else runs
-in a process that can be killed. A function that is not named here is never cheap.
-
-Regular expressions that are written out in a condition: compiled early, and how large their automata become.
-
-CEL compiles a pattern only when it gets to it, so a mistake would be found in the run. Compiling takes time and
-memory by the character (a class of Unicode letters has hundreds of ranges), hence the limit. Matching takes time
-in proportion to the text times the states of the automaton, and counted repetitions multiply those.
+The native library cannot be interrupted, searching a text and building a list in a loop are quadratic, and strings can
+be doubled. A cheap expression is short, has no loop inside a loop, no large value in the body of a loop, and at most
+one costly construct; a function that is not listed here is never cheap. Patterns are compiled early, because CEL would
+report a mistake only in the run; matching takes the length of the text times the states of the automaton.
 """
 
 from __future__ import annotations
@@ -60,12 +52,12 @@ def pattern_problem(tree: Tree, env: NativeEnv) -> str | None:
         return f"the patterns of matches() are limited to {PATTERNS_MAX} characters together"
     if not found:
         return None
-    # The environment that evaluates it is also the one that knows which patterns there are.
+    # Only the environment that evaluates a pattern knows whether it is valid.
     trial = env.compile("''.matches(output)")
     for pattern in found:
-        said = trial.eval(data={"output": pattern}).value()
-        if isinstance(said, str):
-            return shorten(said.partition(": ")[2] or said, 200)
+        result = trial.eval(data={"output": pattern}).value()
+        if isinstance(result, str):
+            return shorten(result.partition(": ")[2] or result, 200)
     return None
 
 
@@ -80,15 +72,17 @@ def _patterns(tree: Tree) -> Iterator[str]:
                 yield pattern.value
 
 
+# Cost of an expression.
+
 BUDGET = 400
-"""About 50 milliseconds over the most that may be read here: a thousand items and 64 KiB of text."""
+"""About 50 ms over the largest values decided here: a thousand items and 64 KiB of text."""
 
 NODE, NODE_IN_LOOP, GROWTH, COSTLY = 1, 8, 40, 200
 SHORT_MAX = 64
 """Characters of a literal that may be handled in every pass of a loop."""
 
 STATES_MAX = 48
-"""States of a pattern, which is compiled anew for every text."""
+"""States of a pattern; CEL compiles it again for every text."""
 
 _FREE = frozenset({"_&&_", "_||_", "!_", "@not_strictly_false", "_-_", "_*_", "_/_", "_%_", "-_"})
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})
@@ -110,7 +104,7 @@ _SMALL = frozenset(
 
 
 def is_cheap(tree: Tree, roots: frozenset[str]) -> bool:
-    """Tell whether an expression is within the budget, whatever its values are."""
+    """Whether an expression is within the budget, whatever its values are."""
     cost = _Cost(roots)
     cost.add(tree, frozenset())
     return cost.points <= BUDGET

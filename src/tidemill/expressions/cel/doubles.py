@@ -65,7 +65,7 @@ def in_doubles(tree: Tree) -> Tree:
 
 
 def doubled(value: Json) -> Json:
-    """Make every integer of a value a double; nesting is limited before."""
+    """Convert every integer of a value to a double; the caller limits nesting."""
     kind = type(value)
     if kind is int:
         try:
@@ -97,7 +97,7 @@ def _rewritten(tree: Tree, bound: frozenset[str]) -> Tree:
 
 
 def _entry(entry: Entry, inner: _Rewrite) -> Entry:
-    """A double cannot be a key, so an integer that is written as one stays what it is."""
+    """Rewrite an entry; a constant key stays, because a double cannot be a key."""
     key = entry.key if isinstance(entry.key, str | Const) else inner(entry.key)
     return Entry(key, inner(entry.value), entry.optional)
 
@@ -139,7 +139,7 @@ def _as_integer(tree: Tree, bound: frozenset[str]) -> Tree:
 
 
 def _access(tree: Select | Call, operand: Tree, key: str, bound: frozenset[str]) -> Tree | None:
-    """Read `current.output` as what it is called in all of CEL: the value of `current`."""
+    """Rewrite `current.output` to `current`, its name in plain CEL."""
     if not _is_root(operand, "current", bound) or key not in _PARTS:
         return None
     if key == "meta":
@@ -150,7 +150,7 @@ def _access(tree: Select | Call, operand: Tree, key: str, bound: frozenset[str])
 
 
 def _below(operand: Tree, key: str | None, bound: frozenset[str]) -> Tree:
-    """Rewrite what a key is read from; a node that is asked for neither of its parts is asked for its output."""
+    """Rewrite the operand of a key; a key of a node other than `output` and `meta` means its output."""
     made = _rewritten(operand, bound)
     if key in _PARTS or not _is_node(operand, bound):
         return made

@@ -1,15 +1,9 @@
-"""Compile and evaluate CEL; big integers.
+"""Compile CEL conditions, bind the values they read, and evaluate them to true, false or an error.
 
-Conditions in CEL: compiled once, given only what they read, and true or false or an error.
-
-The native library converts a whole variable at every evaluation, so each expression gets its roots cut down
-to the keys that it names.
-
-Integers that CEL has no room for: it knows 64 bits, and JSON knows no end.
-
-The library converts all of a value before it looks at any of it, so one such integer would fail conditions that never
-ask for it. It is put aside instead: what stands in for it is equal to the same integer and to nothing else, and no
-operator takes it. That is done when the library has refused a value, so all others pay nothing for it.
+The native library converts a whole variable at every evaluation, so each root is cut down to the keys that are read.
+It has 64-bit integers and converts a value before it reads any of it, so one larger integer would fail conditions that
+never read it. Only after such a refusal is the integer replaced by an object that equals the same integer and nothing
+else, and that no operator accepts.
 """
 
 from __future__ import annotations
@@ -21,7 +15,6 @@ from functools import lru_cache
 from tidemill.errors import Problem
 from tidemill.expressions.cel.ast import (
     Chain,
-    NativeEnv,
     NativeExpression,
     NativeValue,
     chains,
@@ -55,7 +48,7 @@ _ASIDE = "an integer of more than 64 bits"
 
 
 def oversized(data: Json, where: str = "") -> str | None:
-    """Name the first place that holds an integer without room in CEL; nesting is limited before."""
+    """Name the first place with an integer beyond 64 bits; the caller limits nesting."""
     if type(data) is int:
         return None if SMALLEST <= data <= LARGEST else where
     if isinstance(data, dict):
@@ -68,7 +61,7 @@ def oversized(data: Json, where: str = "") -> str | None:
 
 
 def put_aside(data: Json) -> Json:
-    """Copy a value, with an object in the place of each such integer: CEL compares objects, and does nothing else."""
+    """Copy a value, replacing each such integer by an object, which CEL only compares."""
     if type(data) is int and not SMALLEST <= data <= LARGEST:
         return {_ASIDE: hex(data)}
     if isinstance(data, dict):
@@ -77,22 +70,22 @@ def put_aside(data: Json) -> Json:
 
 
 ROOTS = frozenset({"output", "ctx", "inputs", "run", "iteration", "current"})
-"""What a condition can see. `current` is the node's own output, like `output`."""
+"""Variables of a condition; `current` is the node's own output, like `output`."""
 
 EXPRESSION_MAX = 8192
 
 DOUBLINGS_MAX = 4
-"""Uses of the macros that write their operand twice: thirty of them, one in the other, would be a billion."""
+"""Uses of the macros that duplicate their operand: thirty nested ones would make a billion copies."""
 
 _DOUBLING = re.compile(r"\bopt(?:Flat)?Map\b")
 
 Tree = dict[str, "Tree | None"]
-"""The keys that are read, level by level: None takes the whole value, an empty tree only asks if it is there."""
+"""The keys that are read, level by level: None is the whole value, an empty tree only tests presence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """An expression in CEL, compiled, and what it reads."""
+    """A compiled expression and what it reads."""
 
     expression: str
     native: NativeExpression
@@ -104,26 +97,22 @@ class Cel:
     deadline_ms: int = DEADLINE_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         return {"type": "cel", "expression": self.expression}
 
     def bind(self, scope: Scope) -> dict[str, Json]:
-        """Give each root, cut down to what is read of it."""
         return bound(self, scope)
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if there is no strict boolean answer."""
         return evaluate_cel(self, data, scope)
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return shorten(self.expression)
 
 
 def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: bool = False) -> Cel | None:
     """Compile an expression, or report every problem with it; nothing is evaluated.
 
-    With `doubles` it is written as comparisons between nodes are: every number in it is a double, see `cel_doubles`.
+    With `doubles` every number in it is a double, see `cel.doubles`.
     """
     compiled = _sized(expression) or _compiled(expression, doubles)
     if isinstance(compiled, Cel):
@@ -133,7 +122,7 @@ def parse_cel(expression: str, path: str, problems: list[Problem], *, doubles: b
 
 
 def _sized(expression: str) -> tuple[Fault, ...]:
-    """Refuse what must not even reach the parser."""
+    """Refuse what must not reach the native parser."""
     if len(expression) > EXPRESSION_MAX:
         return (Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
     if len(_DOUBLING.findall(expression)) > DOUBLINGS_MAX:
@@ -147,20 +136,20 @@ def _sized(expression: str) -> tuple[Fault, ...]:
 
 
 def evaluate_cel(program: Cel, data: Json, scope: Scope) -> bool:
-    """Decide over what was bound; the scope is only for the words of a failure."""
-    answer = _asked(program, data)
+    """Decide over bound data; the scope only serves messages of a failure."""
+    answer = _evaluated(program, data)
     large = oversized(data) if isinstance(answer, str) and TOO_LARGE in answer else None
     if large is not None:
-        answer = _asked(program, put_aside(data))
+        answer = _evaluated(program, put_aside(data))
         if isinstance(answer, str) and NO_OVERLOAD in answer:
             raise within(program.told(), condition_failed(f"{large} has more than 64 bits", HINT))
     if isinstance(answer, str):
-        raise _failed(program, scope, answer)
+        raise within(program.told(), condition_failed(*run_time_words(answer, program.chains, scope)))
     return answer
 
 
-def _asked(program: Cel, data: Json) -> bool | str:
-    """Give the answer, or what the library says instead of one; raise `ExpressionError` if it is not a boolean."""
+def _evaluated(program: Cel, data: Json) -> bool | str:
+    """Return the answer or the library's error; raise `ExpressionError` if the answer is not a boolean."""
     try:
         answer = program.native.eval(data=data)
     except Exception as error:
@@ -183,7 +172,7 @@ def _content(answer: NativeValue) -> object:
     try:
         return answer.value()
     except TypeError:
-        # An optional has no counterpart in Python; it is no boolean either.
+        # An optional has no counterpart in Python.
         return None
 
 
@@ -196,31 +185,28 @@ def _compiled(expression: str, doubles: bool) -> Cel | tuple[Fault, ...]:
         faults = compile_faults(expression, str(error), ROOTS, doubles=doubles)
         if faults:
             return faults
-        # All that the checker minded was integers next to doubles, where that works.
+        # The checker only objected to comparing integers with doubles, which works.
         native = env.compile(expression, disable_check=True)
     try:
         answer = native.return_type().name()
     except RuntimeError:
-        # The answer is an object whose keys are of a kind that only the parser takes for a key.
+        # The result is a map whose keys only the parser accepts.
         return (Fault("condition_syntax", "a condition must be true or false, and this is a map", COMPARE),)
     syntax = read_tree(native.serialize())
     if doubles:
         try:
-            # Names and functions are resolved in a checked tree, so the one to rewrite is the one as parsed.
+            # A checked tree has resolved names, so the unchecked one is rewritten.
             syntax = in_doubles(read_tree(env.compile(expression, disable_check=True).serialize()))
         except Unsuited as unsuited:
             return (Fault("condition_syntax", unsuited.message, unsuited.hint),)
         native = env.deserialize(write_tree(syntax))
     found = tuple(chains(syntax, ROOTS))
-    faults = (*reading_faults(found, answer), *_pattern_faults(syntax, env))
+    faults = reading_faults(found, answer)
+    if problem := pattern_problem(syntax, env):
+        faults = (*faults, Fault("condition_syntax", problem))
     return faults or Cel(
         expression, native, syntax, found, _tree(found), _references(found), light=is_cheap(syntax, ROOTS)
     )
-
-
-def _pattern_faults(syntax: Syntax, env: NativeEnv) -> tuple[Fault, ...]:
-    problem = pattern_problem(syntax, env)
-    return () if problem is None else (Fault("condition_syntax", problem),)
 
 
 def _references(found: tuple[Chain, ...]) -> References:
@@ -232,12 +218,12 @@ def _references(found: tuple[Chain, ...]) -> References:
 def _tree(found: tuple[Chain, ...]) -> Tree:
     top: Tree = {}
     for chain in found:
-        _plant(top, (chain.root, *chain.keys), chain.tested)
+        _add_chain(top, (chain.root, *chain.keys), chain.tested)
     return top
 
 
-def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
-    """Add one chain; where a value is taken whole already, there is nothing to add."""
+def _add_chain(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
+    """Add one chain, unless a value above it is read as a whole."""
     *inner, last = keys
     for key in inner:
         below = level.setdefault(key, {})
@@ -251,7 +237,6 @@ def _plant(level: Tree, keys: tuple[str, ...], tested: bool) -> None:
 
 
 def bound(program: Cel, scope: Scope) -> dict[str, Json]:
-    """Give each root, cut down to what is read of it."""
     data: dict[str, Json] = {}
     try:
         for root, tree in program.tree.items():
@@ -267,7 +252,7 @@ def bound(program: Cel, scope: Scope) -> dict[str, Json]:
 
 
 def _named_nodes(tree: Tree, scope: Scope) -> dict[str, Json]:
-    """Give the nodes that are named; one without an output is empty, so that `has(ctx.a.output)` is false."""
+    """Return the named nodes; one without an output is empty, so that `has(ctx.a.output)` is false."""
     nodes: dict[str, Json] = {}
     for node, parts in tree.items():
         seen = scope.nodes.get(node)
@@ -276,10 +261,7 @@ def _named_nodes(tree: Tree, scope: Scope) -> dict[str, Json]:
 
 
 def _every_node(references: References, scope: Scope) -> dict[str, Json]:
-    """Give all there is to an expression that computes a node's name.
-
-    What has no output is left out, unless it is also named: then it is empty, as everywhere.
-    """
+    """Return all nodes with an output, for an expression that computes a node's name; named ones may be empty."""
     entries = ((node, scope.nodes[node]) for node in scope.nodes)
     nodes: dict[str, Json] = {node: _entry(seen, None) for node, seen in entries if isinstance(seen, Seen)}
     for node in references.nodes:
@@ -306,7 +288,3 @@ def _cut(value: Json, tree: Tree | None) -> Json:
     if isinstance(value, dict):
         return {key: _cut(value[key], below) for key, below in tree.items() if key in value}
     return [] if isinstance(value, list) else value
-
-
-def _failed(program: Cel, scope: Scope, said: str) -> ExpressionError:
-    return within(program.told(), condition_failed(*run_time_words(said, program.chains, scope)))

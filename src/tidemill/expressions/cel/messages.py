@@ -21,7 +21,7 @@ LEVELS_MAX = 32
 
 TOO_LARGE = "out of range"
 NO_OVERLOAD = "No matching overloads"
-"""What the library says of an integer without room, and of an operator that does not take its operands."""
+"""The library's words for an integer beyond 64 bits, and for operands an operator does not take."""
 
 Words = tuple[str, str]
 """A message and its hint."""
@@ -96,7 +96,7 @@ _CONVERSIONS = {
     "duration": "a duration is written 90s or 1h30m",
 }
 
-_SLIPS = tuple(
+_COMMON_MISTAKES = tuple(
     (re.compile(sign.replace("@", "\0"), re.IGNORECASE), hint)
     for sign, hint in (
         (r"(?:\{\{.*|^\{?)@[{}]", "a condition is an expression already: leave out the {{ }}"),
@@ -156,10 +156,7 @@ class Fault(NamedTuple):
 
 
 def compile_faults(expression: str, said: str, roots: frozenset[str], *, doubles: bool = False) -> tuple[Fault, ...]:
-    """Translate what the compiler said; nothing if it only minded comparing integers with doubles.
-
-    Where every number becomes a double, nothing is said about any of them.
-    """
+    """Translate compiler errors; empty if it only objected to integers next to doubles where that works."""
     if "max recursion depth" in said or "recursion limit exceeded" in said:
         return (Fault("condition_syntax", *_DEPTH),)
     errors = _ERROR.findall(said)
@@ -167,13 +164,13 @@ def compile_faults(expression: str, said: str, roots: frozenset[str], *, doubles
         return (Fault("condition_syntax", shorten(_plain(said))),)
     found = [_fault(expression, int(line), int(column), _plain(each), roots, doubles) for line, column, each in errors]
     faults = [fault for fault in dict.fromkeys(found) if fault is not None]
-    # Once the parser is lost, most of what it says comes of that.
-    known_slip = next((fault for fault in faults if fault.code == "condition_syntax" and fault.hint), None)
-    return (known_slip,) if known_slip is not None and "Syntax error" in said else tuple(faults)
+    # After a syntax error, most further errors are its consequences.
+    known_mistake = next((fault for fault in faults if fault.code == "condition_syntax" and fault.hint), None)
+    return (known_mistake,) if known_mistake is not None and "Syntax error" in said else tuple(faults)
 
 
 def _plain(said: str) -> str:
-    """Leave out what the library says about itself."""
+    """Strip status codes of the library."""
     return _STATUS.sub("", _STATUS.sub("", said))
 
 
@@ -191,17 +188,17 @@ def _fault(expression: str, line: int, column: int, message: str, roots: frozens
         operator, types = overload[1], overload[2].split(", ")
         if (doubles or operator in _COMPARISONS) and all(_NUMBER.match(each) for each in types):
             return None
-        return Fault("condition_syntax", f"{where}{_untaken(operator, types)}", _operand_hint(operator, types))
+        return Fault("condition_syntax", f"{where}{_not_taken(operator, types)}", _operand_hint(operator, types))
     if message.startswith("<<nil>>"):
-        # There is nothing where something was expected, which the parser has said before.
+        # Follows an error that the parser has already reported.
         return None
     said, hint = _syntax_words(expression, message.removeprefix("Syntax error: ").split(" expecting ")[0])
-    slip = next((way for sign, way in _SLIPS if sign.search(f"{before}\0{after}")), "")
-    return Fault("condition_syntax", f"{where}{said}", slip if hint is None else hint)
+    mistake = next((way for sign, way in _COMMON_MISTAKES if sign.search(f"{before}\0{after}")), "")
+    return Fault("condition_syntax", f"{where}{said}", mistake if hint is None else hint)
 
 
 def _syntax_words(expression: str, said: str) -> tuple[str, str | None]:
-    """Tell what the parser minds; the hint is None where the text at that place gives it."""
+    """Translate a syntax error; the hint is None where the text at that place gives it."""
     if "<EOF>" in said:
         if not expression.strip():
             return "the expression is empty", "such as output.score > 80"
@@ -213,7 +210,7 @@ def _syntax_words(expression: str, said: str) -> tuple[str, str | None]:
     return (f"{shorten(lost[1], 60)} is not expected here" if lost else said), None
 
 
-def _untaken(operator: str, kinds: Iterable[str]) -> str:
+def _not_taken(operator: str, kinds: Iterable[str]) -> str:
     return f"{shown_operator(operator)} does not take {' and '.join(kinds)}"
 
 
@@ -298,11 +295,11 @@ def _overload_words(operator: str, given: list[str]) -> Words:
     hint = _NOT_NULL if "null" in given else _operand_hint(operator, given)
     if "uint" in given and hint:
         hint = "an integer of 64 bits that is larger than 2^63 - 1 mixes with no other: write double(x) around both"
-    return _untaken(operator, given), hint
+    return _not_taken(operator, given), hint
 
 
 def _key_words(key: str | None, chains: list[Chain], scope: Scope) -> Words:
-    """Find out which of the chains of keys has ended too early; `key` is None if a value had no keys at all."""
+    """Find the chain whose key is missing; `key` is None if a value had no keys at all."""
     for chain in chains:
         words = _dead_end(chain, scope, key)
         if words is not None:
@@ -323,21 +320,21 @@ def _dead_end(chain: Chain, scope: Scope, key: str | None) -> Words | None:
     keys = list(chain.keys)
     if chain.root != "ctx":
         value = READERS[chain.root](scope)
-        return None if is_nothing(value) else _walked(chain.root, value, keys, key, chain.tested)
+        return None if is_nothing(value) else _first_missing(chain.root, value, keys, key, chain.tested)
     if len(keys) < 2 + chain.tested:
         return None
     node = keys.pop(0)
     seen = scope.nodes.get(node)
     if isinstance(seen, Seen):
         entry = {"output": seen.output, "meta": seen.meta}
-        return _walked(place("ctx", node), entry, keys, key, chain.tested)
+        return _first_missing(place("ctx", node), entry, keys, key, chain.tested)
     if key != keys[0]:
         return None
     reason = seen.reason if seen is not None else "is not in reach"
     return f'node "{node}" {reason}', f"ask has({place('ctx', node)}.output) first"
 
 
-def _walked(where: str, value: object, keys: list[str], missing: str | None, tested: bool) -> Words | None:
+def _first_missing(where: str, value: object, keys: list[str], missing: str | None, tested: bool) -> Words | None:
     """Follow the keys. The last one of a test may be missing, but what it is asked of must be an object."""
     for number, each in enumerate(keys, start=1):
         below = step(value, each)

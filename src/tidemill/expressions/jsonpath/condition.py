@@ -1,15 +1,9 @@
-"""JSONPath condition and its operators.
+"""The condition `jsonpath`: the values that a query finds, compared with a given one.
 
-Conditions over a JSONPath query: the values that it finds, compared with one that is given.
-
-A query looks at the node's own output, or with `"source": "ctx"` at the nodes before it, as an object
-`{id: {"output": …, "meta": …}}`. It is walked as far as its keys lead to a single value before anything is
-counted or handed over, so that a condition on one field of a large output costs no more than that field.
-
-The operators of a JSONPath condition: from the values that were found to true or false.
-
-A query that can find several values must say what is to be compared: their number, their sum, the smallest of
-them, or the whole list. Nothing found is *nothing*: unequal to everything, in no list, empty.
+A query reads the node's own output, or with `"source": "ctx"` the nodes before it as `{id: {"output": …, "meta": …}}`.
+`bind` follows it as far as its keys lead to one value, so that a condition on one field costs no more than that field.
+A query that can find several values must say what is compared: their number, sum, minimum, or the whole list. A query
+that finds no value yields `NOTHING`: unequal to everything, in no list, empty.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from tidemill.errors import Problem
-from tidemill.expressions.comparisons import RELATIONS, contains, hopeless
+from tidemill.expressions.comparisons import RELATIONS, contains, hopeless, is_number
 from tidemill.expressions.conditions import DEADLINE_MS, Raw, no_other_keys, shape
 from tidemill.expressions.errors import (
     NO_OUTPUT,
@@ -34,6 +28,7 @@ from tidemill.expressions.errors import (
     meant,
     place,
     shorten,
+    within,
 )
 from tidemill.expressions.jsonpath import query as tree
 from tidemill.expressions.jsonpath.query import NOTHING, NoValue, is_cheap, queries
@@ -68,13 +63,13 @@ ALIASES: Mapping[str, str] = {
     **{aggregate: f"{aggregate}_gt" for aggregate in _AGGREGATES},
     **{f"{aggregate}_{end}te": f"{aggregate}_{end}e" for aggregate in _AGGREGATES for end in "gl"},
 }
-"""What other tools call an operator, for hints only."""
+"""Names of operators in other tools, for hints only."""
 
 ASKING = frozenset({"exists", "empty"})
 """Operators that are true or false by themselves; their value may be left out, or turns them round."""
 
 SHALLOW = ASKING | {operator for operator, (aggregate, _) in _AGGREGATING.items() if aggregate == "count"}
-"""Operators that do not look into what a query for one value has found."""
+"""Operators that do not read the value that a query for one value finds."""
 
 _SEVERAL_HINT = "say what to compare: count_gt, sum_gt, min_gt, max_gt, contains, or == with a list"
 
@@ -86,7 +81,8 @@ def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> 
     if operator == "empty":
         return not found or (single and is_empty(found[0]))
     if operator in _AGGREGATING:
-        return _AGGREGATED[_AGGREGATING[operator][0]](_items(found, single))
+        values = found[0] if single and found and isinstance(found[0], list) else found
+        return _AGGREGATED[_AGGREGATING[operator][0]](values)
     if not single and (operator == "contains" or (operator in ("==", "!=") and isinstance(value, list))):
         return list(found)
     if len(found) > 1:
@@ -115,31 +111,26 @@ def wrong_value(operator: str, value: Json) -> str | None:
     if operator not in _AGGREGATING:
         return hopeless(operator, value, "right")
     textual = _AGGREGATING[operator][0] in ("min", "max")
-    if _is_number(value) or (textual and isinstance(value, str)):
+    if is_number(value) or (textual and isinstance(value, str)):
         return None
     kinds = "a number or a string" if textual else "a number"
     return f"the value of {operator} is {kinds}, not {kind_of(value)}"
 
 
 def is_empty(value: Json) -> bool:
-    """Tell whether a value is null, or a string, list or object with nothing in it."""
+    """Whether a value is null, or a string, list or object with nothing in it."""
     return value is None or (isinstance(value, str | list | dict) and not value)
 
 
 def length(value: Json) -> int:
-    """Give the length of a string, list or object."""
     if isinstance(value, str | list | dict):
         return len(value)
     raise condition_failed(f"{kind_of(value)} has no length", "a string, a list and an object have one")
 
 
-def _items(found: Sequence[Json], single: bool) -> Sequence[Json]:
-    return found[0] if single and found and isinstance(found[0], list) else found
-
-
 def _sum(values: Sequence[Json]) -> Json:
-    """Add numbers: integers exactly, and floats with one rounding at the end, so that their order is all the same."""
-    _require("sum", values, _is_number)
+    """Add integers exactly, and floats with one rounding at the end, so that the order does not matter."""
+    _require("sum", values, is_number)
     try:
         return sum(values) if all(isinstance(each, int) for each in values) else math.fsum(values)
     except (OverflowError, ValueError):
@@ -147,35 +138,26 @@ def _sum(values: Sequence[Json]) -> Json:
 
 
 def _average(values: Sequence[Json]) -> Json | NoValue:
-    _require("avg", values, _is_number)
+    _require("avg", values, is_number)
     try:
         return _sum(values) / len(values) if values else NOTHING
     except OverflowError:
         raise condition_failed("the average is too large for a number") from None
 
 
-def _smallest(values: Sequence[Json]) -> Json | NoValue:
-    _require_order("min", values)
-    return min(values) if values else NOTHING
-
-
-def _largest(values: Sequence[Json]) -> Json | NoValue:
-    _require_order("max", values)
-    return max(values) if values else NOTHING
-
-
 _AGGREGATED: Mapping[str, Callable[[Sequence[Json]], Json | NoValue]] = {
     "count": len,
     "sum": _sum,
     "avg": _average,
-    "min": _smallest,
-    "max": _largest,
+    "min": lambda values: min(_ordered("min", values), default=NOTHING),
+    "max": lambda values: max(_ordered("max", values), default=NOTHING),
 }
 
 
-def _require_order(aggregate: str, values: Sequence[Json]) -> None:
+def _ordered(aggregate: str, values: Sequence[Json]) -> Sequence[Json]:
     textual = bool(values) and isinstance(values[0], str)
-    _require(aggregate, values, _is_text if textual else _is_number)
+    _require(aggregate, values, _is_text if textual else is_number)
+    return values
 
 
 def _require(aggregate: str, values: Sequence[Json], fits: Callable[[Json], bool]) -> None:
@@ -186,13 +168,11 @@ def _require(aggregate: str, values: Sequence[Json], fits: Callable[[Json], bool
             raise condition_failed(message, "filter them out first: $.items[?@.price > 0].price")
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
+
+# The condition.
 
 QUERY_MAX = 8192
 
@@ -227,44 +207,36 @@ class JsonPath:
     deadline_ms: int = DEADLINE_MS
 
     def normal(self) -> Json:
-        """Write it in the one form in which it is stored."""
         raw = {"type": "jsonpath", "query": self.query, "operator": self.operator, "value": self.value}
         return raw | {"source": "ctx"} if self.source == "ctx" else raw
 
     def bind(self, scope: Scope) -> list[Json]:
-        """Give the value that the query branches out from, or all that is asked about it if that is little."""
+        """Return the value that the query branches out from, or all that is asked about it if that is little."""
         document = _own_output(scope) if self.source == "output" else _nodes(self.references, scope)
         value = self.head.value(document, document)
-        found = [] if value is tree.NOTHING else [value]
+        found = [] if value is NOTHING else [value]
         return [self._subject(found)] if self.shallow else found
 
     def holds(self, data: Json, scope: Scope) -> bool:
-        """Decide; raise `ExpressionError` if what was found cannot be compared."""
-        compared = data[0] if self.shallow else self._subject(self._found(data))
+        found = () if self.shallow or not data else self.tail.find(data[0], data[0])
+        compared = data[0] if self.shallow else self._subject(found)
         try:
             return related(self.operator, compared, self.value)
         except ExpressionError as failure:
-            raise self._failed(failure) from None
+            raise within(self.title, failure) from None
 
     def told(self) -> str:
-        """Name it in a sentence."""
         return self.title
 
-    def _found(self, data: list[Json]) -> Sequence[Json]:
-        return self.tail.find(data[0], data[0]) if data else ()
-
-    def _subject(self, found: Sequence[Json]) -> Json | tree.NoValue:
+    def _subject(self, found: Sequence[Json]) -> Json | NoValue:
         try:
             if not self.measured:
                 return subject(self.operator, found, self.single, self.value)
             if not self.single:
                 return len(found)
-            return length(found[0]) if found else tree.NOTHING
+            return length(found[0]) if found else NOTHING
         except ExpressionError as failure:
-            raise self._failed(failure) from None
-
-    def _failed(self, failure: ExpressionError) -> ExpressionError:
-        return condition_failed(f"{failure.message} (in `{self.title}`)", failure.hint)
+            raise within(self.title, failure) from None
 
 
 def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | None:
@@ -337,7 +309,7 @@ def _near(given: Json) -> str:
 
 
 def _value(raw: Raw, operator: str | None, path: str, problems: list[Problem]) -> Json:
-    """Give the value to compare with; of an operator that is true or false by itself it is true."""
+    """Return the value to compare with; of an operator that is true or false by itself it is true."""
     if operator is None:
         return None
     if "value" not in raw:
@@ -366,7 +338,7 @@ def _text(raw: Raw, path: str, problems: list[Problem]) -> str | None:
 
 
 def _query(text: str, path: str, problems: list[Problem]) -> tree.Query | None:
-    # The library takes a tenth of a second to load, which only those pay who use it.
+    # Loading the library takes a tenth of a second, so only documents with queries do it.
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
@@ -431,7 +403,7 @@ def _own_output(scope: Scope) -> Json:
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:
-    """Give the nodes in reach that have something to show."""
+    """Return the nodes in reach that have something to show."""
     entries = {node: scope.nodes.get(node) for node in (scope.nodes if references.dynamic else references.nodes)}
     return {node: _entry(seen) for node, seen in entries.items() if isinstance(seen, Seen) or (seen and seen.meta)}
 

@@ -1,8 +1,7 @@
-"""Reading JSONPath queries: the library parses them, and what it made of them is checked and taken over.
+"""Parse JSONPath queries with the library, and convert its tree to ours.
 
-It accepts a few things that RFC 9535 does not have (lists inside of filters, `<>`, queries as selectors); they
-are refused here, so that a query means the same everywhere. Loading the library takes a tenth of a second, so
-this module is imported when the first query is read.
+The library accepts more than RFC 9535 (lists in filters, `<>`, queries as selectors); that is refused here. Loading it
+takes a tenth of a second, so this module is imported with the first query.
 """
 
 from __future__ import annotations

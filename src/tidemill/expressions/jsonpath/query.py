@@ -1,18 +1,8 @@
-r"""Query tree, evaluation, cost, I-Regexp.
+"""The tree of a JSONPath query: evaluation (RFC 9535), cost, and regular expressions (I-Regexp, RFC 9485).
 
-What a JSONPath query is made of, and what each part of it finds (RFC 9535).
-
-The library that reads queries is not asked to evaluate them: it takes true for 1 inside of lists, cuts strings
-into slices, parses strings as JSON and follows regular expressions without end. These few classes do exactly
-what the RFC says, without recursion over the values, and several times as fast.
-
-Regular expressions inside of JSONPath queries: I-Regexp (RFC 9485), in time linear in the text.
-
-The JSONPath library brings an engine that backtracks, so a pattern of ten characters could keep it busy for
-years. These patterns are given to the engine of the templates, which does not. It knows a little more than
-the RFC, such as `\d`, and means something else by nothing but the dot.
-
-What a JSONPath query can touch and what it can cost, known without evaluating it.
+The library parses queries but does not evaluate them: it takes true for 1 inside lists, slices strings, parses strings
+as JSON, and its regular expressions backtrack. This evaluation follows the RFC, does not recurse over values, and is
+several times as fast; patterns go to the linear-time engine of the templates.
 """
 
 from __future__ import annotations
@@ -21,15 +11,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Final, Literal
 
-from tidemill.expressions.comparisons import equal
+from tidemill.expressions.comparisons import equal, is_number
 from tidemill.expressions.errors import ExpressionError, condition_failed
 from tidemill.expressions.scope import Json
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.regex import Pattern
 
+
+# Regular expressions.
 
 CACHED_MAX = 128
 
@@ -40,7 +32,7 @@ _PLAIN = re.compile(r"\^?(?:\.\*)?(?:[^\\.*+?{}()\[\]|^$]|\\\W)*(?:\.\*)?\$?")
 
 
 def is_pattern(pattern: str) -> bool:
-    """Tell whether a text is a regular expression, and one that can be compiled."""
+    """Whether a text is a regular expression, and one that can be compiled."""
     return not isinstance(_compiled(pattern), ExpressionError)
 
 
@@ -56,16 +48,12 @@ def why_no_pattern(pattern: str) -> tuple[str, str]:
 
 
 def is_plain(pattern: str) -> bool:
-    """Tell whether a pattern is plain text, perhaps with anything around it.
-
-    Over a text of a mebibyte, a pattern that is made for it takes up to a second, and a plain one some
-    milliseconds.
-    """
+    """True for plain text, perhaps with `.*` around it: milliseconds over 1 MiB; others take up to a second."""
     return _PLAIN.fullmatch(pattern) is not None
 
 
 def matches(pattern: str, text: str, *, whole: bool) -> bool:
-    """Tell whether a pattern matches the whole text, or some part of it; what is no pattern matches nothing."""
+    """Whether a pattern matches the whole text, or some part of it; what is no pattern matches nothing."""
     compiled = _compiled(pattern)
     if isinstance(compiled, ExpressionError):
         return False
@@ -77,7 +65,7 @@ def matches(pattern: str, text: str, *, whole: bool) -> bool:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _compiled(pattern: str) -> Pattern | ExpressionError:
-    # It takes time to load, and only queries with regular expressions need it.
+    # Loaded on demand: only queries with regular expressions need it.
     from tidemill.expressions.templates.regex import compile_pattern
 
     try:
@@ -99,6 +87,9 @@ def _translated(pattern: str) -> str:
     return "".join(parts)
 
 
+# Queries and filters.
+
+
 class NoValue:
     """What a query gives that finds no value; JSON null is a value."""
 
@@ -115,7 +106,6 @@ class Name:
     name: str
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return (value[self.name],) if type(value) is dict and self.name in value else ()
 
 
@@ -126,7 +116,6 @@ class Index:
     index: int
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return (value[self.index],) if type(value) is list and -len(value) <= self.index < len(value) else ()
 
 
@@ -139,7 +128,6 @@ class Slice:
     step: int | None
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return value[self.start : self.stop : self.step] if type(value) is list and self.step != 0 else ()
 
 
@@ -148,7 +136,6 @@ class Wildcard:
     """Every member of an object, every item of a list."""
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         return children(value)
 
 
@@ -159,12 +146,12 @@ class Filter:
     test: Test
 
     def pick(self, value: Json, root: Json) -> Iterable[Json]:
-        """Give what it selects of a value."""
         passes = self.test.passes
         return [child for child in children(value) if passes(child, root)]
 
 
 Selector = Name | Index | Slice | Wildcard | Filter
+"""`pick` returns what it selects of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +162,7 @@ class Segment:
     descendant: bool = False
 
     def step(self, values: Iterable[Json], root: Json) -> list[Json]:
-        """Give what it selects of all values, in order and with repetitions."""
+        """Return what it selects of all values, in order and with repetitions."""
         if self.descendant:
             values = (below for value in values for below in containers(value))
         if len(self.selectors) == 1:
@@ -194,7 +181,6 @@ class Query:
     """The same way, if it leads to one value at most."""
 
     def find(self, current: Json, root: Json) -> Sequence[Json]:
-        """Give all that it finds."""
         if self.keys is not None:
             value = self.value(current, root)
             return () if value is NOTHING else (value,)
@@ -204,7 +190,7 @@ class Query:
         return values
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value that it leads to, if it leads to one at most."""
+        """Return the value that it leads to, if it leads to one at most."""
         value = root if self.absolute else current
         for key in self.keys or ():
             if type(value) is dict:
@@ -223,7 +209,6 @@ class Constant:
     content: Json
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value."""
         return self.content
 
 
@@ -234,7 +219,7 @@ class Length:
     of: Operand
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the length; of anything else it is nothing."""
+        """Return the length; of anything else it is nothing."""
         value = self.of.value(current, root)
         return len(value) if isinstance(value, str | list | dict) else NOTHING
 
@@ -246,7 +231,6 @@ class Count:
     of: Query
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the number."""
         return len(self.of.find(current, root))
 
 
@@ -257,7 +241,6 @@ class Only:
     of: Query
 
     def value(self, current: Json, root: Json) -> Json | NoValue:
-        """Give the value."""
         found = self.of.find(current, root)
         return found[0] if len(found) == 1 else NOTHING
 
@@ -275,7 +258,6 @@ class Comparison:
     right: Operand
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         left, right = self.left.value(current, root), self.right.value(current, root)
         match self.operator:
             case "==":
@@ -299,7 +281,6 @@ class Found:
     query: Query
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         return len(self.query.find(current, root)) > 0
 
 
@@ -312,7 +293,7 @@ class Matches:
     whole: bool
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value; what is no text or no pattern does not match."""
+        """Whether it is true of a value; what is no text or no pattern does not match."""
         text, pattern = self.text.value(current, root), self.pattern.value(current, root)
         if not isinstance(text, str) or not isinstance(pattern, str):
             return False
@@ -327,7 +308,6 @@ class Joined:
     tests: tuple[Test, ...]
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         answers = (test.passes(current, root) for test in self.tests)
         return all(answers) if self.operator == "&&" else any(answers)
 
@@ -339,7 +319,6 @@ class Not:
     test: Test
 
     def passes(self, current: Json, root: Json) -> bool:
-        """Tell whether it is true of a value."""
         return not self.test.passes(current, root)
 
 
@@ -348,7 +327,7 @@ Test = Comparison | Found | Matches | Joined | Not
 
 
 def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
-    """Give the keys that segments stand for, if they lead to one value at most."""
+    """Return the keys that segments stand for, if they lead to one value at most."""
     found: list[Key] = []
     for segment in segments:
         match segment:
@@ -360,14 +339,14 @@ def keys(segments: tuple[Segment, ...]) -> tuple[Key, ...] | None:
 
 
 def children(value: Json) -> Iterable[Json]:
-    """Give the members of an object or the items of a list."""
+    """Return the members of an object or the items of a list."""
     if type(value) is dict:
         return value.values()
     return value if type(value) is list else ()
 
 
 def containers(value: Json) -> Iterable[Json]:
-    """Give the lists and objects among a value and all below it, each before what is below it."""
+    """Return the lists and objects among a value and all below it, each before what is below it."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -384,12 +363,10 @@ def _less(left: Json | NoValue, right: Json | NoValue) -> bool:
     """Compare two numbers or two strings; anything else is not less than anything."""
     if isinstance(left, str) and isinstance(right, str):
         return left < right
-    return _is_number(left) and _is_number(right) and left < right
+    return is_number(left) and is_number(right) and left < right
 
 
-def _is_number(value: Json | NoValue) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
+# Cost.
 
 LIGHT_TEXT_MAX = 512
 """Characters of a query that is decided at once; every term of a longer one may be asked for every value."""
@@ -399,7 +376,7 @@ REPEATS_MAX = 4
 
 
 def queries(query: Query) -> Iterator[Query]:
-    """Give a query and all those inside of its filters."""
+    """Return a query and all those inside of its filters."""
     yield query
     for segment in query.segments:
         for selector in segment.selectors:
@@ -408,21 +385,17 @@ def queries(query: Query) -> Iterator[Query]:
 
 
 def is_cheap(query: Query, text: str) -> bool:
-    """Tell whether a query asks each of few values only a few times, and nothing that takes long."""
+    """Whether a query asks each of few values only a few times, and nothing that takes long."""
     if query.keys is not None:
         return True
     if len(text) > LIGHT_TEXT_MAX or sum(segment.descendant for segment in query.segments) > 1:
         return False
     repeats = 1
     for segment in query.segments:
-        repeats *= _repeats(segment)
+        names = {selector for selector in segment.selectors if isinstance(selector, Name)}
+        repeats *= 1 if len(names) == len(segment.selectors) else len(segment.selectors)
     tests = (each.test for segment in query.segments for each in segment.selectors if isinstance(each, Filter))
     return repeats <= REPEATS_MAX and all(_is_light_test(test) for test in tests)
-
-
-def _repeats(segment: Segment) -> int:
-    names = {selector for selector in segment.selectors if isinstance(selector, Name)}
-    return 1 if len(names) == len(segment.selectors) else len(segment.selectors)
 
 
 def _is_light_test(test: Test) -> bool:
@@ -451,7 +424,7 @@ def _is_light_operand(operand: Operand) -> bool:
 
 
 def _is_far(operand: Operand) -> bool:
-    """Tell whether an operand is the same for all values: looked up from the root."""
+    """Whether an operand is the same for all values: looked up from the root."""
     match operand:
         case Query():
             return operand.absolute

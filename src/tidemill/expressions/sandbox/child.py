@@ -1,16 +1,10 @@
-"""The child process and its Python interpreter.
+"""The child process of the sandbox and its Python interpreter.
 
-The child process of the sandbox: it reads an errand or a chore, answers, and reads the next.
-
-Native code that holds the interpreter's lock reacts to nothing, so this process is ended from outside: by the alarm at
-the deadline, by the memory limit, or by the supervisor. Signals meant for the parent (Ctrl-C, a service that is
-stopped) must not make a condition fail, so the child ignores them.
-
-The interpreter for conditions in Python: a restricted one, run by a library in a worker process of its own.
-
-It lives in the children of `processes`, so that whatever it does, the parent can end it together with the child.
-Each evaluation is a new session, because names would outlive it otherwise. There are no files, no network and
-no environment; the clock and chance are refused as well, so that a decision can be explained by its values.
+The child reads a request, answers, and reads the next. Native code that holds the interpreter's lock reacts to nothing,
+so the process is ended from outside: by its pool at the deadline, by the alarm, or by the memory limit. It ignores the
+signals that stop its parent. Code of python_sandbox conditions runs in a restricted interpreter in a process below the
+child; each evaluation is a new session without files, network, environment, clock or randomness. Importing this module
+must not load the condition languages.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ from tidemill.expressions.conditions import EvaluationRequest, Leaf
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.python_condition import ANSWER, CONTEXT, MEMORY_MB_MAX, OUTPUT, TIMEOUT_MS_MAX, Sandbox
 from tidemill.expressions.sandbox.protocol import answer_of, packed_answer, unpacked
-from tidemill.expressions.sandbox.tasks import SandboxTask, done
+from tidemill.expressions.sandbox.tasks import SandboxTask, execute
 from tidemill.expressions.scope import Absent, Json, Scope
 from tidemill.processes.supervisor import frame, read_frame, resident_mb
 
@@ -35,12 +29,12 @@ if TYPE_CHECKING:
 
 
 GRACE_SECONDS = 0.5
-"""How long the interpreter may go on beyond its time before its process is killed."""
+"""How long the interpreter may exceed its time limit before its process is killed."""
 
 SESSIONS_MAX = 1000
-"""Evaluations after which its process is replaced, so that nothing can pile up in it."""
+"""Evaluations after which the interpreter's process is replaced, because it may leak."""
 
-# Only a boolean or the name of a type comes back: a large value would be copied out of the interpreter for nothing.
+# The answer is a boolean or the name of a type, because any other value would be copied for nothing.
 _CALL = f"""
 {ANSWER} = evaluate({OUTPUT}, {CONTEXT})
 {ANSWER} if {ANSWER} is True or {ANSWER} is False else type({ANSWER}).__name__
@@ -58,7 +52,7 @@ _KINDS = {
 
 
 class Interpreter:
-    """Runs the code of conditions. It starts with the first of them, and ends with its process."""
+    """Runs the code of python_sandbox conditions; started by the first of them, ends with this process."""
 
     def __init__(self) -> None:
         self._pool: Monty | None = None
@@ -87,7 +81,7 @@ class Interpreter:
         )
         with session:
             inputs = {OUTPUT: data["output"], CONTEXT: data["context"]}
-            return session.feed_run(f"{sandbox.code}\n{_CALL}", inputs=inputs, print_callback=_swallow)
+            return session.feed_run(f"{sandbox.code}\n{_CALL}", inputs=inputs, print_callback=lambda stream, text: None)
 
     def _started(self) -> Monty:
         if self._pool is None:
@@ -102,36 +96,34 @@ class Interpreter:
         return self._pool
 
 
-def _swallow(stream: str, text: str) -> None:
-    """Take what is printed, and forget it."""
-
-
 def _failed(sandbox: Sandbox, error: MontyError, scope: Scope) -> ExpressionError:
     from pydantic_monty import MontyCrashedError
 
-    said = str(error)
-    if said.startswith("TimeoutError: feed time limit") or (isinstance(error, MontyCrashedError) and error.timed_out):
+    message = str(error)
+    if message.startswith("TimeoutError: feed time limit") or (
+        isinstance(error, MontyCrashedError) and error.timed_out
+    ):
         hint = f"do less, or raise timeout_ms (at most {TIMEOUT_MS_MAX})"
         return condition_failed(f"evaluate took longer than {sandbox.timeout_ms} ms", hint)
-    if said.startswith("MemoryError: ") and "memory limit" in said:
+    if message.startswith("MemoryError: ") and "memory limit" in message:
         hint = f"keep less, or raise max_memory_mb (at most {MEMORY_MB_MAX})"
         return condition_failed(f"evaluate needs more than {sandbox.max_memory_mb} MB of memory", hint)
     if isinstance(error, MontyCrashedError):
-        if signal.SIGKILL.name in said:
-            # No code does that to its interpreter. This process goes the same way, and its parent asks once more.
+        if signal.SIGKILL.name in message:
+            # Code cannot kill its interpreter, so it was killed from outside: die likewise, and the pool retries.
             os.kill(os.getpid(), signal.SIGKILL)
         return condition_failed("the interpreter died while it ran evaluate", "the code is too much for it")
     hint = ""
-    if "not supported in this environment" in said:
+    if "not supported in this environment" in message:
         hint = "a condition has no clock, chance or environment: hand in what it needs as data"
-    node = said.removeprefix("KeyError: ")
+    node = message.removeprefix("KeyError: ")
     if isinstance(seen := scope.nodes.get(node), Absent):
         hint = f'node "{node}" {seen.reason}: ask "{node}" in context first'
-    return condition_failed(f"evaluate failed{_line(sandbox, error)}: {shorten(said, 200)}", hint)
+    return condition_failed(f"evaluate failed{_line(sandbox, error)}: {shorten(message, 200)}", hint)
 
 
 def _line(sandbox: Sandbox, error: MontyError) -> str:
-    """Name the line of the code in which it went wrong, if it was one of them."""
+    """Name the line that failed, if it is part of the author's code."""
     from pydantic_monty import MontyRuntimeError, MontySyntaxError
 
     if not isinstance(error, MontyRuntimeError | MontySyntaxError):
@@ -142,45 +134,43 @@ def _line(sandbox: Sandbox, error: MontyError) -> str:
     return f" in line {frames[-1].line}"
 
 
+# The loop of the child process.
+
 MEMORY_MAX_MB = MEMORY_MB_MAX + 256
-"""What a condition may take: room for the largest interpreter, and for CEL, whose `map` over 8,000 items needs 1 GB."""
+"""Enough for the largest interpreter, and for CEL, whose `map` over 8,000 items needs 1 GB."""
 
 RETIRE_MB = 256
 """A child that holds more than this after a call is replaced, so that the next call has enough room."""
 
 FILES_MAX = 64
 GRACE_MS = 1000
-"""The parent ends this process at the deadline; the alarm comes later, and matters only if the parent hangs."""
+"""The parent kills the child at the deadline; the alarm comes later, in case the parent hangs."""
 
 
 def main(wire: socket.socket) -> None:
     """Serve until the parent closes the wire."""
-    _prepare()
-    # The interpreter's process must not keep it open when this one is gone.
+    # Loading a language must not count against the deadline of the first condition.
+    for module in ("cel.evaluate", "comparisons", "jsonpath.condition", "schema"):
+        import_module(f"tidemill.expressions.{module}")
+    # The interpreter's process must not keep the socket open after this one has ended.
     wire.set_inheritable(False)
     _confine()
     interpreter = Interpreter()
     wire.sendall(frame(b""))
     while (body := read_frame(wire)) is not None:
-        value = _decided(body, interpreter)
+        value = _answer(body, interpreter)
         signal.setitimer(signal.ITIMER_REAL, 0)
         wire.sendall(frame(packed_answer(answer_of(value, retire=resident_mb() > RETIRE_MB))))
 
 
-def _prepare() -> None:
-    """Import the languages of conditions before the deadline of the first one counts."""
-    for module in ("cel.evaluate", "comparisons", "jsonpath.condition", "schema"):
-        import_module(f"tidemill.expressions.{module}")
-
-
-def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
-    """Do an errand or a chore; every failure is an answer."""
+def _answer(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
+    """Execute one request or task; every failure becomes an answer."""
     what = "the condition"
     try:
         work = unpacked(body)
         what = work.what
         signal.setitimer(signal.ITIMER_REAL, (work.deadline_ms + GRACE_MS) / 1000)
-        return _done(work, interpreter)
+        return _execute(work, interpreter)
     except ExpressionError as failure:
         return failure
     except MemoryError:
@@ -189,23 +179,23 @@ def _decided(body: bytes, interpreter: Interpreter) -> bytes | ExpressionError:
         return condition_failed(f"{what} could not be decided ({type(error).__name__})")
 
 
-def _done(work: EvaluationRequest | SandboxTask, interpreter: Interpreter) -> bytes:
+def _execute(work: EvaluationRequest | SandboxTask, interpreter: Interpreter) -> bytes:
     def judge(leaf: Leaf, scope: Scope) -> bool:
         data = leaf.bind(scope)
         return interpreter.holds(leaf, data, scope) if isinstance(leaf, Sandbox) else leaf.holds(data, scope)
 
     if isinstance(work, EvaluationRequest):
         return b"true" if judge(work.leaf, work.scope) else b"false"
-    return done(work, judge)
+    return execute(work, judge)
 
 
 def _confine() -> None:
-    """Give up what is not needed. The interpreter's process inherits all of it."""
+    """Drop what is not needed; the interpreter's process inherits the limits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for kind, most in _LIMITS.items():
         resource.setrlimit(kind, (most, most))
-    # The worker does not need what native code writes when it dies; up to here, it reports errors.
+    # Native code that dies writes to these; until here they report errors of the start.
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
@@ -216,6 +206,6 @@ _LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_FSIZE: 0,
     resource.RLIMIT_NOFILE: FILES_MAX,
-    # Private memory that can be written to, which leaves out mapped libraries and reserved addresses.
+    # Private writable memory only: mapped libraries and reserved addresses do not count.
     resource.RLIMIT_DATA: MEMORY_MAX_MB << 20,
 }

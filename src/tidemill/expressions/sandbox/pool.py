@@ -1,11 +1,7 @@
-"""Warm child processes with deadlines; Isolation protocol.
+"""Execute evaluation requests and sandbox tasks in warm child processes that can be killed.
 
-Errands and chores in child processes that can be killed.
-
-A pool keeps a few children warm. A child that does not answer in time is killed and replaced, and so is a child whose
-caller was cancelled. If a child dies, the caller only learns that there is no answer.
-
-Where errands and chores are carried out that must not run in this process.
+A child that misses its deadline, or whose caller was cancelled, is killed and replaced. Work whose child was killed
+from outside is retried once; any other death of a child is reported to the caller as a failure.
 """
 
 from __future__ import annotations
@@ -31,99 +27,97 @@ _T = TypeVar("_T")
 class Isolation(Protocol):
     """Decides conditions in processes that can be killed."""
 
-    async def holds(self, errand: EvaluationRequest) -> bool:
+    async def holds(self, request: EvaluationRequest) -> bool:
         """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
         ...
 
     async def close(self) -> None:
-        """End every process; what is under way has no answer."""
+        """End every process; requests in progress get no answer."""
         ...
 
 
 class SandboxExecutor(Protocol):
-    """Carries out chores in processes that can be killed."""
+    """Executes sandbox tasks in processes that can be killed."""
 
-    async def execute(self, chore: SandboxTask) -> Json:
-        """Give the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
+    async def execute(self, task: SandboxTask) -> Json:
+        """Return the result before the deadline; raise `ExpressionError` if there is none, or none in time."""
         ...
 
 
 class NoSandbox:
-    """For an engine without child processes: it refuses every errand and chore."""
+    """Refuses every request and task, for an engine without child processes."""
 
-    async def execute(self, chore: SandboxTask) -> Json:
-        raise condition_failed(f"{chore.what} needs another process, and there is none")
+    async def execute(self, task: SandboxTask) -> Json:
+        raise condition_failed(f"{task.what} needs another process, and there is none")
 
-    async def holds(self, errand: EvaluationRequest) -> bool:
-        raise condition_failed(f"{errand.leaf.told()} cannot be decided without another process")
+    async def holds(self, request: EvaluationRequest) -> bool:
+        raise condition_failed(f"{request.leaf.told()} cannot be decided without another process")
 
     async def close(self) -> None:
         """Do nothing."""
 
 
 def run_steps(steps: EvaluationSteps[_T], isolation: Isolation) -> _T | Awaitable[_T]:
-    """Run a computation to its end: at once if it has no errands, otherwise as something to wait for."""
+    """Run a computation to its end; return an awaitable if it needs another process."""
     try:
-        errand = next(steps)
+        request = next(steps)
     except StopIteration as ended:
         value: _T = ended.value
         return value
-    return _carried_out(steps, errand, isolation)
+    return _run_requests(steps, request, isolation)
 
 
-async def _carried_out(steps: EvaluationSteps[_T], errand: EvaluationRequest, isolation: Isolation) -> _T:
+async def _run_requests(steps: EvaluationSteps[_T], request: EvaluationRequest, isolation: Isolation) -> _T:
     try:
         while True:
             try:
-                answer = await isolation.holds(errand)
+                answer = await isolation.holds(request)
             except ExpressionError as failure:
-                errand = steps.throw(failure)
+                request = steps.throw(failure)
             else:
-                errand = steps.send(answer)
+                request = steps.send(answer)
     except StopIteration as ended:
         value: _T = ended.value
         return value
 
 
 SIZE = 2
-"""The most children; further callers wait."""
+"""Maximum number of children; further callers wait."""
 
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""All that a child gets of the environment: where the libraries of the interpreter are."""
+"""The only environment variables a child gets: where the interpreter's libraries are."""
 
 
 class SandboxPool:
-    """Keeps the children. It belongs to the event loop in which it is used, until it is closed."""
+    """The children of one event loop, until it is closed."""
 
     def __init__(self, size: int = SIZE) -> None:
         self._pool = Pool(size)
 
-    async def holds(self, errand: EvaluationRequest) -> bool:
-        """Decide before the deadline; raise `ExpressionError` if there is no answer, or none in time."""
-        return (await self._answered(errand, ANSWER_MAX)).value() is True
+    async def holds(self, request: EvaluationRequest) -> bool:
+        return (await self._answer(request, ANSWER_MAX)).value() is True
 
-    async def execute(self, chore: SandboxTask) -> Json:
-        """Give the result of a chore before its deadline; raise `ExpressionError` if there is none, or none in time."""
-        return (await self._answered(chore, RESULT_MAX)).value()
+    async def execute(self, task: SandboxTask) -> Json:
+        return (await self._answer(task, RESULT_MAX)).value()
 
     async def close(self) -> None:
         """End all children; calls under way or waiting get a `RuntimeError`. Later calls start new children."""
         await self._pool.close()
 
-    async def _answered(self, work: EvaluationRequest | SandboxTask, answer_max: int) -> Answer:
+    async def _answer(self, work: EvaluationRequest | SandboxTask, answer_max: int) -> Answer:
         body = packed(work)
-        answer, status = await self._asked(body, work, answer_max)
+        answer, status = await self._ask(body, work, answer_max)
         if answer is None and status == -signal.SIGKILL:
-            # No work does that to its process: it was killed from outside, and may succeed the second time.
-            answer, status = await self._asked(body, work, answer_max)
+            # Work cannot do that to its process: it was killed from outside, and may succeed when retried.
+            answer, status = await self._ask(body, work, answer_max)
         if answer is None:
             raise _died(status, work)
         return answer
 
-    async def _asked(
+    async def _ask(
         self, body: bytes, work: EvaluationRequest | SandboxTask, answer_max: int
     ) -> tuple[Answer | None, int]:
-        """Ask a child; without an answer, give the status with which it ended."""
+        """Send the work to a child; without an answer, return the status with which the child ended."""
         try:
             async with self._pool.child(_spec()) as child:
                 async with asyncio.timeout(work.deadline_ms / 1000):

@@ -1,7 +1,7 @@
-"""Messages between a worker and the child processes of the sandbox: an errand or a chore, and its answer.
+"""The messages between a worker and the children of its sandbox: a request or task, and its answer.
 
-The child runs native code over untrusted data, so the worker reads its answer as JSON of a fixed shape and a bounded
-size.
+A message carries only what the condition refers to. The child runs native code over untrusted data, so the worker
+decodes answers as JSON of a fixed shape and a bounded size.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FRAME_MAX = 1 << 26
 """Bytes of a condition together with the values that it reads."""
 
 ANSWER_MAX = 1 << 16
-"""Bytes of the answer to an errand."""
+"""Bytes of the answer to a request."""
 
 RESULT_MAX = 1 << 26
-"""Bytes of the answer to a chore."""
+"""Bytes of the answer to a task."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of an errand or a chore as JSON, or why there is none."""
+    """The result of a request or task as JSON, or why there is none."""
 
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     message: str = ""
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The child has grown too large for another call."""
 
     def value(self) -> Json:
-        """Give the result; raise `ExpressionError` if there is none."""
+        """Return the result; raise `ExpressionError` if there is none."""
         if self.result is msgspec.UNSET:
             raise ExpressionError(code="condition_failed", message=self.message, hint=self.hint, path=self.path)
         return msgspec.json.decode(self.result)
@@ -49,7 +49,7 @@ class _SentNode(msgspec.Struct, omit_defaults=True):
     absent: str | None = None
 
 
-class _SentErrand(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"):
+class _SentRequest(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"):
     leaf: Json
     deadline_ms: int
     nodes: dict[str, _SentNode]
@@ -61,18 +61,18 @@ class _SentErrand(msgspec.Struct, kw_only=True, omit_defaults=True, tag="errand"
 
 
 class _SentFilterRows(msgspec.Struct, kw_only=True, tag="sift"):
-    errand: _SentErrand
+    errand: _SentRequest
     rows: list[Json]
 
 
-_Sent = _SentErrand | _SentFilterRows | Jq | RunQuery
+_Sent = _SentRequest | _SentFilterRows | Jq | RunQuery
 _SENT: msgspec.json.Decoder[_Sent] = msgspec.json.Decoder(_Sent)
 _ANSWER = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()
 
 
 def packed(work: EvaluationRequest | SandboxTask) -> bytes:
-    """Encode an errand or a chore, with nothing of a scope but what the condition refers to."""
+    """Encode a request or task, with nothing of a scope but what the condition refers to."""
     try:
         body = _ENCODER.encode(_outgoing(work))
     except RecursionError:
@@ -88,10 +88,10 @@ def packed(work: EvaluationRequest | SandboxTask) -> bytes:
 def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
     match work:
         case EvaluationRequest():
-            return _sent_errand(work)
+            return _sent_request(work)
         case FilterRows():
             return _SentFilterRows(
-                errand=_sent_errand(EvaluationRequest(work.leaf, work.scope, work.deadline_ms)), rows=work.rows
+                errand=_sent_request(EvaluationRequest(work.leaf, work.scope, work.deadline_ms)), rows=work.rows
             )
         case Jq() | RunQuery():
             return work
@@ -99,13 +99,13 @@ def _outgoing(work: EvaluationRequest | SandboxTask) -> _Sent:
             assert_never(work)
 
 
-def _sent_errand(errand: EvaluationRequest) -> _SentErrand:
-    references, scope = errand.leaf.references, errand.scope
+def _sent_request(request: EvaluationRequest) -> _SentRequest:
+    references, scope = request.leaf.references, request.scope
     roots = references.roots
     shows_output = scope.has_output and not roots.isdisjoint(("output", "current"))
-    return _SentErrand(
-        leaf=errand.leaf.normal(),
-        deadline_ms=errand.deadline_ms,
+    return _SentRequest(
+        leaf=request.leaf.normal(),
+        deadline_ms=request.deadline_ms,
         nodes={node: _sent(seen) for node, seen in _reached(references, scope).items()},
         inputs=scope.inputs if "inputs" in roots else None,
         run=dict(scope.run) if "run" in roots else {},
@@ -129,21 +129,21 @@ def _sent(seen: Seen | Absent) -> _SentNode:
 
 
 def unpacked(body: bytes) -> EvaluationRequest | SandboxTask:
-    """Decode an errand or a chore, and compile its condition."""
+    """Decode a request or task, and compile its condition."""
     sent = _SENT.decode(body)
     match sent:
-        case _SentErrand():
-            return _received_errand(sent)
+        case _SentRequest():
+            return _received_request(sent)
         case _SentFilterRows():
-            errand = _received_errand(sent.errand)
-            return FilterRows(errand.leaf, errand.scope, sent.rows, errand.deadline_ms)
+            request = _received_request(sent.errand)
+            return FilterRows(request.leaf, request.scope, sent.rows, request.deadline_ms)
         case Jq() | RunQuery():
             return sent
         case _:
             assert_never(sent)
 
 
-def _received_errand(sent: _SentErrand) -> EvaluationRequest:
+def _received_request(sent: _SentRequest) -> EvaluationRequest:
     condition = compiled(sent.leaf)
     assert not isinstance(condition, Composite)
     scope = Scope(

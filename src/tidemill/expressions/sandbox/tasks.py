@@ -1,15 +1,9 @@
-"""Non-condition work: filter rows, jq, query.
+"""Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
 
-Programs in jq, run where nothing is lost when they go wrong: in a child process, see `child`.
-
-The library would show the environment of its process, read files that a program imports, and hold the interpreter's
-lock for as long as it likes. The child has no environment to show and is killed in time; the rest is kept from a
-program by what is written before it. What it makes is taken as text, because the library's own values round
-integers beyond 2^53 that a program has only passed on. Only the syntax of short programs is checked elsewhere.
-
-Sandbox tasks other than conditions: filter rows by a condition, run a jq program, evaluate a JSONPath query.
-
-Like an errand, a chore is executed in a killable child process with a deadline; its result is JSON.
+A task is executed in a killable child process with a deadline; its result is JSON. jq runs only there, because its
+library shows the environment, reads imported files and holds the interpreter's lock: the child has no environment, and
+a prefix hides the rest from the program. Results of jq are taken as text, because its own values round integers beyond
+2^53. Only the syntax of short programs is checked in the worker.
 """
 
 from __future__ import annotations
@@ -26,38 +20,38 @@ from tidemill.expressions.conditions import Leaf
 from tidemill.expressions.errors import ExpressionError, condition_failed, shorten
 from tidemill.expressions.scope import Json, Scope
 
-CHORE_MS = 10_000
-"""What a chore may take, unless it says otherwise."""
+TASK_MS = 10_000
+"""What a task may take, unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterRows:
-    """A condition to be decided for each of many rows, each of which is the output that it looks at."""
+    """A condition to be decided for each row, which it sees as its output."""
 
     what: ClassVar[str] = "the condition"
     leaf: Leaf
     scope: Scope
     rows: list[Json]
-    deadline_ms: int = CHORE_MS
+    deadline_ms: int = TASK_MS
 
 
 class Jq(msgspec.Struct, frozen=True, kw_only=True, tag="jq"):
-    """A program in jq, and the text of what it is given; `each` asks it about every item of a list."""
+    """A jq program and its input as JSON text; with `each` it runs once per item of the list."""
 
     what: ClassVar[str] = "the program"
     program: str
     value: msgspec.Raw
     each: bool = False
-    deadline_ms: int = CHORE_MS
+    deadline_ms: int = TASK_MS
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True, tag="find"):
-    """A JSONPath query, and the text of what it looks into."""
+    """A JSONPath query and its document as JSON text."""
 
     what: ClassVar[str] = "the query"
     query: str
     value: msgspec.Raw
-    deadline_ms: int = CHORE_MS
+    deadline_ms: int = TASK_MS
 
 
 SandboxTask = FilterRows | Jq | RunQuery
@@ -66,21 +60,19 @@ Judge = Callable[[Leaf, Scope], bool]
 """Decides a condition over a scope."""
 
 
-def done(chore: SandboxTask, judge: Judge) -> bytes:
-    """Do a chore and return its result as JSON; raise `ExpressionError` if there is none."""
-    match chore:
+def execute(task: SandboxTask, judge: Judge) -> bytes:
+    """Execute a task and return its result as JSON; raise `ExpressionError` if there is none."""
+    match task:
         case FilterRows():
-            return msgspec.json.encode(_sifted(chore, judge))
+            return msgspec.json.encode(_filter(task, judge))
         case Jq():
-            # Only a child process runs jq: a crash of the native code ends its process.
-
-            return run_jq(chore.program, bytes(chore.value), each=chore.each)
+            return run_jq(task.program, bytes(task.value), each=task.each)
         case RunQuery():
-            return msgspec.json.encode(find_all(chore.query, msgspec.json.decode(chore.value)))
+            return msgspec.json.encode(find_all(task.query, msgspec.json.decode(task.value)))
 
 
 def find_all(query: str, value: Json) -> list[Json]:
-    """Give all that a query finds; raise `ExpressionError` if it is none."""
+    """Return all values that a query finds; raise `ExpressionError` if the query is invalid."""
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     try:
@@ -89,34 +81,36 @@ def find_all(query: str, value: Json) -> list[Json]:
         raise condition_failed(fault.message, fault.hint) from None
 
 
-def _sifted(sift: FilterRows, judge: Judge) -> list[bool]:
+def _filter(task: FilterRows, judge: Judge) -> list[bool]:
     held: list[bool] = []
-    for row in sift.rows:
+    for row in task.rows:
         try:
-            held.append(judge(sift.leaf, replace(sift.scope, has_output=True, output=row)))
+            held.append(judge(task.leaf, replace(task.scope, has_output=True, output=row)))
         except ExpressionError as failure:
             failure.path = f"/{len(held)}"
             raise
     return held
 
 
+# jq.
+
 PROGRAM_MAX = 20_000
 """Characters of a program."""
 
 CHECKED_MAX = 4_000
-"""Characters of a program whose syntax is checked in this process; what compiling a longer one takes is for a child."""
+"""Characters of a program whose syntax the worker checks; compiling a longer one is left to a child."""
 
 MISSING = "jq_transform needs the package jq, which is not installed"
 INSTALL = 'pip install "tidemill[jq]"'
 
 _BEFORE = "def modulemeta: {}; def env: {}; def input_filename: null; {} as $ENV | "
-"""Nothing can be imported after a definition, and what is defined here hides what jq has under the same name."""
+"""jq imports nothing after a definition, and these definitions hide its own of the same name."""
 
 _PLACE = re.compile(r" at <top-level>, line (\d+), column (\d+):.*", re.DOTALL)
 
 
 def is_installed() -> bool:
-    """Whether the package is there; it is an extra."""
+    """Whether the optional package is installed."""
     return find_spec("jq") is not None
 
 
@@ -135,14 +129,14 @@ def check_jq(program: str) -> None:
 
 
 def _wrapped(program: str, *, each: bool = False) -> tuple[str, str]:
-    """Give what is written before a program, and the whole that it is a part of."""
+    """Return what is written before a program, and the whole that it is a part of."""
     opening = f"{_BEFORE}{'.[] | ' if each else ''}("
-    # A comment at the end of the program must not swallow what comes after it.
+    # The line break ends a comment at the end of the program.
     return opening, f"{opening}{program}\n) | tojson"
 
 
 def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
-    """Give the text of the list of all results of a program; raise `ExpressionError` if it fails."""
+    """Return the text of the list of all results of a program; raise `ExpressionError` if it fails."""
     import jq
 
     opening, whole = _wrapped(program, each=each)
@@ -150,24 +144,21 @@ def run_jq(program: str, text: bytes, *, each: bool = False) -> bytes:
         results = jq.compile(whole).input_text(text.decode()).all()
     except ValueError as error:
         raise _failed(str(error), len(opening)) from None
-    return _checked(b"[" + b",".join(result.encode() for result in results) + b"]")
-
-
-def _checked(text: bytes) -> bytes:
-    """Refuse what jq can write and JSON cannot hold, such as 1E+400."""
+    found = b"[" + b",".join(result.encode() for result in results) + b"]"
     try:
-        msgspec.json.decode(text)
+        # jq can write what JSON cannot hold, such as 1E+400.
+        msgspec.json.decode(found)
     except (msgspec.DecodeError, RecursionError) as error:
         raise condition_failed(f"the result of the program is not JSON: {shorten(str(error))}") from None
-    return text
+    return found
 
 
-def _failed(said: str, shift: int) -> ExpressionError:
-    said = said.removeprefix("jq: error: ")
-    place = _PLACE.search(said)
+def _failed(error: str, shift: int) -> ExpressionError:
+    error = error.removeprefix("jq: error: ")
+    place = _PLACE.search(error)
     if place is None:
-        return condition_failed(f"the program failed: {shorten(said, 200)}")
+        return condition_failed(f"the program failed: {shorten(error, 200)}")
     line, column = int(place[1]), int(place[2])
     column -= shift if line == 1 else 0
     where = f"line {line}, column {max(1, column)}"
-    return condition_failed(f"the program cannot be used: {shorten(said[: place.start()], 200)} ({where})")
+    return condition_failed(f"the program cannot be used: {shorten(error[: place.start()], 200)} ({where})")

@@ -1,7 +1,7 @@
-"""Dates and times in templates: read, written and moved, and kept as text in ISO 8601 in between.
+"""Dates and times in templates: parsed, formatted and moved, as ISO 8601 text in between.
 
-There is no `now`: a rendering must give the same result whenever it is repeated. Every directive of a format is
-written out here with English names, because those of the C library differ between machines.
+There is no `now`: a rendering must be repeatable. Directives of a format are implemented here with English names,
+because those of the C library differ between machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten, template_failed
 from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.undefined import Undefined
+from tidemill.expressions.templates.undefined import NotAvailable
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -42,7 +42,7 @@ _USUAL = [
     )
     for time in ("", " %H:%M", " %H:%M:%S", " %H:%M:%S %z", "T%H:%M:%S", ":%H:%M:%S %z", " %I:%M %p")
 ]
-"""Formats that are tried to find out what somebody might have meant."""
+"""Formats tried for a hint about what the author may have meant."""
 
 
 class _Directive(NamedTuple):
@@ -134,7 +134,7 @@ def _add(
 
 def _check_amounts(*amounts: object) -> None:
     for amount in amounts:
-        if isinstance(amount, Undefined):
+        if isinstance(amount, NotAvailable):
             amount.refuse()
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not abs(amount) <= _AMOUNT_MAX:
             raise template_failed(f"date_add takes numbers up to {_AMOUNT_MAX}")
@@ -150,7 +150,7 @@ def _months_later(moment: datetime, months: float) -> datetime:
 
 
 def _moment(value: object, zone: str = "UTC") -> datetime:
-    """Understand ISO 8601, or seconds since 1970; what does not say its zone is taken to be in the given one."""
+    """Parse ISO 8601 or seconds since 1970; a text without an offset is in the given zone."""
     place = _zone(zone)
     try:
         if isinstance(value, str):
@@ -165,7 +165,7 @@ def _moment(value: object, zone: str = "UTC") -> datetime:
 
 
 def _read(value: object, form: str, zone: str) -> datetime:
-    """Understand a text that is written in a format."""
+    """Parse a text by a format."""
     if not isinstance(value, str):
         raise template_failed(f"a date is read from a string, not from {kind_of(value)}")
     found = compile_pattern(_pattern(_checked(form))).fullmatch(value[: FORMAT_MAX * 2])
@@ -276,7 +276,7 @@ def _listed(*, readable: bool = False) -> str:
 
 
 def read_moment(value: object, forms: Sequence[str] = (), zone: str = "UTC") -> datetime:
-    """Understand a text in the first of the formats that fits; without any, ISO 8601 or seconds since 1970."""
+    """Parse by the first format that fits; without formats, ISO 8601 or seconds since 1970."""
     if not forms:
         return _moment(value, zone)
     failures: list[ExpressionError] = []
@@ -291,7 +291,7 @@ def read_moment(value: object, forms: Sequence[str] = (), zone: str = "UTC") -> 
 
 
 def fitting_forms(text: str) -> list[str]:
-    """Give the usual formats in which a text would be a date; two where day and month could be either."""
+    """Return the usual formats in which a text would be a date; two where day and month could be either."""
     fitting: list[str] = []
     for form in _USUAL:
         with suppress(ExpressionError):
@@ -301,7 +301,6 @@ def fitting_forms(text: str) -> list[str]:
 
 
 def readable_directives() -> str:
-    """List the directives with which a date can be read."""
     return _listed(readable=True)
 
 

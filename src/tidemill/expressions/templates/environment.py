@@ -1,7 +1,7 @@
-"""Jinja's sandbox, closed further: values have keys, and a short list of methods, and nothing else.
+"""Jinja's sandbox, restricted further: values have keys and a short list of methods, nothing else.
 
-Jinja forbids what it knows to be dangerous; here nothing is allowed but what is listed. So there is no
-attribute to walk along, whatever its name, and a new attribute in a future Python opens nothing.
+Jinja forbids what it knows to be dangerous; here only what is listed is allowed, so a new attribute in a future Python
+opens nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tidemill.expressions.templates.undefined import NotAvailable
 
 PATH, NODE, METHOD, LOOP, CONCAT = "a path", "a node", "a method", "a loop", "a concatenation"
 COMPARED, KEY, PART = "an operand", "a key", "a part"
-"""Names of the filters that the rewriting puts into a template; no author can write a name with a blank."""
+"""Filters that `rewrite` inserts; authors cannot write a name with a blank."""
 
 _CALL_STEPS = 5
-"""A call counts more than a pass of a loop, because it takes as much longer."""
+"""A call takes about five times as long as a pass of a loop."""
 
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN_ESCAPES = frozenset("\n\\'\"abfnrtvxuUN01234567")
@@ -48,39 +48,10 @@ _LOOP_ATTRIBUTES = frozenset(
 )
 _STR_METHODS = frozenset(
     [
-        "capitalize",
-        "casefold",
-        "count",
-        "endswith",
-        "find",
-        "index",
-        "isalnum",
-        "isalpha",
-        "isascii",
-        "isdecimal",
-        "isdigit",
-        "islower",
-        "isnumeric",
-        "isspace",
-        "istitle",
-        "isupper",
-        "lower",
-        "lstrip",
-        "partition",
-        "removeprefix",
-        "removesuffix",
-        "rfind",
-        "rindex",
-        "rpartition",
-        "rsplit",
-        "rstrip",
-        "split",
-        "splitlines",
-        "startswith",
-        "strip",
-        "swapcase",
-        "title",
-        "upper",
+        *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii"),
+        *("isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip"),
+        *("partition", "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip"),
+        *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper"),
     ]
 )
 _METHODS: Mapping[type, frozenset[str]] = {
@@ -119,7 +90,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.globals = {}
         self.binop_table = {**self.binop_table, **OPERATORS}
         self.evaluation = EvalContext(self)
-        self._lexer = _FaithfulLexer(self)
+        self._lexer = _ExactLexer(self)
 
     @property
     def lexer(self) -> Lexer:
@@ -152,7 +123,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         context: Context | None = None,
         eval_ctx: EvalContext | None = None,
     ) -> Any:
-        """Call a filter that is named by a value, as `map("upper")` does; ours are not for authors."""
+        """Call a filter named by a value, as in `map("upper")`; refuse the internal ones."""
         if name in _INTERNAL:
             raise template_failed(f'there is no filter called "{name}"')
         return super().call_filter(name, value, args, kwargs, context, eval_ctx)
@@ -173,19 +144,19 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Calculate, or join what is not a number, and pay for it."""
+        """Apply a binary operator and charge the budget."""
         result = super().call_binop(context, operator, left, right)
         cast(ScopeContext, context).spend(cost_of_copy(result))
         return result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Refuse Jinja's own attribute access altogether; nothing of ours comes here."""
+        """Refuse Jinja's own attribute access; `getattr` and `getitem` replace it."""
         return False
 
 
 @lru_cache(maxsize=1)
 def environment() -> TemplateEnvironment:
-    """Give the environment, made on first use because its tables take a while."""
+    """Return the shared environment, created on first use because its tables take a while."""
     return TemplateEnvironment()
 
 
@@ -303,7 +274,7 @@ _INTERNAL = {
 }
 
 
-class _FaithfulLexer(Lexer):
+class _ExactLexer(Lexer):
     r"""Keeps carriage returns, which Jinja turns into newlines: request bodies and mails need them.
 
     They travel through Jinja as another white-space character that the text does not hold. And it reads `\d` in a
@@ -315,7 +286,6 @@ class _FaithfulLexer(Lexer):
     def tokeniter(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> Iterator[tuple[int, str, str]]:
-        """Split the source into tokens."""
         stand_in = next((each for each in self._STAND_INS if each not in source), None) if "\r" in source else None
         if stand_in is None:
             yield from super().tokeniter(source, name, filename, state)
@@ -326,7 +296,6 @@ class _FaithfulLexer(Lexer):
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
     ) -> Iterator[Token]:
-        """Turn tokens into values."""
         return super().wrap(map(_with_sound_escapes, stream), name, filename)
 
     def _normalize_newlines(self, value: str) -> str:

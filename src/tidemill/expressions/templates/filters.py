@@ -1,9 +1,8 @@
 """The filters and tests that templates may use.
 
-Most are Jinja's, under a meter: each use pays for the items it is given, and what is missing is refused
-instead of being taken for empty. Those that can blow a value up are written anew with bounds; those about
-regular expressions and dates have files of their own, `patterns` and `moments`. Left out:
-`attr` (objects have only keys here), `random` (a rendering must be repeatable), `pprint` and `urlize`.
+Most are Jinja's, with a budget: each use pays for the items it is given, and a missing value is refused instead of
+taken for empty. Those that can multiply a value are reimplemented with bounds. Left out: `attr` (objects have only
+keys), `random` (a rendering must be repeatable), `pprint` and `urlize`.
 """
 
 from __future__ import annotations
@@ -46,29 +45,11 @@ _LEFT_OUT = frozenset({"attr", "random", "pprint", "urlize"})
 _ON_MISSING = frozenset({"default", "d", "defined", "undefined"})
 _ON_TEXT = frozenset(
     [
-        "b64",
-        "b64decode",
-        "b64encode",
-        "capitalize",
-        "center",
-        "e",
-        "escape",
-        "forceescape",
-        "format",
-        "indent",
-        "lower",
-        "replace",
+        *("b64", "b64decode", "b64encode", "capitalize", "center", "e", "escape", "forceescape", "format"),
+        *("indent", "lower", "replace", "safe", "striptags", "string", "title", "trim", "truncate", "upper"),
+        *("wordcount", "wordwrap"),
         *PATTERN_FILTERS,
         *PATTERN_TESTS,
-        "safe",
-        "striptags",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "wordcount",
-        "wordwrap",
     ]
 )
 _COMPARING = frozenset(["in", "eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge"]) | frozenset(
@@ -90,14 +71,12 @@ _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 
 
 def filters() -> dict[str, Any]:
-    """Build the table of filters."""
     jinja = {name: _from_jinja(function) for name, function in FILTERS.items() if name not in _LEFT_OUT}
     own = {**_OWN, **PATTERN_FILTERS, **MOMENT_FILTERS}
     return {name: _metered(name, function) for name, function in {**jinja, **own}.items()}
 
 
 def tests() -> dict[str, Any]:
-    """Build the table of tests."""
     jinja = {name: _from_jinja(function) for name, function in cast(Mapping[str, Function], TESTS).items()}
     return {name: _metered(name, function, is_test=True) for name, function in {**jinja, **PATTERN_TESTS}.items()}
 
@@ -137,7 +116,7 @@ def _metered(name: str, function: Function, *, is_test: bool = False) -> Functio
 
 
 def _preparation(name: str) -> Preparation | None:
-    """Choose what has to happen to the value before the function gets it, so that its work is bounded."""
+    """Return the step that bounds the work of a function, applied to its value first."""
     if name in _ON_TEXT:
         return lambda _context, value, _args, _named: value if type(value) is str else text(value)
     if name in _SPELLING:
@@ -172,7 +151,7 @@ def _weighed_for_sorting(context: ScopeContext, value: Any, args: tuple[Any, ...
 
 
 def _paced(context: ScopeContext, value: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Let the function read one item after the other; what is empty stays what it is."""
+    """Charge for each item as the function reads it; empty values stay as they are."""
     return budgeted(context, value, _keys_read(args, named)) if value else value
 
 

@@ -1,25 +1,9 @@
-"""Step/CPU budget, budgeted sequences, bounded growth, JSON-only results.
+"""The budget of a rendering, budgeted sequences, bounded operations, and the conversion of results to JSON.
 
-The door through which the result of an expression leaves: plain JSON or an error.
-
-A template can make things that JSON does not have (generators, methods, NaN, tuples, half a surrogate pair).
-What is harmless is converted, the rest is refused here, so that nothing behind this door has to check again.
-
-What a rendering may spend: steps, which are the same on every machine, and processor time, which is not.
-
-A step stands for some microseconds of work, so the steps alone would let a clever template block a worker for
-several seconds. Time is therefore counted too: the processor time of this thread and not the clock on the wall,
-because a process that was stopped or a machine that is busy is not the template's fault.
-
-Sequences that pay while they are read, and the prices of going through a value.
-
-The clock of a rendering is looked at only when something is paid. So whoever goes through many items, be it a loop, a
-filter or a function of Jinja's that keeps us out, gets them from here: between any two of them the meter runs.
-
-Operations whose result can be much larger than what they are given, each with a bound checked first.
-
-Python's own would fill the memory before anything could notice: `"x" * 10**10`, `s.replace("", s)`,
-`"%999999999d" % 1`. Everything a template can multiply with goes through here.
+Steps are the same on every machine but some take microseconds, so processor time of the thread counts too. The clock is
+read only when something is charged: loops, filters and Jinja's functions must get their items from here. Operations
+that can multiply a value (`"x" * 10**10`, `s.replace("", s)`) check their bound first. Results leave through
+`to_json_value`, which converts or refuses what JSON does not have; nothing after it checks again.
 """
 
 from __future__ import annotations
@@ -50,7 +34,7 @@ from tidemill.expressions.templates.undefined import NotAvailable
 
 _EMPTY: dict[str, Any] = {}
 VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-"""What a dictionary gives when it is asked for its keys, values or items."""
+"""The types of dictionary views."""
 
 _SECONDS_MAX = RENDER_MS_MAX / 1000
 _SMALL = 1 << 64
@@ -75,14 +59,14 @@ class Meter:
         self._look_at = 0.0
 
     def spend(self, steps: int) -> None:
-        """Pay for work; a rendering that spends too much ends."""
+        """Charge for work; raise `ExpressionError` if the budget is exceeded."""
         self._steps_left -= max(0, steps)
         if self._steps_left < 0:
             raise template_failed(f"the template takes more than {STEPS_MAX} steps", "loop over fewer items")
         self.tick()
 
     def tick(self) -> None:
-        """Look at the clock, where work goes on that was paid for before or is too small to be paid for."""
+        """Check the clock during work that is already charged or too small to charge."""
         if perf_counter() >= self._look_at:
             self._look()
 
@@ -90,7 +74,7 @@ class Meter:
         """Pay for every value inside, before they are compared one by one.
 
         A list that holds itself twice, sixty times over, is small in memory and endless to compare. Comparing is
-        native, so a step pays for four items, or for 256 characters; who also does other things pays several times.
+        native, so a step pays for four items or 256 characters; callers with more work per item pass `times`.
         """
         waiting: list[Any] = [value]
         while waiting:
@@ -103,7 +87,7 @@ class Meter:
                 self._weigh_items(each, 0, times, waiting)
 
     def _weigh_items(self, items: Collection[Any], size: int, times: int, waiting: list[Any]) -> None:
-        """Pay for the items of one list, before they are looked at; what is nested in them has to wait."""
+        """Charge for the items of one list before they are read; nested ones go to `waiting`."""
         self.spend(times * (1 + (len(items) >> 2)))
         for each in items:
             kind = type(each)
@@ -117,10 +101,7 @@ class Meter:
         self.spend(times * (size >> 8))
 
     def _look(self) -> None:
-        """Ask for the processor time, which costs twenty times what the time of day costs.
-
-        That is done once at the beginning, and again when so much time has passed that it could be used up.
-        """
+        """Read the processor time, which costs 20 times the wall clock; so only when it could be used up."""
         now = thread_time()
         if self._began is None:
             self._began = now
@@ -129,6 +110,8 @@ class Meter:
             raise template_failed(f"the template takes more than {RENDER_MS_MAX} ms", "loop over fewer items")
         self._look_at = perf_counter() + _SECONDS_MAX - used
 
+
+# Budgeted sequences and the cost of reading a value.
 
 SIZED = (str, list, tuple, dict, range, *VIEWS)
 
@@ -142,7 +125,7 @@ class Payer(Protocol):
 
 
 class Passes:
-    """What a loop goes through. The passes were paid for together; in each of them the clock is looked at."""
+    """The items of a loop. The passes are charged together; each one checks the clock."""
 
     __slots__ = ("_items", "_payer")
 
@@ -160,7 +143,6 @@ class Passes:
 
 
 def budgeted(payer: Payer, items: Iterable[Any], steps: int = 1) -> Iterator[Any]:
-    """Hand items on, each for some steps."""
     for item in items:
         payer.spend(steps)
         yield item
@@ -184,20 +166,22 @@ def cost_of_copy(value: object) -> int:
 
 
 def short(value: str) -> str:
-    """Refuse a text of the scope that is too long to be worked on natively, where no clock is looked at."""
+    """Refuse a text that is too long for native functions, which do not check the clock."""
     if len(value) > TEXT_MAX:
         message = f"a text of {len(value)} characters is too long to be worked on, at most {TEXT_MAX} are possible"
         raise template_failed(message, "pass it on as it is, or search it with a regex filter")
     return value
 
 
+# Conversion of results to JSON.
+
 _LISTABLE: tuple[type, ...] = (GeneratorType, range, map, filter, zip, reversed, *VIEWS)
 
 
 def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json:
-    """Give the value as JSON of exact built-in types; containers are copied, scalars are shared.
+    """Return the value as JSON of exact built-in types; containers are copied, scalars are shared.
 
-    `tick` is called for every container, by whom a walk takes too long that is allowed by its size.
+    `tick` is called for every container; it may raise if the walk takes too long.
     """
     if value is None or type(value) is bool:
         return value
@@ -205,13 +189,13 @@ def to_json_value(value: object, tick: Callable[[], None] | None = None) -> Json
 
 
 def printable(value: object) -> Json:
-    """Give the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
+    """Return the value as JSON if it can be printed: with brackets, commas and quotes a value takes two characters."""
     message = f"a value would grow beyond {TEXT_MAX} characters when it is printed"
     return _Walk(TEXT_MAX, 2, 0, message).convert(value, 0)
 
 
 def text(value: object) -> str:
-    """Give the value as a template prints it; `None` and booleans as Jinja's users know them."""
+    """Return the value as a template prints it; `None` and booleans as Jinja's users know them."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[return-value]
@@ -247,9 +231,13 @@ class _Walk:
         if kind is bool or value is None:
             return value
         if kind is int:
-            return _writable(value)
+            if value.bit_length() > WRITABLE_BITS_MAX:
+                raise template_failed("the result holds an integer with thousands of digits")
+            return value
         if kind is float:
-            return _finite(value)
+            if not isfinite(value):
+                raise template_failed(f"the result holds {value}, which is not a JSON number")
+            return value
         if depth >= DEPTH_MAX:
             raise template_failed(f"the result is nested more than {DEPTH_MAX} levels deep")
         if self.tick is not None:
@@ -270,18 +258,6 @@ def _sound(value: str) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise template_failed("the result holds a string that is not valid Unicode") from None
-    return value
-
-
-def _writable(value: int) -> int:
-    if value.bit_length() > WRITABLE_BITS_MAX:
-        raise template_failed("the result holds an integer with thousands of digits")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not isfinite(value):
-        raise template_failed(f"the result holds {value}, which is not a JSON number")
     return value
 
 
@@ -306,6 +282,8 @@ def _other(value: object) -> Json:
     )
 
 
+# Bounded operations.
+
 _SEQUENCES = (str, list, tuple)
 _STARRED = re.compile(r"%[^%a-zA-Z]*\*")
 _DIGITS = re.compile(r"\d+")
@@ -314,7 +292,6 @@ _SPELLED_FLOAT = 400
 
 
 def bounded_range(*limits: int) -> range:
-    """Make a range of bounded length."""
     numbers = range(*limits)
     if len(numbers) > RANGE_MAX:
         raise template_failed(f"range() is limited to {RANGE_MAX} numbers")
@@ -322,14 +299,12 @@ def bounded_range(*limits: int) -> range:
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add, or join two strings or lists."""
     if isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES):
         room(len(left) + len(right))
     return operator.add(left, right)
 
 
 def multiply(left: Any, right: Any) -> Any:
-    """Multiply, or repeat a string or list."""
     if isinstance(left, int) and isinstance(right, int):
         _bits(left.bit_length() + right.bit_length())
     elif isinstance(left, _SEQUENCES) and isinstance(right, int):
@@ -340,7 +315,6 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def power(left: Any, right: Any) -> Any:
-    """Raise to a power."""
     if isinstance(left, int) and isinstance(right, int):
         _bits(left.bit_length() * abs(right))
     return operator.pow(left, right)
@@ -360,7 +334,6 @@ def _bits(count: int) -> None:
 
 
 def formatted(pattern: str, values: object) -> str:
-    """Fill a printf-style pattern."""
     if _STARRED.search(pattern):
         raise template_failed("a width given as * is not supported", "write the width into the pattern: %5d")
     spread = values if isinstance(values, tuple) else tuple(values.values()) if isinstance(values, dict) else (values,)
@@ -371,7 +344,6 @@ def formatted(pattern: str, values: object) -> str:
 
 
 def joined(separator: str, parts: Iterable[object]) -> str:
-    """Join anything printable."""
     texts: list[str] = []
     size = 0
     for part in parts:
@@ -383,7 +355,6 @@ def joined(separator: str, parts: Iterable[object]) -> str:
 
 
 def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
-    """Replace a part of a string."""
     found = whole.count(old) if old else len(whole) + 1
     if count >= 0:
         found = min(found, count)
@@ -392,7 +363,7 @@ def replaced(whole: str, old: str, new: str, count: int = -1) -> str:
 
 
 def padded(method: str) -> Callable[..., str]:
-    """Give the string method of that name (`ljust`, `center`…) with a bounded width."""
+    """Return the string method of that name (`ljust`, `center`…) with a bounded width."""
     native: Callable[..., str] = getattr(str, method)
 
     def pad(whole: str, width: int, *fill: str) -> str:

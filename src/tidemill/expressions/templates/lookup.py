@@ -1,14 +1,8 @@
-"""How a template reads the scope: static paths, render context, template syntax test.
+"""How a template reads the scope: static paths, Jinja's context, and the test for template syntax.
 
-A static path into the scope: `enrich.output.score`, `ctx["a-b"].meta.attempts`, `inputs.rows[0]`.
-
-Most templates are nothing else, so paths are followed here directly and Jinja is not even called; inside
-larger templates the same code is called by Jinja. So there is one place that knows what a name means, which
-shorthand applies and what to say when something is not there.
-
-What makes a string a template, and what can be wrong with it: all that can be said without Jinja.
-
-One string while Jinja renders it: the scope that names are looked up in, and the meter that runs.
+A static path is `enrich.output.score`, `ctx["a-b"].meta.attempts` or `inputs.rows[0]`. Most templates are nothing else
+and are followed here without Jinja; Jinja calls the same code inside larger templates. Only this module knows what a
+name means, which shorthand applies, and how a missing value is explained.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def has_syntax(source: str) -> bool:
-    """Tell whether a string is a template at all."""
+    """Whether a string is a template at all."""
     return "{" in source and _SYNTAX.search(source) is not None
 
 
@@ -66,7 +60,7 @@ class Path:
     """How to read a root that is not a node; None together with `node` None is a root without a value."""
 
     def follow(self, scope: Scope) -> Json | NotAvailable:
-        """Walk to the value, shared with the scope and not copied; whatever is not there is `Missing`."""
+        """Walk to the value, shared with the scope and not copied; a missing one is `NotAvailable`."""
         if self.node is not None:
             seen = scope.nodes.get(self.node)
             if seen is None or (isinstance(seen, Absent) and not (self.meta and seen.meta)):
@@ -131,20 +125,8 @@ def step(value: object, key: object) -> object:
 
 
 def is_nothing(value: object) -> bool:
-    """Tell whether `step` found nothing; JSON null is something."""
+    """Whether `step` found nothing; JSON null is something."""
     return value is _NOTHING
-
-
-def _owned(mapping: Mapping[str, Json]) -> Mapping[str, Json]:
-    return mapping if type(mapping) is dict else dict(mapping)
-
-
-def _item(scope: Scope) -> object:
-    return scope.item if scope.has_item else _NOTHING
-
-
-def _index(scope: Scope) -> object:
-    return scope.index if scope.has_item else _NOTHING
 
 
 def _output(scope: Scope) -> object:
@@ -153,11 +135,11 @@ def _output(scope: Scope) -> object:
 
 READERS: Mapping[str, Callable[[Scope], object]] = {
     "inputs": lambda scope: scope.inputs,
-    "run": lambda scope: _owned(scope.run),
+    "run": lambda scope: scope.run if type(scope.run) is dict else dict(scope.run),
     "iteration": lambda scope: scope.iteration,
     "secrets": lambda scope: scope.secrets,
-    "item": _item,
-    "index": _index,
+    "item": lambda scope: scope.item if scope.has_item else _NOTHING,
+    "index": lambda scope: scope.index if scope.has_item else _NOTHING,
     "output": _output,
     "current": _output,
 }
@@ -251,7 +233,7 @@ class ScopeContext(Context):
     def resolve_or_missing(self, key: str) -> Any:
         """Look a name up that the rewriting left alone: a variable, a function, or a root that is also set.
 
-        A node is never found here, because then nobody would know that the template refers to it.
+        A node is never found here, because the compiler would not know that the template refers to it.
         """
         if key in self.vars:
             return self.vars[key]
@@ -260,5 +242,5 @@ class ScopeContext(Context):
         return build(key, ()).follow(self.scope) if key in READERS else NotAvailable(name=key)
 
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's name
-        """Stay what we are: no function of ours looks at the variables of a loop."""
+        """Return this context: none of our functions reads the variables of a loop."""
         return self

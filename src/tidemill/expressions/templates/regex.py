@@ -1,8 +1,7 @@
-"""Regular expressions in templates, through an engine that does not backtrack.
+"""Regular expressions in templates, with an engine that does not backtrack.
 
-Matching takes time in proportion to the text times the size of the compiled pattern, whatever the pattern. That
-product is checked before anything is matched; where a text has many matches, the meter runs between them.
-Patterns have no look-around and no back references, which is what makes that possible.
+Matching takes the length of the text times the size of the compiled pattern; that product is checked before matching,
+and the budget is charged between matches. Patterns therefore have no look-around and no back references.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, shorten, template_failed
 from tidemill.expressions.limits import PATTERN_BYTES_MAX, PATTERN_MAX, PATTERN_WORK_MAX
 from tidemill.expressions.templates.limits import room
-from tidemill.expressions.templates.undefined import Undefined
+from tidemill.expressions.templates.undefined import NotAvailable
 
 if TYPE_CHECKING:
     from tidemill.expressions.templates.lookup import ScopeContext
@@ -78,7 +77,7 @@ class Pattern(Protocol):
 
 def compile_pattern(pattern: object) -> Pattern:
     """Compile a regular expression; raise `ExpressionError` if it is none."""
-    if isinstance(pattern, Undefined):
+    if isinstance(pattern, NotAvailable):
         pattern.refuse()
     if not isinstance(pattern, str):
         raise template_failed(f"a pattern is a string, not {kind_of(pattern)}")
@@ -113,13 +112,10 @@ def _compiled(pattern: str) -> Pattern:
     except re2.error as error:
         said = error.args[0] if error.args else ""
         reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", _hint(reason)) from None
+        hint = next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _SYNTAX)
+        raise template_failed(f"the pattern {shorten(pattern, 60)} cannot be used: {reason}", hint) from None
     except UnicodeEncodeError:
         raise template_failed("the pattern is not valid Unicode") from None
-
-
-def _hint(reason: str) -> str:
-    return next((hint for beginning, hint in _HINTS.items() if reason.startswith(beginning)), _SYNTAX)
 
 
 def _whole(text: str, what: str) -> None:

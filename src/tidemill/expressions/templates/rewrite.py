@@ -1,8 +1,8 @@
-"""From Jinja's syntax tree to one that is safe to run, and what it refers to.
+"""Rewrite Jinja's syntax tree into one that is safe to run, and collect what it refers to.
 
-Static paths become calls of our own path walker, loops and concatenations get a meter, method calls are
-separated from keys (a call always means the method, everything else always means the key). Tags that have no
-meaning here are refused. Nothing is evaluated.
+Static paths become calls of `lookup`, loops and concatenations are charged to the budget, and method calls are
+separated from keys (a call always means the method, everything else the key). Tags that need other templates are
+refused. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -122,7 +122,6 @@ class Rewriting(NodeTransformer):
         return self._static(node) or node
 
     def _const(self, node: nodes.Const) -> nodes.Node:
-        """Refuse a number that became infinite."""
         if isinstance(node.value, float) and not isfinite(node.value):
             self._fault(node, "a number is too large", "")
         return node
@@ -186,12 +185,10 @@ class Rewriting(NodeTransformer):
         return node
 
     def _filter_node(self, node: nodes.Filter) -> nodes.Node:
-        """Check that the filter exists."""
         self._check_pattern(node)
         return self._known(node, node.name, "filter", set(self.environment.filters))
 
     def _test_node(self, node: nodes.Test) -> nodes.Node:
-        """Check that the test exists."""
         self._check_pattern(node)
         return self._known(node, node.name, "test", set(self.environment.tests))
 
@@ -274,7 +271,7 @@ class Rewriting(NodeTransformer):
 
 
 def constant_key(node: nodes.Node) -> Key | None:
-    """Give the key of a subscription or dotted name if it is written out, else None."""
+    """Return the key of a subscription or dotted name if it is written out, else None."""
     if isinstance(node, nodes.Getattr):
         return None if node.attr.startswith("_") else node.attr
     if not isinstance(node, nodes.Getitem):

@@ -1,16 +1,8 @@
-"""Compile/check/render any JSON value with templates; compiled strings.
+"""Compile, check and render any JSON value whose strings may hold Jinja expressions.
 
-One string of a template, compiled: four shapes, from the cheapest to Jinja itself.
-
-Most strings are a path or text with paths in between, and those never reach Jinja. A compiled string is
-immutable and knows what it refers to; it is cached by its source, because compiling costs a thousand times
-what rendering costs.
-
-Templates: any JSON value in which strings may hold Jinja expressions.
-
-This is the door to everything about templates. A value is compiled once per node of a document and rendered
-for every attempt, so rendering is what has to be cheap: what has no expression in it is handed out as it is.
-Rendered values share structure with the template and the scope and must be treated as read-only.
+A value is compiled once per node and rendered for every attempt. Strings compile to one of four shapes; most are paths
+or text with paths, and never reach Jinja. Compiled strings are immutable and cached by source, because compiling costs
+a thousand times what rendering costs. Rendered values share structure with the template and the scope: read-only.
 """
 
 from __future__ import annotations
@@ -35,29 +27,15 @@ from tidemill.expressions.templates.rewrite import Rewriting
 from tidemill.expressions.templates.undefined import NotAvailable
 
 CACHED_MAX = 1 << 14
-"""Longer sources are not cached here: a few of them would fill it. Whoever compiled them keeps them."""
+"""Longer sources are not cached here: a few of them would fill the cache. The caller keeps what it compiled."""
 
 _SIMPLE = re.compile(r"\{\{\s*([A-Za-z_]\w*(?:\.[A-Za-z]\w*)*)\s*\}\}", re.ASCII)
 _BRACES = 'values are written {{ name.key }}, tags {% if … %} … {% endif %}, braces as such {{ "{{" }}'
 _NOT_A_PATH = (
     frozenset(
         [
-            "and",
-            "else",
-            "if",
-            "in",
-            "is",
-            "not",
-            "or",
-            "true",
-            "false",
-            "none",
-            "True",
-            "False",
-            "None",
-            "self",
-            "super",
-            "loop",
+            *("and", "else", "if", "in", "is", "not", "or", "true", "false", "none", "True", "False", "None"),
+            *("self", "super", "loop"),
         ]
     )
     | FUNCTIONS.keys()
@@ -81,7 +59,6 @@ class Fixed:
     references: References = NOTHING
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Give the text."""
         return self.text
 
 
@@ -93,11 +70,9 @@ class Value:
 
     @property
     def references(self) -> References:
-        """What the path refers to."""
         return self.path.references
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Follow the path."""
         value = self.path.follow(scope)
         if isinstance(value, NotAvailable):
             raise _failure(value.explanation, scope)
@@ -112,7 +87,6 @@ class Joined:
     references: References
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Follow the paths and join everything."""
         shown: list[str] = []
         size = 0
         for part in self.parts:
@@ -149,7 +123,6 @@ class Compiled:
     """The string is exactly one expression, so its value keeps its type."""
 
     def evaluate(self, scope: Scope, meter: Meter) -> Json:
-        """Run the template."""
         context = ScopeContext(self.environment, self.environment.evaluation, scope, self.paths, meter)
         try:
             meter.spend(1)
@@ -181,8 +154,8 @@ class Compiled:
         reason = error.args[0] if error.args else None
         if isinstance(reason, Explanation):
             return _failure(reason, scope)
-        said = shorten(str(error) or type(error).__name__, 300)
-        return _failure(f"{said} (in {shorten(self.source, 80)})", scope)
+        message = shorten(str(error) or type(error).__name__, 300)
+        return _failure(f"{message} (in {shorten(self.source, 80)})", scope)
 
 
 def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
@@ -197,7 +170,7 @@ def _failure(message: str, scope: Scope, hint: str = "") -> ExpressionError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a source: a program, or the faults that keep it from being one."""
+    """The result of compiling a source: a program, or its faults."""
 
     program: CompiledTemplate | None
     references: References = NOTHING
@@ -292,7 +265,7 @@ def _all_paths(printed: list[nodes.Expr], paths: list[Path]) -> CompiledTemplate
 
 
 def _only_expression(printed: list[nodes.Expr]) -> nodes.Expr | None:
-    """Give the one expression that stands alone, white space aside."""
+    """Return the one expression that stands alone, white space aside."""
     rest = [each for each in printed if not (isinstance(each, nodes.TemplateData) and not each.data.strip())]
     return rest[0] if len(rest) == 1 and not isinstance(rest[0], nodes.TemplateData) else None
 
@@ -313,6 +286,9 @@ def _generated(source: str, tree: nodes.Template, only: nodes.Expr | None, rewri
     )
 
 
+# Whole values.
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A compiled JSON value; immutable, and safe to share between threads."""
@@ -331,8 +307,7 @@ def compile_template(value: Json) -> Template:
     """Compile a value; raise `ExpressionError` for the first string that is not a valid template."""
     found: list[References] = []
     part = _compiled(value, "", found, 0)
-    constant = type(part) is _Constant
-    return Template(part, merged(found), constant)
+    return Template(part, merged(found), type(part) is _Constant)
 
 
 def check_template(value: Json, path: str = "") -> tuple[list[Problem], References]:
@@ -340,14 +315,14 @@ def check_template(value: Json, path: str = "") -> tuple[list[Problem], Referenc
     problems: list[Problem] = []
     found: list[References] = []
     for place, source in _sources(value, path, problems):
-        outcome = _outcome(source)
+        outcome = compile_source(source)
         problems.extend(_problem(fault, place) for fault in outcome.faults)
         found.append(outcome.references)
     return problems, merged(found)
 
 
 def is_template(value: Json) -> bool:
-    """Tell whether a value is a string with template syntax, so that its real value is not known yet."""
+    """Whether a value is a string with template syntax, so that its real value is not known yet."""
     return isinstance(value, str) and has_syntax(value)
 
 
@@ -428,17 +403,11 @@ def _rendered(
 
 
 def _compiled_text(source: str, path: str, found: list[References]) -> _Part:
-    outcome = _outcome(source)
+    outcome = compile_source(source)
     if outcome.program is None:
         raise _failure_at(outcome.faults[0], path)
     found.append(outcome.references)
     return _Text(outcome.program, path)
-
-
-def _outcome(source: str) -> Outcome:
-    # Jinja is imported with the first string that needs it: many a command reads no template.
-
-    return compile_source(source)
 
 
 def _sources(value: Json, path: str, problems: list[Problem], depth: int = 0) -> Iterator[tuple[str, str]]:

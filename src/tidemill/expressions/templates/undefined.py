@@ -1,12 +1,7 @@
-"""The undefined value: chainable, fails with the reason when used.
+"""A value that is missing inside a template.
 
-A value that is not there, inside a template.
-
-It may be passed on, asked for keys and given to `default(...)` or `is defined`; whatever else is done with it
-fails with a sentence that says what was missing and why. The sentence is made only then, because with
-`default` it is never needed.
-
-Values that are not there, known by sight to those who must not need Jinja for it; `missing` makes them.
+It may be passed on, asked for keys, and given to `default(...)` or `is defined`; any other use fails with a sentence
+that says what was missing and why. The sentence is built only then, because `default` never needs it.
 """
 
 from __future__ import annotations
@@ -21,17 +16,7 @@ from jinja2.utils import missing as unset
 from tidemill.expressions.errors import Explanation
 
 
-class Undefined:
-    """A value that is not there, inside a template."""
-
-    __slots__ = ()
-
-    def refuse(self) -> NoReturn:
-        """Fail the way any use of this value fails."""
-        raise NotImplementedError
-
-
-class NotAvailable(StrictUndefined, Undefined):
+class NotAvailable(StrictUndefined):
     """Strict when used, silent while it is only passed on.
 
     The first four parameters are those with which Jinja itself creates such a value.
