@@ -183,8 +183,8 @@ class LateDatabase:
             raise CapabilityMissing(
                 "driver_missing", f"the driver for {self.dialect} is not installed", hint=hint
             ) from error
-        # Concurrent first statements share one database.
-        self._made = self._made or made
+        if self._made is None:  # Otherwise a concurrent statement was first.
+            self._made = made
         return await self._made.run(text, parameters)
 
     async def close(self) -> None:

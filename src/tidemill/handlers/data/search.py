@@ -18,7 +18,7 @@ from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
-from tidemill.handlers.data.tables import Rows, read
+from tidemill.handlers.data.tables import read
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000
@@ -79,7 +79,8 @@ SEARCH = NodeType(
 async def search(context: NodeContext) -> Ended:
     """Return the best hits with their scores and positions."""
     config: dict[str, Any] = context.config
-    found: Rows | list[str]
+    found: list[Any]
+    texts: list[dict[str, str]]
     if "documents" in config:
         found = config["documents"]
         if not isinstance(found, list):

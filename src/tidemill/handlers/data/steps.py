@@ -18,6 +18,7 @@ from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 STEPS_MAX = 100
@@ -58,12 +59,7 @@ _TABLE = {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "st
 
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"step": True, **properties},
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return object_schema(required, step=True, **properties)
 
 
 SCHEMAS: Mapping[str, dict[str, Any]] = {

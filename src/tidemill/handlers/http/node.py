@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
+from tidemill.handlers.control import check_query
 from tidemill.handlers.http.exchange import (
     EXPECT_SCHEMA,
     HEADERS_SCHEMA,
@@ -42,18 +42,14 @@ LINK = "link"
 _RELATION = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s;,="]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
-PAGINATION_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "next": {"type": "string", "minLength": 1, "maxLength": 1_000},
-        "parameter": {"type": "string", "minLength": 1, "maxLength": 200},
-        "items": {"type": "string", "minLength": 1, "maxLength": 1_000, "default": "$"},
-        "max_pages": {"type": "integer", "minimum": 1, "maximum": PAGES_MAX, "default": 100},
-        "max_items": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX, "default": 10_000},
-    },
-    "required": ["next"],
-    "additionalProperties": False,
-}
+PAGINATION_SCHEMA = object_schema(
+    ("next",),
+    next={"type": "string", "minLength": 1, "maxLength": 1_000},
+    parameter={"type": "string", "minLength": 1, "maxLength": 200},
+    items={"type": "string", "minLength": 1, "maxLength": 1_000, "default": "$"},
+    max_pages={"type": "integer", "minimum": 1, "maximum": PAGES_MAX, "default": 100},
+    max_items={"type": "integer", "minimum": 1, "maximum": ITEMS_MAX, "default": 10_000},
+)
 
 
 class Paging(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,17 +126,8 @@ def _check(config: Any) -> Iterator[ConfigProblem]:
     pagination = config.get("pagination")
     for key in ("next", "items") if isinstance(pagination, dict) else ():
         path = pagination.get(key)
-        if isinstance(path, str) and path != LINK and not is_template(path):
-            yield from _check_path(key, path)
-
-
-def _check_path(key: str, path: str) -> Iterator[ConfigProblem]:
-    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
-
-    try:
-        read_query(path)
-    except QueryFault as fault:
-        yield ConfigProblem(f"/pagination/{key}", fault.message, fault.hint)
+        if isinstance(path, str) and path != LINK:
+            yield from check_query(path, f"/pagination/{key}")
 
 
 def http_type(limits: Limits) -> NodeType:

@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
@@ -118,14 +119,10 @@ def question_of(config: dict[str, Any], settings: Settings) -> Question:
 
 def _form(labels: list[str], *, multi: bool, reason: bool) -> dict[str, Any]:
     """The schema of the answer. The reason comes first, because a model reasons while it writes."""
-    chosen = {"label": {"enum": labels}, "confidence": _SHARE}
+    chosen: dict[str, Any] = {"label": {"enum": labels}, "confidence": _SHARE}
     fields: dict[str, Any] = {"reason": _TEXT} if reason else {}
-    fields |= {"labels": {"type": "array", "items": _closed(chosen)}} if multi else chosen
-    return _closed(fields)
-
-
-def _closed(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    fields |= {"labels": {"type": "array", "items": object_schema(tuple(chosen), **chosen)}} if multi else chosen
+    return object_schema(tuple(fields), **fields)
 
 
 def _labelled(config: dict[str, Any], answer: Answered) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_headers, check_not_literal, check_url
+from tidemill.handlers.http.exchange import (
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    check_headers,
+    check_not_literal,
+    check_url,
+    object_schema,
+)
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
@@ -52,16 +59,12 @@ def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
         "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
-        "prices": {
-            "type": "object",
-            "properties": {
-                "input_per_million": _PRICE,
-                "output_per_million": _PRICE,
-                "cached_input_per_million": _PRICE,
-            },
-            "required": ["input_per_million", "output_per_million"],
-            "additionalProperties": False,
-        },
+        "prices": object_schema(
+            ("input_per_million", "output_per_million"),
+            input_per_million=_PRICE,
+            output_per_million=_PRICE,
+            cached_input_per_million=_PRICE,
+        ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
     }
 
@@ -76,16 +79,12 @@ def check_model(config: Any) -> Iterator[ConfigProblem]:
 # The node type.
 
 _TEXT = {"type": "string"}
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
-        "name": _TEXT,
-    },
-    "required": ["role", "content"],
-    "additionalProperties": False,
-}
+_MESSAGE = object_schema(
+    ("role", "content"),
+    role={"enum": ["system", "developer", "user", "assistant"]},
+    content={"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
+    name=_TEXT,
+)
 _STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 16}]}
 
 
