@@ -177,7 +177,7 @@ class LateDatabase:
     async def run(self, text: str, parameters: Parameters) -> Any:
         try:
             # In a thread, because the import would block the event loop.
-            made = self._made or await asyncio.to_thread(self._make)
+            made: Database = self._made or await asyncio.to_thread(self._make)
         except ImportError as error:
             hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
             raise CapabilityMissing(

@@ -4,7 +4,7 @@ A function is registered (`functions=`, `--app`) or named by its import path `mo
 registers nothing: `@function` only stores a name on the function. The values that a generator yields are published to
 followers; together they are the result, unless the generator returns a value.
 A thread cannot be stopped from outside: a function in one learns at its next heartbeat, checkpoint or chunk that its
-attempt is over. One that never returns occupies only its own thread.
+attempt is over. A function that never returns occupies only its own thread.
 """
 
 from __future__ import annotations
