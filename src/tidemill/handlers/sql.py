@@ -175,17 +175,18 @@ class LateDatabase:
         self._made: Database | None = None
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        try:
-            # In a thread, because the import would block the event loop.
-            made: Database = self._made or await asyncio.to_thread(self._make)
-        except ImportError as error:
-            hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
-            raise CapabilityMissing(
-                "driver_missing", f"the driver for {self.dialect} is not installed", hint=hint
-            ) from error
-        if self._made is None:  # Otherwise a concurrent statement was first.
-            self._made = made
-        return await self._made.run(text, parameters)
+        database = self._made
+        if database is None:
+            try:
+                # In a thread, because the import would block the event loop.
+                database = await asyncio.to_thread(self._make)
+            except ImportError as error:
+                message = f"the driver for {self.dialect} is not installed"
+                hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
+                raise CapabilityMissing("driver_missing", message, hint=hint) from error
+            # A concurrent statement may have made one meanwhile.
+            database = self._made = self._made or database
+        return await database.run(text, parameters)
 
     async def close(self) -> None:
         if self._made is not None:
