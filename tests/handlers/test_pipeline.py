@@ -215,7 +215,7 @@ async def test_a_condition_sees_inputs_and_the_nodes_before() -> None:
             {"step": "table_filter", "condition": "output.price < inputs.most && output.airline in ctx.a.output"}
         ],
     }
-    ended = await called(pipeline(), config, upstream={"a": ["KLM", "Delta"]}, given=lambda: {"most": 300})
+    ended = await called(pipeline(), config, upstream={"a": ["KLM", "Delta"]}, load_inputs=lambda: {"most": 300})
     assert isinstance(ended, Return) and [row["id"] for row in ended.value] == [1, 2]
 
 

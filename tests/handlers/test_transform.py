@@ -121,7 +121,7 @@ async def test_what_a_template_hid_is_checked_when_it_is_known() -> None:
         await transformed({"from": 1, "extract": {"x": "$.["}})
     assert failed.value.code == "config_invalid" and failed.value.message.startswith("/extract/x: ")
     with pytest.raises(Fail) as failed:
-        await called(INPUT, {"path": "$.["}, given=dict)
+        await called(INPUT, {"path": "$.["}, load_inputs=dict)
     assert failed.value.code == "config_invalid"
 
 
@@ -137,7 +137,7 @@ INPUTS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("config", "value"), INPUTS)
 async def test_an_input_shows_what_the_run_was_given(config: Any, value: Any) -> None:
-    assert await called(INPUT, config, given=lambda: ORDER) == Return(value)
+    assert await called(INPUT, config, load_inputs=lambda: ORDER) == Return(value)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_an_input_shows_what_the_run_was_given(config: Any, value: Any) ->
 )
 async def test_an_input_that_does_not_fit_fails(config: Any, code: str, words: str) -> None:
     with pytest.raises(Fail) as failed:
-        await called(INPUT, config, given=lambda: ORDER)
+        await called(INPUT, config, load_inputs=lambda: ORDER)
     assert failed.value.code == code and words in failed.value.message and not failed.value.retryable
 
 
