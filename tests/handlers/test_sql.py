@@ -195,19 +195,19 @@ def test_each_refusal_has_a_hint_of_its_own(store: Path, statement: str, hint: s
 
 def test_statements_on_one_row_take_turns(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(store, "INSERT INTO orders (id, total) VALUES (1, 0)").close()
-    rehearsals: list[Statement] = []
-    rehearse = Statements.dry_run
+    dry_runs: list[Statement] = []
+    dry_run = Statements.dry_run
 
     def counted(self: Statements, tx: Transaction, statement: Statement) -> bytes:
-        rehearsals.append(statement)
-        return rehearse(self, tx, statement)
+        dry_runs.append(statement)
+        return dry_run(self, tx, statement)
 
     monkeypatch.setattr(Statements, "dry_run", counted)
     document = asks("UPDATE orders SET total = total + 1 WHERE id = 1 RETURNING total")
     document["nodes"][0]["map"] = {"over": "{{ range(70) | list }}"}
     run = ran(store, document)
     assert sorted(item["rows"][0]["total"] for item in run.outputs["ask"]) == list(range(1, 71))
-    assert len(rehearsals) < 400, "everybody rehearses again whenever one of them is done"
+    assert len(dry_runs) < 400, "every statement is tried again whenever one of them is done"
 
 
 ONE: list[tuple[str, Dialect]] = [

@@ -19,7 +19,7 @@ from tidemill.engine.turn import PendingCommand, TurnLoop, still_valid
 from tidemill.handlers.contract import Fail, ending, truncate
 from tidemill.handlers.http.exchange import check_status
 from tidemill.handlers.llm.openai import refusal
-from tidemill.handlers.shell import Said
+from tidemill.handlers.shell import StreamEnd
 from tidemill.kernel.commands import Done, Failed, Result
 from tidemill.net.http_client import Answer
 from tidemill.security.masking import Mask
@@ -115,7 +115,7 @@ def _status(text: str) -> str:
         (_status, 800),
         (lambda text: refusal(500, {"message": text}, {}, 0).message, 2_000),
         (lambda text: refusal(500, text, {}, 0).message, 2_000),
-        (lambda text: Said(text[-2_000:].encode(), cut=True).text(), 2_000),
+        (lambda text: StreamEnd(text[-2_000:].encode(), cut=True).text(), 2_000),
         (lambda text: ending(text, 500), 500),
         (lambda text: truncate(text, 500), 500),
     ],

@@ -1,15 +1,11 @@
-"""Handler, NodeContext, outcomes, Fail; description of exceptions.
+"""The public contract for authors of node types: `Handler`, `NodeContext`, the outcomes, `Fail`.
 
-What a node type is made of: a description for the compiler and a function for the worker.
+A handler gets a `NodeContext` and ends with an outcome or an exception; it never sees templates, tokens or the state.
+A plain function is called in the event loop's thread, so it must not block; an async one is awaited.
 
-A handler gets a `NodeContext` and ends with one of the outcomes below. It never sees templates, tokens or
-the state. It may be a plain function (called in the loop's thread, so it must not block) or return an
-awaitable. An exception becomes a failure; `Fail` is the way to say which one.
-
-What is known of an exception once it has been caught: always text, whatever it holds or does when it is looked at.
-
-Exceptions of foreign code may raise when they are asked for their message, hold megabytes, or be their own cause.
-They are described where they are caught, so that the description can also travel from another process.
+Exceptions of foreign code may raise when asked for their message, hold megabytes, or be their own cause. They are
+described as bounded text where they are caught, so that the description can also come from another process.
+Every name here is public API. No handler and nothing of the engine belongs here.
 """
 
 from __future__ import annotations
@@ -31,21 +27,21 @@ from tidemill.stores.contract import Statement
 
 
 class Return(msgspec.Struct, frozen=True, gc=False):
-    """The visit has a value. `next_nodes` is an agent's choice, where the branch asks for one."""
+    """The visit succeeded. `next_nodes` is an agent's choice of branches, where the node has such a branch."""
 
     value: Any
     next_nodes: tuple[str, ...] | None = None
     statement: Statement | None = None
-    """What the store is to do in the same transaction in which it records the value."""
+    """A statement that the store executes in the transaction that records the value."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is asked of people, and of whom."""
+    """An approval request."""
 
     title: str
     description: str = ""
     form: Any = None
-    """A JSON Schema of what they fill in."""
+    """JSON Schema of the form that approvers fill in."""
     approvers: tuple[str, ...] = ()
     """`user:…` and `role:…`; empty is anyone."""
     quorum: int = 1
@@ -57,43 +53,41 @@ class Asked(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Child(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Another workflow that is to be run; its outputs end the wait."""
+    """A child run; its outputs end the wait."""
 
     workflow: str
     inputs: Any = None
     close: Literal["cancel", "abandon"] = "cancel"
-    """What becomes of it when nobody waits for it any more."""
+    """What happens to the child run when its parent no longer waits for it."""
     labels: dict[str, str] = {}
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):
-    """Wait, without holding a worker, for a timer or for something with a name."""
+    """Wait for a timer, a signal, an approval or a child run, without occupying a worker."""
 
     on: str
     name: str = ""
     for_ms: int | None = None
     until_ms: int | None = None
-    """A moment, instead of a time from now."""
+    """An absolute time, instead of `for_ms`."""
     resume: bool = False
-    """Call the handler again once the wait is over, with what it ended with in `context.resumed`."""
+    """Call the handler again after the wait, with its result in `context.resumed`."""
     approval: Asked | None = None
-    """For `human`."""
     child: Child | None = None
-    """For `child`."""
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):
-    """The visit turns out not to be needed."""
+    """End the visit as skipped."""
 
     reason: str
 
 
 class Blob:
-    """Bytes that a handler returns, alone or anywhere in a JSON value; they may come from a file or bit by bit.
+    """Bytes that a handler returns, alone or inside a JSON value; they may come from a file or an iterator.
 
-    They are stored by content before anything is written down, and in their place stands a description:
-    `{"$blob": digest, "size": …, "media_type": …, "name": …}`. Not a struct, because the encoder of values would
-    take one for a JSON object.
+    The worker stores them by content before it commits the result, in which they are replaced by a description:
+    `{"$blob": digest, "size": …, "media_type": …, "name": …}`. Not a struct, because the value encoder would
+    encode one as a JSON object.
     """
 
     __slots__ = ("data", "keep", "media_type", "name")
@@ -108,7 +102,7 @@ class Blob:
     ) -> None:
         self.data, self.media_type, self.name = data, media_type, name
         self.keep = keep
-        """Never collect it, not even when nothing refers to it any more."""
+        """Exempt it from garbage collection."""
 
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -117,12 +111,12 @@ MEDIA_TYPE_LENGTH_MAX = 255
 
 
 def is_media_type(text: str) -> bool:
-    """Whether a text names a kind of content, such as `image/png` or `text/csv; charset=utf-8`."""
+    """Whether a text is a media type, such as `image/png` or `text/csv; charset=utf-8`."""
     return len(text) <= MEDIA_TYPE_LENGTH_MAX and text.isprintable() and _MEDIA_TYPE.fullmatch(text) is not None
 
 
 class Fail(Exception):
-    """The attempt failed in a way its author understands."""
+    """The attempt failed with a known error code."""
 
     def __init__(
         self,
@@ -141,13 +135,13 @@ class Fail(Exception):
         self.retry_after_ms = retry_after_ms
         self.hint = hint
         self.unknown_outcome = unknown_outcome
-        """Nobody knows whether the effect has happened: a node that is delivered at most once is not tried again."""
+        """The effect may have happened: a node with at-most-once delivery is not retried."""
 
 
 class CapabilityMissing(Fail):
-    """A process does not have what the node needs, and another one may.
+    """The worker lacks something that the node needs, and another worker may have it.
 
-    The job is left to other workers as long as there are some; where there are none, it is a failure like any other.
+    It releases the job to others; if there are none, the attempt fails.
     """
 
 
@@ -158,14 +152,14 @@ Reader = Callable[[Any], Awaitable[bytes]]
 
 
 class ProgressSink(Protocol):
-    """How an attempt makes itself heard while it runs. Everything here may be called from any thread."""
+    """Live output and cancellation of a running attempt. Every method may be called from any thread."""
 
     def chunk(self, value: Any) -> None:
-        """Show followers a part of the result."""
+        """Publish a part of the result to followers."""
         ...
 
     def progress(self, fraction: float | None, message: str) -> None:
-        """Show followers how far it has come; never an event."""
+        """Publish progress to followers; it is not recorded as an event."""
         ...
 
     def raise_if_cancelled(self) -> None:
@@ -173,7 +167,7 @@ class ProgressSink(Protocol):
         ...
 
     def folded(self) -> Any:
-        """All parts that were shown, as one value: a string if all are strings, otherwise a list."""
+        """All published parts as one value: a string if all are strings, otherwise a list."""
         ...
 
 
@@ -182,7 +176,7 @@ class Cancelled(Exception):
 
 
 class NullSink:
-    """The voice of a context that nobody listens to, as in a test of a handler."""
+    """Drops everything, as in a unit test of a handler."""
 
     def chunk(self, value: Any) -> None: ...
 
@@ -195,7 +189,7 @@ class NullSink:
 
 
 class NodeContext(msgspec.Struct):
-    """What one attempt is given."""
+    """Everything an attempt can read and do."""
 
     run_id: str
     node: str
@@ -203,55 +197,54 @@ class NodeContext(msgspec.Struct):
     index: int
     attempt: int
     config: Any
-    """Rendered: templates are gone, secrets are in."""
+    """Rendered: templates are evaluated and secrets inserted."""
     upstream: Mapping[str, Any]
-    """Outputs of the parents whose edges were taken, by id."""
+    """Outputs of the parents whose edges were taken, by node id."""
     deadline_ms: int | None = None
     last_checkpoint: Any = None
     resumed: Any = None
-    """What the wait ended with that this handler had asked for, when it is called again."""
+    """Result of the wait that this handler requested, when it is called again."""
     checkpoint: Checkpointer | None = None
     read: Reader | None = None
-    """The bytes behind the description of a `Blob`, or behind a digest, that this run's tenant has stored."""
+    """Read the bytes of a blob of this run's tenant, by its description or digest."""
     undoing: bool = False
-    """The handler is called to undo what a visit did."""
+    """True when the handler is called to undo a visit."""
     at_most_once: bool = False
-    """The node would rather fail than have an effect twice: repeat nothing that may have arrived."""
+    """At-most-once delivery: do not resend a request that may have arrived."""
     given: Callable[[], Any] = dict
-    """Where `inputs` come from."""
     voice: ProgressSink = NullSink()
     secrets: Mapping[str, str] = {}
-    """Secrets by name. Their values are masked in whatever the attempt leaves behind."""
+    """Secrets by name. Their values are masked in everything that the attempt records."""
 
     @property
     def effect_key(self) -> str:
-        """The same for every attempt at this activation: hand it to receivers that can tell repetitions apart."""
+        """Equal for every attempt of this visit: pass it to receivers that deduplicate requests."""
         key = f"{self.run_id}/{self.node}/{self.visit}/{self.index}"
         return f"{key}/undo" if self.undoing else key
 
     @property
     def inputs(self) -> Any:
-        """What the run was started with; a copy."""
+        """A copy of the run's inputs."""
         return self.given()
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines are kept with the attempt."""
+        """A logger whose lines are stored with the attempt."""
         where = {"run": self.run_id, "node": self.node, "visit": self.visit, "attempt": self.attempt}
         return logging.LoggerAdapter(NODE_LOG, where)
 
     def stream(self, chunk: Any) -> None:
-        """Show a part of the result, a JSON value, to whoever follows the run. Only the whole result is kept."""
+        """Publish a part of the result, a JSON value, to followers of the run. Only the whole result is stored."""
         self.voice.chunk(chunk)
 
     def progress(self, fraction: float | None = None, message: str = "") -> None:
-        """Show how far the attempt has come, from 0 to 1."""
+        """Publish progress, from 0 to 1."""
         self.voice.progress(fraction, message)
 
     def heartbeat(self) -> None:
-        """Ask whether to go on: raises `Cancelled` when nobody wants the result any more.
+        """Raise `Cancelled` if the attempt no longer counts.
 
-        The lease is kept alive without it. It is for code in a thread, which nobody can cancel from outside.
+        The worker renews the lease without it. It is for code in a thread, which cannot be cancelled from outside.
         """
         self.voice.raise_if_cancelled()
 
@@ -260,9 +253,9 @@ NODE_LOG = logging.getLogger("tidemill.node")
 
 
 def enable_node_log() -> None:
-    """Have `context.log` make records of every level. A process calls it before it runs handlers.
+    """Let `context.log` create records of every level. A process calls it before it runs handlers.
 
-    Without a level of its own the logger drops what the root logger drops. An operator's own level is respected.
+    Without its own level the logger inherits the root logger's. A level that the operator has set is kept.
     """
     if NODE_LOG.level == logging.NOTSET:
         NODE_LOG.setLevel(logging.DEBUG)
@@ -289,12 +282,12 @@ class Handler:
 
     @property
     def has_lifecycle(self) -> bool:
-        """Whether there is more to an attempt than the call; being closed one day costs it nothing."""
+        """Whether an attempt needs more than the call; `close` costs an attempt nothing."""
         return self.open is not None or self.prepare is not None or self.finish is not None
 
 
 class NodeClass(Protocol):
-    """A node type as an object: `type`, `call`, and any of the other steps of a `Handler`."""
+    """A node type as an object: `type`, `call`, and optionally the other steps of a `Handler`."""
 
     type: NodeType
 
@@ -302,11 +295,11 @@ class NodeClass(Protocol):
 
 
 def handler_of(node: Handler | NodeClass) -> Handler:
-    """Make a handler of an object that describes a node type; what it returns may be a plain value."""
+    """Convert an object that describes a node type; its `call` may return a plain value."""
     if isinstance(node, Handler):
         return node
     steps = {name: getattr(node, name, None) for name in ("open", "close", "prepare", "finish")}
-    return Handler(node.type, _ending(node.call), **steps)
+    return Handler(node.type, _with_outcome(node.call), **steps)
 
 
 @overload
@@ -316,16 +309,16 @@ def node_type(name: str | None = None, **described: Any) -> Callable[[Callable[[
 def node_type(name: Any = None, **described: Any) -> Any:
     """Make a node type of a function: `@tidemill.node_type("shout", config_schema={…})`.
 
-    Without a name it is the function's. The function gets the attempt's context and returns a JSON value, or one of the
-    outcomes; it may be async. The keywords are those of `NodeType`.
+    The default name is the function's. The function gets the attempt's context and returns a JSON value or an outcome;
+    it may be async. The keywords are those of `NodeType`.
     """
 
     def wrap(function: Any) -> Handler:
-        called = getattr(function, "__name__", None) if name is None or name is function else name
-        if not callable(function) or not called:
+        type_name = getattr(function, "__name__", None) if name is None or name is function else name
+        if not callable(function) or not type_name:
             raise TypeError(f"tidemill.node_type is for functions, and {function!r} is not a function with a name")
-        words = {"description": inspect.getdoc(function) or "", **described}
-        return Handler(NodeType(name=called, **words), _ending(function))
+        fields = {"description": inspect.getdoc(function) or "", **described}
+        return Handler(NodeType(name=type_name, **fields), _with_outcome(function))
 
     if callable(name):
         return wrap(name)
@@ -334,7 +327,7 @@ def node_type(name: Any = None, **described: Any) -> Any:
     return wrap
 
 
-def _ending(function: Callable[[NodeContext], Any]) -> Call:
+def _with_outcome(function: Callable[[NodeContext], Any]) -> Call:
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)
@@ -346,19 +339,21 @@ def _ending(function: Callable[[NodeContext], Any]) -> Call:
     @wraps(function)
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
         result = function(context)
-        return _awaited(result) if inspect.isawaitable(result) else ended(result)
+        return _await_outcome(result) if inspect.isawaitable(result) else ended(result)
 
     return call
 
 
-async def _awaited(result: Awaitable[Any]) -> Ended:
+async def _await_outcome(result: Awaitable[Any]) -> Ended:
     return ended(await result)
 
 
 def ended(result: Any) -> Ended:
-    """Take what a function returned for an outcome: a plain value is a result."""
+    """Convert what a handler returned to an outcome: a plain value becomes `Return`."""
     return result if isinstance(result, (Return, Pause, Skip)) else Return(result)
 
+
+# Description of exceptions.
 
 MESSAGE_MAX = 2_000
 NAME_MAX = 100
@@ -368,7 +363,7 @@ CAUSES_MAX = 8
 
 
 class ExceptionInfo(Exception):
-    """An exception of foreign code as it was described."""
+    """The description of an exception of foreign code."""
 
     def __init__(
         self, kind: str, message: str, *, retryable: bool, causes: tuple[str, ...] = (), traceback: str = ""
@@ -376,14 +371,12 @@ class ExceptionInfo(Exception):
         super().__init__(message)
         self.kind = kind
         """The name of its class."""
-        self.message = message
-        self.retryable = retryable
-        self.causes = causes
-        self.traceback = traceback
+        self.message, self.retryable = message, retryable
+        self.causes, self.traceback = causes, traceback
 
 
 def describe_exception(error: BaseException) -> ExceptionInfo:
-    """Describe an exception. What is meant to end a program, such as `SystemExit`, is nothing to try again."""
+    """Describe an exception. One that is meant to end a program, such as `SystemExit`, is not retryable."""
     if isinstance(error, ExceptionInfo):
         return error
     return ExceptionInfo(
@@ -395,25 +388,25 @@ def describe_exception(error: BaseException) -> ExceptionInfo:
     )
 
 
-def truncate(said: object, limit: int = MESSAGE_MAX) -> str:
-    """Whatever somebody said as text that can be stored: lone surrogates as question marks, and not too long.
+def truncate(value: object, limit: int = MESSAGE_MAX) -> str:
+    """Convert anything to text that can be stored: bounded, with question marks for lone surrogates.
 
-    An ellipsis marks the cut: a mask looks there for what is left of a secret.
+    An ellipsis marks the cut; masking looks there for the rest of a secret.
     """
-    # A subclass of str may lie about itself, so it is asked for its characters only.
-    text = str.__str__(str(said))[: limit + 1]
+    # A subclass of str may override any method, so only its characters are used.
+    text = str.__str__(str(value))[: limit + 1]
     clean = text.encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
-def ending(said: str, limit: int) -> str:
-    """The end of a text, for which the same holds."""
-    clean = said[-limit - 1 :].encode("utf-8", "replace").decode("utf-8")
+def ending(text: str, limit: int) -> str:
+    """The end of a text, cleaned and marked like `truncate`."""
+    clean = text[-limit - 1 :].encode("utf-8", "replace").decode("utf-8")
     return clean if len(clean) <= limit else "…" + clean[1 - limit :]
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an exception, or that it has none to show."""
+    """The message of an exception; a placeholder if `str()` raises."""
     try:
         return str(error) or type(error).__name__
     except BaseException:
@@ -421,10 +414,10 @@ def text_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> tuple[str, ...]:
-    """What is behind an exception, the nearest first: its notes, those it groups, what led to it; each once."""
-    found, seen, sought = _notes(error), {id(error)}, _behind(error)
-    while sought and len(found) < CAUSES_MAX:
-        cause = sought.pop(0)
+    """Notes, grouped exceptions and causes of an exception, nearest first, each once."""
+    found, seen, pending = _notes(error), {id(error)}, _direct_causes(error)
+    while pending and len(found) < CAUSES_MAX:
+        cause = pending.pop(0)
         if id(cause) in seen:
             continue
         seen.add(id(cause))
@@ -432,11 +425,11 @@ def causes_of(error: BaseException) -> tuple[str, ...]:
             found += [truncate(f"{cause.kind}: {cause.message}", CAUSE_MAX), *cause.causes]
             continue
         found += [truncate(f"{type(cause).__name__}: {text_of(cause)}", CAUSE_MAX), *_notes(cause)]
-        sought = _behind(cause) + sought
+        pending = _direct_causes(cause) + pending
     return tuple(found[:CAUSES_MAX])
 
 
-def _behind(error: BaseException) -> list[BaseException]:
+def _direct_causes(error: BaseException) -> list[BaseException]:
     grouped = error.exceptions[:CAUSES_MAX] if isinstance(error, BaseExceptionGroup) else ()
     cause = error.__cause__ or error.__context__
     return [*grouped, *([] if cause is None else [cause])]

@@ -1,16 +1,7 @@
-"""Value, fail, sleep, wait_until, input, output, human, signal, workflow.
+"""Control node types: value, fail, sleep, wait_until, input, output, human, signal, workflow.
 
-Node types that wait for the world: a person, a signal, another workflow, a moment.
-
-None of them holds a worker while it waits. A handler only says what is waited for; who may end the wait, and how,
-is decided by the kernel.
-
-Node types at the borders of a workflow: `input` shows what a run was given, `output` what it comes to.
-
-Neither changes anything. They give a place in the graph, a name and a schema to what otherwise stands only at the head
-and at the foot of a document.
-
-Node types that touch nothing: `value` returns its config, `fail` fails, `sleep` waits on a durable timer.
+None of them has an effect, and none occupies a worker while it waits: the handler returns what to wait for, and the
+kernel decides who may end the wait. `input` and `output` give a node id and a schema to the run's inputs and outputs.
 """
 
 from __future__ import annotations
@@ -26,9 +17,11 @@ from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Asked, Child, Ended, Fail, Handler, NodeContext, Pause, Return
 from tidemill.kernel.model import ConfigProblem, NodeType
 
+# Input and output.
 
-def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[ConfigProblem]:
-    """Report what is wrong with a JSONPath query that is no template; `single` wants one that finds one value."""
+
+def check_query(query: str, path: str, *, single: bool = False) -> Iterator[ConfigProblem]:
+    """Check a JSONPath query that is no template; `single` requires one that can find only one value."""
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     if is_template(query):
@@ -42,9 +35,9 @@ def query_flaw(query: str, path: str, *, single: bool = False) -> Iterator[Confi
         yield ConfigProblem(path, "the query can find several values, and one is wanted", "such as $.customer.name")
 
 
-def _part_flaw(config: Any) -> Iterator[ConfigProblem]:
+def _check_input(config: Any) -> Iterator[ConfigProblem]:
     if config is not None and "path" in config:
-        yield from query_flaw(config["path"], "/path", single=True)
+        yield from check_query(config["path"], "/path", single=True)
 
 
 INPUT = NodeType(
@@ -53,7 +46,7 @@ INPUT = NodeType(
     icon="log-in",
     description="Shows what the run was given, or a part of it, and checks it.",
     schemas=("schema",),
-    check=_part_flaw,
+    check=_check_input,
     config_schema={
         "type": ["object", "null"],
         "properties": {
@@ -79,8 +72,8 @@ OUTPUT = NodeType(
 )
 
 
-def shown_input(context: NodeContext) -> Ended:
-    """Give the inputs of the run, or the part that is named, or its default."""
+def read_input(context: NodeContext) -> Ended:
+    """Return the inputs of the run, or the part at `path`, or its default."""
     config: dict[str, Any] = context.config or {}
     path = config.get("path", "$")
     try:
@@ -94,8 +87,8 @@ def shown_input(context: NodeContext) -> Ended:
     return Return(value)
 
 
-def shown_output(context: NodeContext) -> Ended:
-    """Give the value that is named, or what came from before."""
+def write_output(context: NodeContext) -> Ended:
+    """Return `value`, or the output of the node before."""
     config: dict[str, Any] = context.config or {}
     value = config["value"] if "value" in config else value_before(context)
     check_value(value, config.get("schema"), "the output")
@@ -103,7 +96,7 @@ def shown_output(context: NodeContext) -> Ended:
 
 
 def value_before(context: NodeContext) -> Any:
-    """Give the output of the node before this one; of several, an object of them by their ids."""
+    """The output of the only parent; of several parents, an object of outputs by node id."""
     outputs = dict(context.upstream)
     return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
@@ -117,12 +110,14 @@ def check_value(value: Any, schema: Any, what: str) -> None:
     except ExpressionError as failure:
         raise Fail("config_invalid", f"/schema{failure.path}: {failure.message}", hint=failure.hint) from None
     if problems:
-        said = "; ".join(f"{each.path or '/'}: {each.message}" for each in problems[:5])
-        raise Fail("schema_mismatch", f"{what} does not match its schema: {said}", hint=problems[0].hint)
+        details = "; ".join(f"{each.path or '/'}: {each.message}" for each in problems[:5])
+        raise Fail("schema_mismatch", f"{what} does not match its schema: {details}", hint=problems[0].hint)
 
 
-BORDERS = (Handler(INPUT, shown_input), Handler(OUTPUT, shown_output))
+BORDERS = (Handler(INPUT, read_input), Handler(OUTPUT, write_output))
 
+
+# Value, fail and sleep.
 
 VALUE = NodeType(name="value", description="Returns its rendered config.")
 
@@ -160,7 +155,6 @@ SLEEP = NodeType(
 
 
 def value(context: NodeContext) -> Ended:
-    """Return the rendered config."""
     return Return(context.config)
 
 
@@ -178,7 +172,6 @@ def fail(context: NodeContext) -> Ended:
 
 
 def sleep(context: NodeContext) -> Ended:
-    """Ask for a timer."""
     config: dict[str, Any] = context.config
     ms = config["ms"] if "ms" in config else round(config["seconds"] * 1000)
     return Pause(on="timer", for_ms=ms)
@@ -186,6 +179,8 @@ def sleep(context: NodeContext) -> Ended:
 
 PLAIN = (Handler(VALUE, value), Handler(FAIL, fail), Handler(SLEEP, sleep))
 
+
+# Nodes that wait for approvals, signals, child runs and times.
 
 HOURS_MAX = 876_600
 """A hundred years, as for the node type `sleep`."""
@@ -196,7 +191,7 @@ _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 
 def _too_few(asked: Iterable[str], quorum: int) -> ConfigProblem | None:
-    """Why people who are all known by name can never agree: there are not enough of them."""
+    """The problem that a quorum exceeds the number of approvers; a role may have any number of members."""
     people = set(asked)
     if quorum <= len(people) or not people or not all(name.startswith("user:") for name in people):
         return None
@@ -204,17 +199,16 @@ def _too_few(asked: Iterable[str], quorum: int) -> ConfigProblem | None:
     return ConfigProblem("/quorum", message, "lower the quorum, or ask a role")
 
 
-def _never_agreed(config: Any) -> Iterator[ConfigProblem]:
+def _check_quorum(config: Any) -> Iterator[ConfigProblem]:
     quorum = config.get("quorum", 1)
     for asked in (config.get("approvers"), config.get("escalate_to")):
         if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
-            flaw = _too_few(asked, quorum)
-            if flaw is not None:
-                yield flaw
+            problem = _too_few(asked, quorum)
+            if problem is not None:
+                yield problem
 
 
-def _no_moment(config: Any) -> Iterator[ConfigProblem]:
-    """A moment that is written down and is none."""
+def _check_time(config: Any) -> Iterator[ConfigProblem]:
     at = config.get("at")
     if isinstance(at, str) and not is_template(at):
         try:
@@ -228,7 +222,7 @@ HUMAN = NodeType(
     waits=True,
     exits=("rejection_path", "changes_path"),
     schemas=("form",),
-    check=_never_agreed,
+    check=_check_quorum,
     description="Asks people to approve, reject or request changes.",
     output_schema={
         "type": "object",
@@ -293,7 +287,7 @@ WORKFLOW = NodeType(
 WAIT_UNTIL = NodeType(
     name="wait_until",
     waits=True,
-    check=_no_moment,
+    check=_check_time,
     description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
     config_schema={
         "type": "object",
@@ -306,13 +300,13 @@ WAIT_UNTIL = NodeType(
 
 
 def human(context: NodeContext) -> Ended:
-    """Ask people."""
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
     for asked in (approvers, config.get("escalate_to", ())):
-        flaw = _too_few(asked, quorum)
-        if flaw is not None:
-            raise Fail("config_invalid", flaw.message, hint=flaw.hint)
+        problem = _too_few(asked, quorum)
+        if problem is not None:
+            raise Fail("config_invalid", problem.message, hint=problem.hint)
+    seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
     return Pause(
         on="human",
         approval=Asked(
@@ -322,7 +316,7 @@ def human(context: NodeContext) -> Ended:
             approvers=approvers,
             quorum=quorum,
             four_eyes=config.get("four_eyes", False),
-            timeout_ms=_timeout_ms(config),
+            timeout_ms=None if seconds is None else max(1, round(float(seconds) * 1_000)),
             on_timeout=config.get("on_timeout", "fail"),
             escalate_to=tuple(config.get("escalate_to", ())),
             url=config.get("approval_url", ""),
@@ -330,18 +324,12 @@ def human(context: NodeContext) -> Ended:
     )
 
 
-def _timeout_ms(config: dict[str, Any]) -> int | None:
-    seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
-    return None if seconds is None else max(1, round(float(seconds) * 1_000))
-
-
 def signal(context: NodeContext) -> Ended:
-    """Wait for a signal, by default of the node's own name."""
+    """Wait for a signal, by default one with the node's id as its name."""
     return Pause(on="signal", name=(context.config or {}).get("name", context.node))
 
 
 def workflow(context: NodeContext) -> Ended:
-    """Ask for a child run."""
     config: dict[str, Any] = context.config
     return Pause(
         on="child",
@@ -355,13 +343,12 @@ def workflow(context: NodeContext) -> Ended:
 
 
 def wait_until(context: NodeContext) -> Ended:
-    """Ask for a timer at a moment."""
     config: dict[str, Any] = context.config
     return Pause(on="timer", until_ms=int(config["at_ms"]) if "at_ms" in config else _moment_ms(config["at"]))
 
 
 def _moment_ms(text: str) -> int:
-    """A moment as ISO 8601 writes it; without an offset it is UTC."""
+    """Parse an ISO 8601 time; without an offset it is UTC."""
     try:
         moment = datetime.fromisoformat(text.strip())
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Node types that installed distributions offer, and how those of all origins become one set.
+"""Node types of installed distributions, and the merge of node types of all origins.
 
-A distribution names them in its metadata, as entry points of the group `tidemill.nodes`; nothing is imported that has
-none. What cannot be used is put aside with the reason, and the others are not touched by it.
+A distribution lists its node types as entry points of the group `tidemill.nodes`. A node type that cannot be loaded or
+clashes with another is reported with the reason, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ WHAT = "a Handler, an object with `type` and `call`, several of them, or a funct
 
 
 class NodeTypeSource(NamedTuple):
-    """A node type, and where it comes from."""
-
     handler: Handler
     origin: str
 
 
 class UnusableNodeType(NamedTuple):
-    """What cannot be used."""
-
     name: str
-    """Of the entry point, or of the node type if that is known."""
+    """Name of the entry point, or of the node type if it is known."""
     origin: str
     reason: str
 
@@ -39,14 +35,12 @@ class UnusableNodeType(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """What can be used, and what is offered in vain."""
-
     offers: tuple[NodeTypeSource, ...] = ()
     broken: tuple[UnusableNodeType, ...] = ()
 
 
 def installed() -> Offered:
-    """Import what the entry points name."""
+    """Import the node types of all installed distributions."""
     offers: list[NodeTypeSource] = []
     broken: list[UnusableNodeType] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (_distribution(point), point.name)):
@@ -59,43 +53,39 @@ def installed() -> Offered:
 
 
 def handlers_in(target: Any) -> list[Handler]:
-    """The node types that an object stands for. Raises TypeError."""
-    return list(_found(target() if _makes_some(target) else target))
+    """The node types that an entry point refers to. Raises TypeError."""
+    return list(_handlers(target() if callable(target) and not _is_node(target) else target))
 
 
-def _makes_some(target: Any) -> bool:
-    return callable(target) and not _is_node(target)
-
-
-def _found(target: Any) -> Iterator[Handler]:
+def _handlers(target: Any) -> Iterator[Handler]:
     if _is_node(target):
         yield handler_of(target)
     elif isinstance(target, Sequence) and not isinstance(target, (str, bytes)):
         for each in target:
-            yield from _found(each() if isinstance(each, type) else each)
+            yield from _handlers(each() if isinstance(each, type) else each)
     else:
         raise TypeError(f"{type(target).__name__} is not {WHAT}")
 
 
 def _is_node(target: Any) -> bool:
-    """A class that describes a node type is none yet: its object is."""
+    """Whether an object describes a node type; a class does not, its instances do."""
     if isinstance(target, Handler):
         return True
     return isinstance(getattr(target, "type", None), NodeType) and not isinstance(target, type)
 
 
 def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Sequence[NodeTypeSource]) -> Offered:
-    """Everything that is offered, each type once.
+    """Merge node types of all origins, each name and major version once.
 
-    Who installs a distribution may not know what it offers, so of those only what is unmistakable is taken. Who gives
-    one is told: raises Rejected where it has the name and major version of another.
+    A clash of an installed node type makes it unusable, because the operator may not know what a distribution brings.
+    A clash of a node type that the caller gives raises Rejected.
     """
     broken = list(found.broken)
     taken = {offer.handler.type.key: offer for offer in own}
-    for offer in (*_unmistakable(own, found.offers, broken), *given):
+    for offer in (*_without_clashes(own, found.offers, broken), *given):
         type_ = offer.handler.type
-        if flaw := _flaw(type_):
-            broken.append(UnusableNodeType(type_.name, offer.origin, flaw))
+        if reason := _schema_problem(type_):
+            broken.append(UnusableNodeType(type_.name, offer.origin, reason))
             continue
         other = taken.setdefault(type_.key, offer)
         if other is not offer:
@@ -105,10 +95,10 @@ def collect_node_types(own: Sequence[NodeTypeSource], found: Offered, given: Seq
     return Offered(tuple(taken.values()), tuple(broken))
 
 
-def _unmistakable(
+def _without_clashes(
     own: Sequence[NodeTypeSource], found: Sequence[NodeTypeSource], broken: list[UnusableNodeType]
 ) -> Iterator[NodeTypeSource]:
-    """Those that have no name of another; the others are broken."""
+    """The installed node types whose key is unique; the others are added to `broken`."""
     origins: dict[str, list[str]] = {}
     for offer in (*own, *found):
         origins.setdefault(offer.handler.type.key, []).append(offer.origin)
@@ -122,8 +112,7 @@ def _unmistakable(
             yield offer
 
 
-def _flaw(type_: NodeType) -> str:
-    """What is wrong with the schemas of a type."""
+def _schema_problem(type_: NodeType) -> str:
     for part in ("config_schema", "input_schema", "output_schema"):
         try:
             problems = check_schema(getattr(type_, part))

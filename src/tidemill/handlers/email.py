@@ -1,7 +1,8 @@
-"""Node type `email`: sends a message over SMTP, through the server of the operator's or one that the node names.
+"""Node type `email`: sends a message over SMTP, through the operator's server or one that the node names.
 
-Mail cannot be taken back and no protocol tells for sure whether it was delivered, so a message is sent at least once,
-and repetitions have the same Message-ID. A node that must not repeat itself says `delivery: at_most_once`.
+SMTP does not confirm delivery reliably, so a message is sent at least once, and all attempts of a visit use the same
+Message-ID. A node that must not repeat itself sets `delivery: at_most_once`. The operator's credentials are never sent
+to a server that a document names. Message format and SMTP session are in `mail.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import CapabilityMissing, Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, object_schema, time_ms, written_flaws
+from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, check_not_literal, object_schema, time_ms
 from tidemill.handlers.mail import (
     PORTS,
     RECIPIENTS_MAX,
@@ -23,9 +24,9 @@ from tidemill.handlers.mail import (
     deliver,
     headers_of,
     is_own,
-    letter_of,
     mailbox,
-    unbroken,
+    message_of,
+    require_one_line,
 )
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.net.egress import CallFailed, TcpConnector, invalid_host
@@ -52,10 +53,10 @@ _ATTACHMENT = object_schema(
 )
 
 
-def _flaws(config: Json) -> Iterator[ConfigProblem]:
+def _check(config: Json) -> Iterator[ConfigProblem]:
     server = config.get("server")
     if isinstance(server, dict):
-        yield from _server_flaws(server)
+        yield from _check_server(server)
     for path, text in _fixed_addresses(config):
         try:
             mailbox(text, path)
@@ -65,18 +66,18 @@ def _flaws(config: Json) -> Iterator[ConfigProblem]:
         if is_own(name):
             yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or see the other fields")
         elif not is_template(value):
-            yield from _broken(value, path)
+            yield from _check_one_line(value, path)
     subject = config.get("subject")
     if isinstance(subject, str) and not is_template(subject):
-        yield from _broken(subject, "/subject")
+        yield from _check_one_line(subject, "/subject")
 
 
-def _server_flaws(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+def _check_server(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     host = server.get("host")
     if isinstance(host, str) and not is_template(host) and invalid_host(host):
         yield ConfigProblem("/server/host", invalid_host(host), "for example smtp.example.com")
-    yield from written_flaws(server.get("password"), "/server/password", "password")
-    yield from written_flaws(server.get("access_token"), "/server/access_token", "token")
+    yield from check_not_literal(server.get("password"), "/server/password", "password")
+    yield from check_not_literal(server.get("access_token"), "/server/access_token", "token")
     if "access_token" in server and ("password" in server or "username" not in server):
         yield ConfigProblem(
             "/server/access_token", "it needs a username, and stands instead of a password", "see XOAUTH2"
@@ -87,15 +88,15 @@ def _server_flaws(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
         )
 
 
-def _broken(text: str, path: str) -> Iterator[ConfigProblem]:
+def _check_one_line(text: str, path: str) -> Iterator[ConfigProblem]:
     try:
-        unbroken(text, path)
+        require_one_line(text, path)
     except Fail as fail:
         yield ConfigProblem(path, fail.message.removeprefix(f"{path}: "), "leave it out")
 
 
 def _fixed_addresses(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The addresses that are no templates, with their paths."""
+    """The addresses that are not templates, with their paths."""
     for key in ("from", "to", "cc", "bcc", "reply_to"):
         given = config.get(key)
         many = enumerate(given) if isinstance(given, list) else ()
@@ -109,7 +110,7 @@ EMAIL = NodeType(
     icon="mail",
     description="Sends a message over SMTP.",
     secret_fields=("server.username", "server.password", "server.access_token", "headers"),
-    check=_flaws,
+    check=_check,
     config_schema=object_schema(
         ("from",),
         **dict.fromkeys(("to", "cc", "bcc", "reply_to"), _ADDRESSES) | {"from": _ADDRESS},
@@ -139,27 +140,26 @@ EMAIL = NodeType(
 def email_handler(
     dialer: TcpConnector, operators: Server | None = None, now_ms: Callable[[], int] = wall_clock_ms
 ) -> Handler:
-    """The node type; `operators` is the server for nodes that name none, and may be called wherever it is."""
+    """The node type; `operators` is the server for nodes that name none, and is exempt from the egress policy."""
 
     async def work(context: NodeContext) -> Ended:
         named = context.config.get("server")
-        server = operators if named is None else _named(named)
+        server = operators if named is None else _configured_server(named)
         if server is None:
             raise CapabilityMissing("smtp_server_missing", _NO_SERVER, hint=HINT)
-        dialing = dialer if named is not None else dialer.opening(server.host, server.port)
-        letter = await letter_of(context, now_ms())
+        allowed = dialer if named is not None else dialer.opening(server.host, server.port)
+        message = await message_of(context, now_ms())
         total_ms = time_ms(context.config) or dialer.egress.limits.total_ms
         try:
-            reply = await deliver(letter, server, dialing, total_ms)
+            reply = await deliver(message, server, allowed, total_ms)
         except CallFailed as error:
             raise Fail(error.code, error.message, retryable=error.retryable, hint=error.hint) from error
-        return Return({"message_id": letter.message_id, "recipients": list(letter.recipients), "reply": reply})
+        return Return({"message_id": message.message_id, "recipients": list(message.recipients), "reply": reply})
 
     return Handler(EMAIL, work)
 
 
-def _named(server: Mapping[str, Any]) -> Server:
-    """The server of a config, with its own credentials and nobody else's."""
+def _configured_server(server: Mapping[str, Any]) -> Server:
     tls: Tls = server.get("tls", _tls_at(server.get("port")))
     username, password = server.get("username", ""), server.get("password", "")
     if username and tls == "none":
@@ -180,9 +180,9 @@ def _tls_at(port: int | None) -> Tls:
 
 
 def server_at(url: str) -> Server:
-    """The server behind a URL of the operator's: `smtp://user:password@host:587?tls=starttls` or `smtps://…`.
+    """Parse the operator's URL: `smtp://user:password@host:587?tls=starttls` or `smtps://…`.
 
-    The refusal of one that cannot be read does not repeat it, because it holds a password.
+    Error messages do not quote the URL, because it holds a password.
     """
     try:
         parts = urlsplit(url)
@@ -190,19 +190,19 @@ def server_at(url: str) -> Server:
         tls = options.pop("tls", "tls" if parts.scheme == "smtps" else _tls_at(parts.port))
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise _unreadable("it is no URL") from None
+        raise _invalid_url("it is no URL") from None
     if parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment or invalid_host(host):
-        raise _unreadable("it is no smtp://HOST")
+        raise _invalid_url("it is no smtp://HOST")
     if port == 0:
-        raise _unreadable("there is no port 0")
+        raise _invalid_url("there is no port 0")
     if parts.password and not parts.username:
-        raise _unreadable("it has a password and no user")
+        raise _invalid_url("it has a password and no user")
     if parts.scheme == "smtps" and tls != "tls":
-        raise _unreadable("smtps:// is tls=tls")
+        raise _invalid_url("smtps:// is tls=tls")
     if options or tls not in PORTS:
-        raise _unreadable("its only option is tls: starttls, tls or none")
+        raise _invalid_url("its only option is tls: starttls, tls or none")
     if parts.username and tls == "none":
-        raise _unreadable("nobody logs in over a line that is not encrypted")
+        raise _invalid_url("nobody logs in over a line that is not encrypted")
     return Server(
         host=host,
         port=port or PORTS[tls],
@@ -212,6 +212,6 @@ def server_at(url: str) -> Server:
     )
 
 
-def _unreadable(why: str) -> Rejected:
+def _invalid_url(why: str) -> Rejected:
     hint = "write smtp://user:password@host:587?tls=starttls, with %40 for an @ in a password"
     return rejected("smtp_url_invalid", f"the URL of the mail server cannot be used: {why}", hint=hint)

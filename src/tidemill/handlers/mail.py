@@ -1,16 +1,9 @@
-"""Message format and SMTP session over a checked connection.
+"""Mail messages and the SMTP session that delivers them, by aiosmtplib over a socket of the `TcpConnector`.
 
-The conversation with a mail server, by aiosmtplib over a socket to an address that may be called.
-
-A message is handed over to all of its recipients or to none. Names and passwords only go over an encrypted line, to
-the server that they are meant for, and nothing that a server says is quoted with a password in it. Whoever is cut off
-while the server takes the message does not know whether it was taken, and says so.
-
-From the config of an `email` node to a message: addresses, headers, bodies, attachments.
-
-Nothing of a config can end a line of the header, and nobody is written to whose address is not plainly one. The header
-is written here, because the message class of the library decodes encoded words that it is given, and writes the line
-ends in them out. All attempts at one visit have the same Message-ID, so that a receiver can drop repetitions.
+The header is written here, not by the library, which decodes encoded words and writes the line breaks inside them out.
+Invariants: no config value can end a header line; credentials only cross an encrypted connection; no server reply is
+quoted with a password in it; a message goes to all recipients or to none. When the connection breaks while the server
+takes the message, the outcome is unknown and the failure says so.
 """
 
 from __future__ import annotations
@@ -45,7 +38,7 @@ OWN = frozenset(
         *("subject", "to"),
     }
 )
-"""Headers that are made of other fields of the config, or by those who deliver."""
+"""Headers that other config fields or mail servers set."""
 _ADDRESS = re.compile(r"(?P<local>[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64})@(?P<domain>[^\s@<>\"]{1,253})")
 _NAMED = re.compile(r"\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^<>\"]*?))\s*<(?P<address>[^<>]*)>\s*")
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -54,14 +47,14 @@ _BREAK = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9][\w.+-]*")
 
 
-class Mailbox(msgspec.Struct, frozen=True):
-    """An address, and whose it is."""
+# Messages.
 
+
+class Mailbox(msgspec.Struct, frozen=True):
     name: str
     address: str
 
-    def written(self) -> str:
-        """As it stands in a header."""
+    def to_header(self) -> str:
         if not self.name:
             return self.address
         from email.utils import quote
@@ -70,7 +63,7 @@ class Mailbox(msgspec.Struct, frozen=True):
         return f"{name} <{self.address}>"
 
 
-class MailMessage(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message with its envelope."""
 
     message_id: str
@@ -79,8 +72,8 @@ class MailMessage(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-async def letter_of(context: NodeContext, now_ms: int) -> MailMessage:
-    """The message that a config describes. Raises `Fail` for one that cannot be sent."""
+async def message_of(context: NodeContext, now_ms: int) -> OutgoingMessage:
+    """Build the message of a config. Raises `Fail` if it cannot be sent."""
     config: Mapping[str, Any] = context.config
     sender = mailbox(config["from"], "/from")
     people = {key: mailboxes(config.get(key), f"/{key}") for key in ("to", "cc", "bcc", "reply_to")}
@@ -90,22 +83,19 @@ async def letter_of(context: NodeContext, now_ms: int) -> MailMessage:
     if len(recipients) > RECIPIENTS_MAX:
         hint = "write to a list, or in several messages"
         raise _invalid("/to", f"{len(recipients)} recipients, and {RECIPIENTS_MAX} are allowed", hint)
-    message_id = message_id_of(context.effect_key, sender.address.rpartition("@")[2])
+    # All attempts of a visit have the same id, so that a receiver can drop repetitions.
+    digest = hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
+    message_id = f"<{digest}@{sender.address.rpartition('@')[2]}>"
     header = _header(config, sender, people, message_id, now_ms)
     data = header + (await _body(config, context)).as_bytes()
     if len(data) > MESSAGE_BYTES_MAX:
         hint = "send a link instead of the file"
         raise Fail("message_too_large", f"the message has more than {MESSAGE_BYTES_MAX:,} bytes", hint=hint)
-    return MailMessage(message_id=message_id, sender=sender.address, recipients=recipients, data=data)
-
-
-def message_id_of(effect_key: str, domain: str) -> str:
-    """The same for every attempt at an activation."""
-    return f"<{hashlib.sha256(effect_key.encode()).hexdigest()[:32]}@{domain}>"
+    return OutgoingMessage(message_id=message_id, sender=sender.address, recipients=recipients, data=data)
 
 
 def mailboxes(given: Any, path: str) -> list[Mailbox]:
-    """The addresses of a field, which holds one or a list of them."""
+    """Parse a field that holds one address or a list."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -114,8 +104,8 @@ def mailboxes(given: Any, path: str) -> list[Mailbox]:
 
 
 def mailbox(text: str, path: str) -> Mailbox:
-    """An address, with or without a name: `ada@example.com`, `Ada Lovelace <ada@example.com>`."""
-    unbroken(text, path)
+    """Parse an address with or without a name: `ada@example.com`, `Ada Lovelace <ada@example.com>`."""
+    require_one_line(text, path)
     named = _NAMED.fullmatch(text)
     found = _ADDRESS.fullmatch((named["address"] if named else text).strip())
     if found is None:
@@ -135,79 +125,71 @@ def mailbox(text: str, path: str) -> Mailbox:
     return Mailbox(name.strip(), f"{local}@{domain}")
 
 
-def unbroken(text: str, path: str) -> str:
-    """A text that stays within its line of the header; one that does not could add headers of its own."""
+def require_one_line(text: str, path: str) -> str:
+    """Refuse line breaks and control characters, which could add header lines."""
     if _BREAK.search(text):
         raise Fail("header_invalid", f"{path}: the end of a line or a control character cannot stand here")
     return text
 
 
 def headers_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The headers that a config adds: path, name, value."""
+    """Path, name and value of the headers that a config adds."""
     headers = config.get("headers")
     for name, value in headers.items() if isinstance(headers, dict) else ():
         yield f"/headers/{name}", name, value
 
 
 def is_own(name: str) -> bool:
-    """Whether a header cannot be set by a config."""
+    """Whether a config may not set a header."""
     return name.lower() in OWN or name.lower().startswith("content-")
 
 
 def encoded_words(text: str) -> str:
-    """A text as a header carries it that holds more than ASCII."""
+    """Encode text that is not ASCII for a header."""
     from email.header import Header
 
     return Header(text, "utf-8").encode(linesep="\r\n")
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text can stand in a header as it is, and is not read as an encoded one."""
+    """Whether a header can hold the text unencoded without a reader decoding it."""
     return text.isascii() and "=?" not in text
 
 
 def _header(
     config: Mapping[str, Any], sender: Mailbox, people: Mapping[str, list[Mailbox]], message_id: str, now_ms: int
 ) -> bytes:
-    """The header of a message. Who gets a blind copy is told to the server only."""
-    # The library takes a moment to load, which only those pay who send something.
+    """The header of a message. Recipients of blind copies are not in it."""
+    # Imported here because loading it is slow.
     from email.utils import format_datetime
 
-    lines = [("From", sender.written())]
+    lines = [("From", sender.to_header())]
     for name, key in (("To", "to"), ("Cc", "cc"), ("Reply-To", "reply_to")):
         if people[key]:
-            lines.append((name, ",\r\n ".join(each.written() for each in people[key])))
-    lines.append(("Subject", _text(unbroken(config.get("subject") or "", "/subject"))))
+            lines.append((name, ",\r\n ".join(each.to_header() for each in people[key])))
+    lines.append(("Subject", _encode_value(require_one_line(config.get("subject") or "", "/subject"))))
     lines.append(("Date", format_datetime(datetime.fromtimestamp(now_ms / 1_000, UTC))))
     lines.append(("Message-ID", message_id))
     for path, name, value in headers_of(config):
         if is_own(name):
             raise Fail("header_invalid", f"{path}: this header cannot be set")
-        lines.append((name, _text(unbroken(value, path))))
+        lines.append((name, _encode_value(require_one_line(value, path))))
     return "".join(f"{name}: {value}\r\n" for name, value in lines).encode("ascii")
 
 
-def _text(text: str) -> str:
-    """Any text as a header carries it, in lines that are not too long."""
+def _encode_value(text: str) -> str:
+    """Encode and fold a header value."""
     from email.header import Header
 
     return Header(text, "us-ascii").encode(linesep="\r\n") if _is_plain(text) else encoded_words(text)
 
 
 async def _body(config: Mapping[str, Any], context: NodeContext) -> EmailMessage:
-    """What stands below the header, with the lines that say what it is."""
+    """The body with its MIME headers."""
     from email.message import EmailMessage
     from email.policy import SMTP
 
     message = EmailMessage(policy=SMTP.clone(cte_type="7bit"))
-    _fill(message, config)
-    for number, attachment in enumerate(config.get("attachments") or ()):
-        await _attach(message, attachment, f"/attachments/{number}", context)
-    return message
-
-
-def _fill(message: EmailMessage, config: Mapping[str, Any]) -> None:
-    """Put the text in, the HTML beside it."""
     text, html = config.get("text"), config.get("html")
     if text is not None:
         message.set_content(text)
@@ -215,6 +197,9 @@ def _fill(message: EmailMessage, config: Mapping[str, Any]) -> None:
         message.add_alternative(html, subtype="html")
     elif html is not None:
         message.set_content(html, subtype="html")
+    for number, attachment in enumerate(config.get("attachments") or ()):
+        await _attach(message, attachment, f"/attachments/{number}", context)
+    return message
 
 
 async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: str, context: NodeContext) -> None:
@@ -228,7 +213,7 @@ async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: st
         raise Fail("header_invalid", f"{path}/name: this could be read as something else")
     kind, _, subtype = media_type.partition("/")
     data = await _bytes(content, path, context)
-    message.add_attachment(data, maintype=kind, subtype=subtype, filename=unbroken(name, f"{path}/name"))
+    message.add_attachment(data, maintype=kind, subtype=subtype, filename=require_one_line(name, f"{path}/name"))
 
 
 async def _bytes(content: Any, path: str, context: NodeContext) -> bytes:
@@ -243,10 +228,12 @@ def _invalid(path: str, message: str, hint: str = "") -> Fail:
     return Fail("config_invalid", f"{path}: {message}", hint=hint)
 
 
+# SMTP session.
+
 Tls = Literal["starttls", "tls", "none"]
 PORTS: dict[Tls, int] = {"starttls": 587, "tls": 465, "none": 25}
 REPLY_QUOTED_MAX = 200
-FAREWELL_MS = 1_000
+QUIT_MS = 1_000
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _SILENT = "a server that says nothing at first may want TLS from the beginning: see the port, or set tls to tls"
 _METHODS = ("plain", "login")
@@ -255,7 +242,7 @@ _CREDENTIALS_WANTED = frozenset({530, 534, 535, 538})
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A mail server, and as whom to speak to it."""
+    """A mail server and the credentials for it."""
 
     host: str
     tls: Tls = "starttls"
@@ -266,31 +253,31 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Logs in with XOAUTH2 instead of a password."""
 
 
-async def deliver(letter: MailMessage, server: Server, dialer: TcpConnector, total_ms: int) -> str:
-    """Hand a message over; answers what the server said to it."""
+async def deliver(message: OutgoingMessage, server: Server, dialer: TcpConnector, total_ms: int) -> str:
+    """Send a message and return the server's reply."""
     session = _Session(server, dialer)
     try:
         async with asyncio.timeout(total_ms / 1_000) as clock, session.opened():
             await session.encrypt()
             if server.username:
                 await session.log_in()
-            await session.address(letter)
-            said = await session.hand_over(letter.data)
-            # The server has the message, whatever happens to the connection now.
+            await session.send_envelope(message)
+            reply = await session.send_data(message.data)
+            # The server has accepted the message, whatever happens to the connection now.
             clock.reschedule(None)
             await session.quit()
-            return said
+            return reply
     except TimeoutError as error:
-        message = f"{server.host} did not take the message within {total_ms / 1_000:g} s"
+        why = f"{server.host} did not take the message within {total_ms / 1_000:g} s"
         hint = TOO_SLOW if session.greeted or server.tls == "tls" else _SILENT
-        raise Fail("timeout", message, retryable=True, unknown_outcome=session.handing, hint=hint) from error
+        raise Fail("timeout", why, retryable=True, unknown_outcome=session.sending, hint=hint) from error
 
 
 class _Session:
-    """One conversation, held by aiosmtplib over a socket of the dialer's."""
+    """One SMTP session."""
 
     def __init__(self, server: Server, dialer: TcpConnector) -> None:
-        # The library takes a moment to load, which only nodes pay that send something.
+        # Imported here because loading it is slow.
         import aiosmtplib
 
         self._server, self._dialer = server, dialer
@@ -302,16 +289,17 @@ class _Session:
             start_tls=False,
             tls_context=dialer.trust,
         )
-        self.greeted = self.handing = False
+        self.greeted = self.sending = False
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect and greet; close at once afterwards."""
+        """Connect and send EHLO; abort the connection at the end."""
         sock = await self._dialer.dial(self._server.host, self._server.port)
         try:
-            with self._translated("the connection"):
-                # EHLO names this side by its address, because it has no name.
-                own = _literal(sock.getsockname()[0])
+            with self._translate_errors("the connection"):
+                # EHLO names the client by its address, because it has no host name.
+                address = sock.getsockname()[0]
+                own = f"[IPv6:{address}]" if ":" in address else f"[{address}]"
                 await self._smtp.connect(sock=sock, local_hostname=own)
                 await self._smtp.ehlo()
                 self.greeted = True
@@ -323,13 +311,13 @@ class _Session:
                 await asyncio.sleep(0)
 
     async def encrypt(self) -> None:
-        """Go on encrypted where that is wanted: a server that does not offer it is not spoken to."""
+        """STARTTLS, if configured; fails if the server does not offer it."""
         if self._server.tls != "starttls":
             return
         host = self._server.host
         if not self._smtp.supports_extension("starttls"):
             raise CallFailed("tls_failed", f"{host} does not offer to encrypt", hint="set tls to tls, or to none")
-        with self._translated("STARTTLS"):
+        with self._translate_errors("STARTTLS"):
             await self._smtp.starttls()
             await self._smtp.ehlo()
 
@@ -338,62 +326,63 @@ class _Session:
         server, offered = self._server, self._smtp.server_auth_methods
         method = "xoauth2" if server.access_token else next((each for each in _METHODS if each in offered), "")
         if method not in offered:
-            message = f"{server.host} offers none of the methods to log in: {', '.join(_wanted(server))}"
+            wanted = ("XOAUTH2",) if server.access_token else tuple(method.upper() for method in _METHODS)
+            message = f"{server.host} offers none of the methods to log in: {', '.join(wanted)}"
             raise Fail("auth_failed", message, hint="leave out the username, or see the server")
         log_in = getattr(self._smtp, f"auth_{method}")
-        with self._translated("the credentials"):
+        with self._translate_errors("the credentials"):
             await log_in(server.username, server.access_token or server.password)
 
-    async def address(self, letter: MailMessage) -> None:
-        """Say from whom and to whom; if one recipient is refused, nobody gets the message."""
+    async def send_envelope(self, message: OutgoingMessage) -> None:
+        """Send sender and recipients; if the server refuses one recipient, the delivery fails."""
         size_max = self._smtp.esmtp_extensions.get("size", "").strip()
-        if size_max.isdecimal() and 0 < int(size_max) < len(letter.data):
-            message = f"{self._server.host} takes at most {int(size_max):,} bytes"
-            raise Fail("message_too_large", message, hint="send a link instead of the file")
-        reply = await self._ask(b"MAIL", f"FROM:<{letter.sender}>".encode())
-        self._must(reply, 250, f"the sender {letter.sender}")
+        if size_max.isdecimal() and 0 < int(size_max) < len(message.data):
+            why = f"{self._server.host} takes at most {int(size_max):,} bytes"
+            raise Fail("message_too_large", why, hint="send a link instead of the file")
+        reply = await self._command(b"MAIL", f"FROM:<{message.sender}>".encode())
+        self._require(reply, 250, f"the sender {message.sender}")
         refused: dict[str, SMTPResponse] = {}
-        for recipient in letter.recipients:
-            reply = await self._ask(b"RCPT", f"TO:<{recipient}>".encode())
+        for recipient in message.recipients:
+            reply = await self._command(b"RCPT", f"TO:<{recipient}>".encode())
             if reply.code not in (250, 251):
                 refused[recipient] = reply
             if reply.code == _CLOSING:
                 break
         if refused:
-            told = "; ".join(f"{who}: {self._quoted(*reply)}" for who, reply in refused.items())
+            replies = "; ".join(f"{recipient}: {self._quote(*reply)}" for recipient, reply in refused.items())
             retryable = all(400 <= reply.code < 500 for reply in refused.values())
-            raise Fail("recipients_refused", f"{self._server.host} refuses {told}", retryable=retryable)
+            raise Fail("recipients_refused", f"{self._server.host} refuses {replies}", retryable=retryable)
 
-    async def hand_over(self, data: bytes) -> str:
-        """Send the message itself. From its last line on it may have been delivered, until the server says no."""
-        self._must(await self._ask(b"DATA"), 354, "the message")
-        self.handing = True
+    async def send_data(self, data: bytes) -> str:
+        """Send the message. Once it is sent it may have been delivered, unless the server refuses it."""
+        self._require(await self._command(b"DATA"), 354, "the message")
+        self.sending = True
         try:
-            with self._translated("the message"):
+            with self._translate_errors("the message"):
                 protocol = self._smtp.protocol
                 if protocol is None:
-                    raise self._hung_up()
+                    raise self._disconnected()
                 protocol.write(as_data(data))
                 reply = await protocol.read_response()
         except CallFailed as error:
             message = f"{error.message}; the message may have been delivered"
             raise Fail(error.code, message, retryable=True, unknown_outcome=True) from error
-        self._must(reply, 250, "the message")
-        return self._quoted(*reply)
+        self._require(reply, 250, "the message")
+        return self._quote(*reply)
 
     async def quit(self) -> None:
-        """Say goodbye, and wait a moment for the answer."""
+        """Send QUIT, and wait a moment for the reply."""
         with suppress(CallFailed, TimeoutError):
-            async with asyncio.timeout(FAREWELL_MS / 1_000):
-                await self._ask(b"QUIT")
+            async with asyncio.timeout(QUIT_MS / 1_000):
+                await self._command(b"QUIT")
 
-    async def _ask(self, *words: bytes) -> SMTPResponse:
-        with self._translated(words[0].decode()):
+    async def _command(self, *words: bytes) -> SMTPResponse:
+        with self._translate_errors(words[0].decode()):
             return await self._smtp.execute_command(*words)
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        """The errors of the library as failures of the attempt."""
+    def _translate_errors(self, what: str) -> Iterator[None]:
+        """Raise the errors of the library as failures of the attempt."""
         from aiosmtplib import SMTPAuthenticationError, SMTPException, SMTPResponseException, SMTPTimeoutError
 
         try:
@@ -401,7 +390,7 @@ class _Session:
         except SMTPTimeoutError:
             raise
         except SMTPAuthenticationError as error:
-            raise self._no_access(error.code, error.message) from error
+            raise self._login_refused(error.code, error.message) from error
         except SMTPResponseException as error:
             if error.code < 0:
                 message = f"{self._server.host} does not speak like a mail server"
@@ -412,43 +401,35 @@ class _Session:
         except (SMTPException, OSError) as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 raise tls_failed(error.__cause__, self._server.host) from error
-            raise self._hung_up() from error
+            raise self._disconnected() from error
 
-    def _hung_up(self) -> CallFailed:
+    def _disconnected(self) -> CallFailed:
         return CallFailed("connection_failed", f"{self._server.host} has hung up", retryable=True)
 
-    def _must(self, reply: SMTPResponse, expected: int, what: str) -> None:
+    def _require(self, reply: SMTPResponse, expected: int, what: str) -> None:
         if reply.code != expected:
             raise self._refused(*reply, what)
 
-    def _refused(self, code: int, said: str, what: str) -> Fail:
+    def _refused(self, code: int, text: str, what: str) -> Fail:
         if code in _CREDENTIALS_WANTED:
-            return self._no_access(code, said)
-        message = f"{self._server.host} refuses {what}: {self._quoted(code, said)}"
+            return self._login_refused(code, text)
+        message = f"{self._server.host} refuses {what}: {self._quote(code, text)}"
         return Fail("smtp_status", message, retryable=400 <= code < 500)
 
-    def _no_access(self, code: int, said: str) -> Fail:
-        message = f"{self._server.host} does not accept the credentials: {self._quoted(code, said)}"
+    def _login_refused(self, code: int, text: str) -> Fail:
+        message = f"{self._server.host} does not accept the credentials: {self._quote(code, text)}"
         hint = "see username and access_token" if self._server.access_token else "see username and password"
         return Fail("auth_failed", message, retryable=400 <= code < 500, hint=hint)
 
-    def _quoted(self, code: int, said: str) -> str:
-        readable = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    def _quote(self, code: int, text: str) -> str:
+        readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return truncate(f"{code} {self._mask.text(' '.join(readable.split()))}".rstrip(), REPLY_QUOTED_MAX)
 
 
-def _wanted(server: Server) -> tuple[str, ...]:
-    return ("XOAUTH2",) if server.access_token else tuple(method.upper() for method in _METHODS)
-
-
 def as_data(data: bytes) -> bytes:
-    """A message as it is sent: a line that begins with a dot has one more, and a dot alone is the end.
+    """Encode a message for DATA: dots at line starts are doubled, and a single dot ends it.
 
-    Whatever ends a line ends it in the same way, or servers could disagree about where the message ends.
+    All line ends become CRLF, or servers could disagree about where the message ends (SMTP smuggling).
     """
     lines = _LINE_END.split(data.rstrip(b"\r\n"))
     return b"".join((b"." if line.startswith(b".") else b"") + line + b"\r\n" for line in lines) + b".\r\n"
-
-
-def _literal(address: str) -> str:
-    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"

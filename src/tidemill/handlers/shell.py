@@ -1,15 +1,9 @@
-"""Shell: command, limits, output.
+"""Node type `shell`: runs one command of the operating system, if the operator has enabled that.
 
-Node type `shell`: runs a command, where the operator has enabled that.
-
-A command can do whatever the account of the worker may do, so a worker runs none unless it was told to. Otherwise a
-document with one is refused when it is published, and a run that has one already is left to other workers. The
-command sees a few variables of the worker's environment and those that the node gives it, none of the others.
-
-One command of the operating system, from its start to the end of everything it started.
-
-It runs under a supervisor, without a shell between. All that it has started ends with the command, with its time, with
-its attempt, and with this process. Its output is passed on as it comes; of each stream the end is kept.
+A command can do whatever the worker's account may do, so it is off by default: then documents with one are refused at
+publication, and existing runs leave it to other workers. The command sees a few environment variables of the worker and
+those that the node gives it. It runs under a supervisor, without a shell; everything that it has started ends with it,
+with its time limit, its attempt and the worker. Its output is passed on live, and the end of each stream is kept.
 """
 
 from __future__ import annotations
@@ -34,22 +28,24 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, Json, NodeType
 from tidemill.observability.capture import OUTPUT_SINK
 from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineSplitter, SupervisedProcess, wait_for
 
+# Run a command.
+
 GRACE_MS = 2_000
 """How long a command may take to end by itself when its time is up."""
 CANCELLED_GRACE_MS = 500
 """The same for a cancelled attempt: the command is gone before the next attempt begins."""
 DRAINING_MS = 1_000
-"""How long to wait for the rest of the output when the command is gone: another process may hold it open."""
+"""How long to wait for the rest of the output after the command ended: another process may hold it open."""
 _NOT_THERE = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR)
 
 OnText = Callable[[str, str], object]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run, and what it may take."""
+    """A command and its limits."""
 
     program: str
-    """The file, with its path."""
+    """Path of the executable."""
     argv: Sequence[str]
     cwd: str
     env: Mapping[str, str]
@@ -59,19 +55,18 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int
 
     def launch_spec(self) -> LaunchSpec:
-        """For the supervisor."""
         most = None if self.memory_mb is None else self.memory_mb << 20
         return LaunchSpec(program=self.program, argv=self.argv, env=self.env, memory_bytes_max=most)
 
 
-class Said(msgspec.Struct, frozen=True):
-    """What came out of a stream: its end, and whether something stood before it."""
+class StreamEnd(msgspec.Struct, frozen=True):
+    """The last bytes of an output stream, and whether earlier ones were cut off."""
 
     data: bytes
     cut: bool
 
     def text(self) -> str:
-        """As text. A mark stands for what was cut off, together with half a character there."""
+        """An ellipsis replaces what was cut off, and a partial character there."""
         data = self.data
         if self.cut:
             lead = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
@@ -80,17 +75,17 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class CommandExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended: a negative status is the number of a signal."""
+    """How a command ended; a negative status is a signal number."""
 
     status: int
-    stdout: Said
-    stderr: Said
+    stdout: StreamEnd
+    stderr: StreamEnd
     taken_mb: int = 0
-    """How much memory it had, if it was killed for that."""
+    """Its memory, if it was killed for that."""
 
 
 async def run(command: Command, on_text: OnText) -> CommandExit:
-    """Run a command to its end. Raises `Fail` when it cannot be started or takes too long."""
+    """Run a command to its end. Raises `Fail` if it cannot be started or takes too long."""
     streams = {name: _Stream(name, command.output_bytes, on_text) for name in STREAMS.values()}
     try:
         process = SupervisedProcess(
@@ -102,22 +97,23 @@ async def run(command: Command, on_text: OnText) -> CommandExit:
     except (OSError, ValueError) as error:
         raise _not_started(command, error) from error
     try:
-        report = await _ended(process, command)
+        report = await _wait(process, command)
     finally:
         await asyncio.shield(process.end())
-        stdout, stderr = (stream.said() for stream in streams.values())
+        stdout, stderr = (stream.finish() for stream in streams.values())
     if report.error:
         raise _not_started(command, OSError(report.error, os.strerror(report.error)))
     return CommandExit(status=report.status, stdout=stdout, stderr=stderr, taken_mb=report.taken_bytes >> 20)
 
 
-async def _ended(process: SupervisedProcess, command: Command) -> ExitReport:
-    """Wait for the end, and see to it that it comes."""
+async def _wait(process: SupervisedProcess, command: Command) -> ExitReport:
+    """Wait for the end of the command, and enforce its time limit."""
     try:
         await process.launch(command.stdin or b"")
         if not await process.wait(command.time_ms):
             await _stop(process, GRACE_MS)
-            raise _late(command.time_ms)
+            message = f"the command took longer than {(command.time_ms or 0) / 1_000:g} s"
+            raise Fail("timeout", message, retryable=True, hint="raise limits.time_seconds", unknown_outcome=True)
     except asyncio.CancelledError:
         await _stop(process, CANCELLED_GRACE_MS)
         raise
@@ -128,13 +124,13 @@ async def _ended(process: SupervisedProcess, command: Command) -> ExitReport:
 
 
 async def _stop(process: SupervisedProcess, grace_ms: int) -> None:
-    """Ask the whole group to end, and wait a moment before it is made to."""
+    """Send SIGTERM to the process group, and wait a moment; `end` kills the rest."""
     process.send_signal(signal.SIGTERM, group=True)
     await process.wait(grace_ms)
 
 
 class _Stream:
-    """One output stream: passed on line by line, and its last bytes kept."""
+    """One output stream: passes lines on, and keeps the last bytes."""
 
     def __init__(self, name: str, bytes_max: int, on_text: OnText) -> None:
         self._lines = LineSplitter(lambda text: on_text(name, text))
@@ -150,15 +146,9 @@ class _Stream:
             del self._kept[:surplus]
         self._lines.add(data)
 
-    def said(self) -> Said:
-        """What is kept, once nothing more comes."""
+    def finish(self) -> StreamEnd:
         self._lines.finish()
-        return Said(bytes(self._kept), self._cut)
-
-
-def _late(time_ms: int | None) -> Fail:
-    message = f"the command took longer than {(time_ms or 0) / 1_000:g} s"
-    return Fail("timeout", message, retryable=True, hint="raise limits.time_seconds", unknown_outcome=True)
+        return StreamEnd(bytes(self._kept), self._cut)
 
 
 def _not_started(command: Command, error: OSError | ValueError) -> Fail:
@@ -173,10 +163,12 @@ def _not_started(command: Command, error: OSError | ValueError) -> Fail:
     return CapabilityMissing("process_unavailable", why, retryable=True)
 
 
+# The node type.
+
 INHERITED = ("PATH", "HOME", "LANG", "TZ")
-"""The variables of the worker that every command sees."""
+"""Environment variables of the worker that every command gets."""
 PRIVATE = "TIDEMILL_"
-"""Variables that begin so hold secrets, and no command is given them."""
+"""Prefix of variables that hold secrets; no command gets them."""
 OUTPUT_BYTES = 1_048_576
 OUTPUT_BYTES_MAX = 64 * 1_048_576
 QUOTED_MAX = 500
@@ -251,7 +243,7 @@ SHELL = NodeType(
 
 
 def shell_handler(*, enabled: bool = False) -> Handler:
-    """The node type; one that is not enabled refuses everything."""
+    """The node type; unless it is enabled, it refuses everything."""
 
     async def call(context: NodeContext) -> Ended:
         if not enabled:
@@ -259,20 +251,20 @@ def shell_handler(*, enabled: bool = False) -> Handler:
         config: dict[str, Any] = context.config
         async with _folder(config.get("cwd")) as cwd:
             began = time.monotonic()
-            finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or _unheard)
+            finished = await run(command_of(config, cwd, os.environ), OUTPUT_SINK.get() or (lambda source, text: None))
         duration_ms = round((time.monotonic() - began) * 1_000)
         _check_status(finished, config, context.attempt)
         return Return(_output(finished, config.get("parse", "text"), duration_ms))
 
-    def flaws(config: Json) -> Iterator[ConfigProblem]:
+    def check(config: Json) -> Iterator[ConfigProblem]:
         if not enabled:
             yield ConfigProblem("", _OFF, HINT)
-        yield from _flaws(config)
+        yield from _check(config)
 
-    return Handler(msgspec.structs.replace(SHELL, check=flaws), call)
+    return Handler(msgspec.structs.replace(SHELL, check=check), call)
 
 
-def _flaws(config: Json) -> Iterator[ConfigProblem]:
+def _check(config: Json) -> Iterator[ConfigProblem]:
     cwd = config.get("cwd")
     if isinstance(cwd, str) and not is_template(cwd) and not os.path.isabs(cwd):
         yield ConfigProblem(
@@ -285,7 +277,7 @@ def _flaws(config: Json) -> Iterator[ConfigProblem]:
 
 
 def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -> Command:
-    """The command that a config describes, in a folder and in the environment of a worker."""
+    """The command of a config, in a folder and with the environment of a worker."""
     argv, limits = config["argv"], config.get("limits") or {}
     names = [name for name in (*INHERITED, *config.get("inherit", ())) if not name.startswith(PRIVATE)]
     env = {name: around[name] for name in names if name in around} | config.get("env", {})
@@ -295,7 +287,7 @@ def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -
         argv=argv,
         cwd=cwd,
         env=env,
-        stdin=_fed(config.get("stdin")),
+        stdin=_encode_stdin(config.get("stdin")),
         time_ms=None if seconds is None else max(1, round(seconds * 1_000)),
         memory_mb=limits.get("memory_mb"),
         output_bytes=limits.get("output_bytes", OUTPUT_BYTES),
@@ -303,17 +295,17 @@ def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -
 
 
 def _program(name: str, cwd: str, path: str) -> str:
-    """The file behind a name; one with a slash is looked for where the command will run."""
-    sought = os.path.join(cwd, name) if "/" in name else name
-    found = None if "\0" in sought else shutil.which(sought, path=path)
+    """The executable of a name; one with a slash is relative to the working directory."""
+    path_or_name = os.path.join(cwd, name) if "/" in name else name
+    found = None if "\0" in path_or_name else shutil.which(path_or_name, path=path)
     if found is None:
         hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
         raise Fail("command_not_found", f"there is no command {truncate(name, QUOTED_MAX)!r}", hint=hint)
     return os.path.abspath(found)
 
 
-def _fed(stdin: Any) -> bytes | None:
-    """What the command can read: a text as it is, anything else as JSON."""
+def _encode_stdin(stdin: Any) -> bytes | None:
+    """A string as it is, anything else as JSON."""
     if stdin is None:
         return None
     return stdin.encode("utf-8", "replace") if isinstance(stdin, str) else msgspec.json.encode(stdin)
@@ -321,9 +313,10 @@ def _fed(stdin: Any) -> bytes | None:
 
 @asynccontextmanager
 async def _folder(cwd: str | None) -> AsyncIterator[str]:
-    """Where the command runs: the folder that the node names, or a new one that is removed afterwards."""
+    """The folder that the node names, or a temporary one."""
     if cwd is not None:
-        yield _there(cwd)
+        _require_folder(cwd)
+        yield cwd
         return
     made = tempfile.mkdtemp(prefix="tidemill-")
     try:
@@ -332,15 +325,10 @@ async def _folder(cwd: str | None) -> AsyncIterator[str]:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, made, ignore_errors=True))
 
 
-def _there(cwd: str) -> str:
+def _require_folder(cwd: str) -> None:
     if not os.path.isabs(cwd) or not os.path.isdir(cwd):
         message = f"/cwd: there is no folder {truncate(cwd, QUOTED_MAX)!r}"
         raise Fail("folder_missing", message, hint="write the whole path")
-    return cwd
-
-
-def _unheard(source: str, text: str) -> None:
-    """Nobody listens."""
 
 
 def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int) -> None:
@@ -348,7 +336,7 @@ def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int
     status, memory_mb = finished.status, (config.get("limits") or {}).get("memory_mb")
     if status in config.get("expect", (0,)):
         return
-    last = _last_words(finished)
+    last = _output_end(finished)
     if finished.taken_mb or (memory_mb is not None and _EXHAUSTED.search(last)):
         retryable = attempt <= OUT_OF_MEMORY_RETRIES
         message = f"the command needs more memory than the {memory_mb} MB that it may have{last}"
@@ -362,10 +350,10 @@ def _check_status(finished: CommandExit, config: Mapping[str, Any], attempt: int
     raise Fail("exit_status", f"the command ended with status {status}{last}", retryable=retryable, hint=hint)
 
 
-def _last_words(finished: CommandExit) -> str:
-    """The end of what the command said, errors first, to stand behind a message."""
-    said = finished.stderr.text().strip() or finished.stdout.text().strip()
-    return f": {ending(said, QUOTED_MAX)}" if said else ""
+def _output_end(finished: CommandExit) -> str:
+    """The end of stderr, or else of stdout, to append to a message."""
+    printed = finished.stderr.text().strip() or finished.stdout.text().strip()
+    return f": {ending(printed, QUOTED_MAX)}" if printed else ""
 
 
 def _signal_name(number: int) -> str:
@@ -387,8 +375,8 @@ def _output(finished: CommandExit, parse: str, duration_ms: int) -> dict[str, An
     }
 
 
-def _parsed(stdout: Said, parse: str) -> Any:
-    """Standard output as lines, or as the JSON that it is."""
+def _parsed(stdout: StreamEnd, parse: str) -> Any:
+    """Standard output as lines or as JSON."""
     if parse == "lines":
         lines = stdout.text().splitlines()
         return lines[1:] if stdout.cut else lines

@@ -1,22 +1,10 @@
-"""Sql node, operator's databases, statement scanning, SQLite.
+"""Node type `sql`: one parameterised statement, on the run's own store or on a database of the operator.
 
-Node type `sql`: one parameterised statement, on the store that holds the run or on a database of the operator's.
-
-On the run's own store the statement is done in the transaction that records the node's result, so it happens exactly
-once: it is rehearsed here to learn its answer, and the commit does it for good. Elsewhere it is done like any other
-effect, at least once; a statement that is handed `:effect_key` can tell repetitions apart.
-
-What the text of a statement says without a database: whether it is only one, and where its parameters are.
-
-Strings, quoted names and comments are passed over, as each language writes them. Everything takes time in proportion to
-the text, because a text may come from anybody who can publish a workflow.
-
-Databases of the operator's as the node type `sql` sees them, and what all of them answer with.
-
-An operator chooses them, by variables of the environment, and a document only names them. So they are not subject to
-the guard over outgoing calls, which is there for addresses that come from documents and data.
-
-SQLite files of the operator's, for the node type `sql`.
+On the run's own store a dry run gives the answer, and the transaction that records the result executes the statement:
+exactly once. On other databases it is executed at least once; a statement can deduplicate by `:effect_key`.
+The operator names databases in environment variables and documents only refer to them by name, so the egress policy
+does not apply. Scanning takes time linear in the text, because any author of a workflow can write it. Also the SQLite
+databases; those of PostgreSQL are in `sql_postgres.py`, because its driver loads slowly.
 """
 
 from __future__ import annotations
@@ -38,6 +26,8 @@ from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail
 from tidemill.kernel.model import ConfigProblem, Json, NodeType
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import TransactionalStatements
+
+# Statement text.
 
 Dialect = Literal["sqlite", "postgresql"]
 
@@ -62,7 +52,7 @@ _COMPOUND = re.compile(
     r"(?:TRIGGER|FUNCTION|PROCEDURE|RULE)\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""Statements with statements inside. Where they end is for the database to say."""
+"""Statements that contain statements; only the database knows where they end."""
 
 
 class _Token(NamedTuple):
@@ -73,41 +63,41 @@ class _Token(NamedTuple):
 
 
 def is_several(text: str, dialect: Dialect) -> bool:
-    """Tell whether something follows the end of the first statement."""
+    """Whether a text holds more than one statement."""
     if _COMPOUND.match(text):
         return False
-    ended, place = False, 0
+    ended, position = False, 0
     for token in _tokens(text, dialect):
-        if ended and (token.kind not in ("comment", "nested", "end") or text[place : token.start].strip()):
+        if ended and (token.kind not in ("comment", "nested", "end") or text[position : token.start].strip()):
             return True
         ended = ended or token.kind == "end"
-        place = token.stop
-    return ended and bool(text[place:].strip())
+        position = token.stop
+    return ended and bool(text[position:].strip())
 
 
 def is_nothing(text: str, dialect: Dialect) -> bool:
-    """Tell whether there is no statement at all, only comments and the ends of statements."""
-    place = 0
+    """Whether a text holds no statement, only comments and semicolons."""
+    position = 0
     for token in _tokens(text, dialect):
-        if token.kind not in ("comment", "nested", "end") or text[place : token.start].strip():
+        if token.kind not in ("comment", "nested", "end") or text[position : token.start].strip():
             return False
-        place = token.stop
-    return not text[place:].strip()
+        position = token.stop
+    return not text[position:].strip()
 
 
 def is_copy(text: str) -> bool:
-    """Tell whether a statement is PostgreSQL's COPY, which has a conversation of its own with its client."""
+    """Whether a statement is PostgreSQL's COPY, which uses a protocol of its own."""
     return _COPY.match(text) is not None
 
 
 def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
-    """Write a statement with the placeholders of the PostgreSQL driver in place of `?` or `:name`.
+    """Replace `?` or `:name` by the placeholders of the PostgreSQL driver.
 
-    With parameters by name, `?` is an operator of PostgreSQL's. Raises KeyError for a name that is not given.
+    With named parameters, `?` is an operator of PostgreSQL. Raises KeyError for a missing parameter.
     """
     named = isinstance(parameters, dict)
     parts: list[str] = []
-    place = 0
+    position = 0
     for token in _tokens(text, "postgresql"):
         if named and token.kind == "name":
             name = token.name or ""
@@ -118,9 +108,9 @@ def with_placeholders(text: str, parameters: list[Any] | dict[str, Any]) -> str:
             placeholder = "%s"
         else:
             continue
-        parts += (_literal(text[place : token.start]), placeholder)
-        place = token.stop
-    return "".join([*parts, _literal(text[place:])])
+        parts += (_literal(text[position : token.start]), placeholder)
+        position = token.stop
+    return "".join([*parts, _literal(text[position:])])
 
 
 def _literal(text: str) -> str:
@@ -128,16 +118,16 @@ def _literal(text: str) -> str:
 
 
 def _tokens(text: str, dialect: Dialect) -> Iterator[_Token]:
-    """Find everything that is not plain text, in order."""
-    place = 0
-    while found := _TOKENS[dialect].search(text, place):
+    """Strings, comments, parameters and semicolons, in order."""
+    position = 0
+    while found := _TOKENS[dialect].search(text, position):
         kind = found.lastgroup or ""
-        place = _comment_end(text, found.start()) if kind == "nested" else found.end()
-        yield _Token(kind, found.start(), place, found["name"] if kind == "name" else None)
+        position = _comment_end(text, found.start()) if kind == "nested" else found.end()
+        yield _Token(kind, found.start(), position, found["name"] if kind == "name" else None)
 
 
 def _comment_end(text: str, start: int) -> int:
-    """Find where a comment ends that may hold others."""
+    """The end of a comment that may contain comments."""
     depth = 0
     for edge in _COMMENT_EDGE.finditer(text, start):
         depth += 1 if edge[0] == "/*" else -1
@@ -146,38 +136,38 @@ def _comment_end(text: str, start: int) -> int:
     return len(text)
 
 
+# Databases.
+
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 SQL_HINT = "try the statement by hand with the same parameters"
 MISSING_HINT = "add it to parameters"
 EXTRAS = {"postgresql": "postgres"}
-"""Which extra of the package brings the driver for a dialect."""
+"""The extra of the package that installs the driver of a dialect."""
 
 Parameters = list[Any] | dict[str, Any]
 
 
 class Database(Protocol):
-    """A database of the operator's."""
+    """A database of the operator."""
 
     @property
-    def dialect(self) -> Dialect:
-        """Which SQL it speaks."""
-        ...
+    def dialect(self) -> Dialect: ...
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Do a statement in a transaction of its own; answers `{rows, count, changed}`.
+        """Execute a statement in its own transaction; returns `{rows, count, changed}`.
 
-        When it is cancelled the statement is given up, and nothing of it remains. Raises `Fail`.
+        Cancellation rolls it back. Raises `Fail`.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of all connections; it can be used again."""
+        """Close all connections; the next statement opens new ones."""
         ...
 
 
 class LateDatabase:
-    """A database whose driver is imported when a statement first needs it."""
+    """A database whose driver is imported by the first statement."""
 
     def __init__(self, dialect: Dialect, make: Callable[[], Database]) -> None:
         self.dialect: Dialect = dialect
@@ -185,31 +175,26 @@ class LateDatabase:
         self._made: Database | None = None
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Do a statement."""
-        try:
-            # Importing takes long enough to keep others waiting.
-            made = self._made or self._kept(await asyncio.to_thread(self._make))
-        except ImportError as error:
-            hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
-            raise CapabilityMissing(
-                "driver_missing", f"the driver for {self.dialect} is not installed", hint=hint
-            ) from error
-        return await made.run(text, parameters)
-
-    def _kept(self, made: Database) -> Database:
-        """Keep the first that was made, if several statements came at once."""
-        if self._made is None:
-            self._made = made
-        return self._made
+        database = self._made
+        if database is None:
+            try:
+                # In a thread, because the import would block the event loop.
+                database = await asyncio.to_thread(self._make)
+            except ImportError as error:
+                message = f"the driver for {self.dialect} is not installed"
+                hint = f'pip install "tidemill[{EXTRAS[self.dialect]}]"'
+                raise CapabilityMissing("driver_missing", message, hint=hint) from error
+            # A concurrent statement may have made one meanwhile.
+            database = self._made = self._made or database
+        return await database.run(text, parameters)
 
     async def close(self) -> None:
-        """Let go of all connections."""
         if self._made is not None:
             await self._made.close()
 
 
 def bound(parameters: Parameters) -> Parameters:
-    """Give parameters as databases take them: lists and objects as JSON texts."""
+    """Parameters with lists and objects as JSON texts."""
     if isinstance(parameters, dict):
         return {name: _bound(value) for name, value in parameters.items()}
     return [_bound(value) for value in parameters]
@@ -219,24 +204,22 @@ def _bound(value: Any) -> Any:
     return msgspec.json.encode(value).decode() if isinstance(value, (list, dict)) else value
 
 
-class Gathered:
-    """The rows of an answer, taken one by one, so that too many are noticed before they are all there."""
+class AnswerBuilder:
+    """Collects the rows of an answer one by one, and fails as soon as there are too many."""
 
     def __init__(self, bytes_as: str) -> None:
         self._bytes_as = bytes_as
-        """How to ask for bytes, such as `hex({})`."""
+        """Expression that converts bytes to text, such as `hex({})`."""
         self._columns: tuple[str, ...] = ()
         self._rows: list[dict[str, Any]] = []
         self._size = 0
 
-    def head(self, columns: Sequence[str]) -> None:
-        """Take the names of the columns."""
+    def set_columns(self, columns: Sequence[str]) -> None:
         if len(set(columns)) < len(columns):
             raise Fail("sql_failed", "two columns have one name", hint="rename one of them with AS")
         self._columns = tuple(columns)
 
     def add(self, values: Sequence[Any]) -> None:
-        """Take a row."""
         row = dict(zip(self._columns, values, strict=True))
         for name, value in row.items():
             self._check(name, value)
@@ -256,10 +239,11 @@ class Gathered:
         elif isinstance(value, float) and not math.isfinite(value):
             raise Fail("sql_failed", f"the column {name} holds a number that JSON does not have")
 
-    def answer(self, changed: int) -> dict[str, Any]:
-        """Give the whole answer."""
+    def build(self, changed: int) -> dict[str, Any]:
         return {"rows": self._rows, "count": len(self._rows), "changed": changed}
 
+
+# The node type.
 
 STORE = "store"
 """The name of the run's own store."""
@@ -270,9 +254,9 @@ NOTHING = "there is no statement, only a comment or nothing"
 def sql_handler(
     databases: Mapping[str, Database], own: TransactionalStatements | None = None, *, has_own: bool = True
 ) -> Handler:
-    """The node type over the databases that an operator has named; `own` is the store, if it takes statements.
+    """The node type over the databases of the operator; `own` is the store, if it takes statements.
 
-    Whoever only checks documents has no store, and says whether there would be one (`has_own`).
+    A caller that only checks documents has no store; `has_own` says whether workers will have one.
     """
 
     async def call(context: NodeContext) -> Ended:
@@ -282,7 +266,7 @@ def sql_handler(
         if is_nothing(text, databases[name].dialect if name in databases else "sqlite"):
             raise Fail("sql_failed", NOTHING, hint="write one statement")
         if name == STORE:
-            return await _rehearsed(own, Statement(text=text, parameters=msgspec.json.encode(parameters)))
+            return await _dry_run(own, Statement(text=text, parameters=msgspec.json.encode(parameters)))
         database = databases.get(name)
         if database is None:
             raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
@@ -292,7 +276,7 @@ def sql_handler(
         for database in databases.values():
             await database.close()
 
-    def flaws(config: Json) -> Iterator[ConfigProblem]:
+    def check(config: Json) -> Iterator[ConfigProblem]:
         name, text = config.get("database", STORE), config["statement"]
         if is_template(name):
             return
@@ -311,7 +295,7 @@ def sql_handler(
             if is_nothing(text, dialect):
                 yield ConfigProblem("/statement", NOTHING, "write one statement")
 
-    return Handler(msgspec.structs.replace(SQL, check=flaws), call, close=close)
+    return Handler(msgspec.structs.replace(SQL, check=check), call, close=close)
 
 
 SQL = NodeType(
@@ -338,7 +322,7 @@ SQL = NodeType(
 )
 
 
-async def _rehearsed(own: TransactionalStatements | None, statement: Statement) -> Return:
+async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Return:
     if own is None:
         raise Fail("database_unknown", "this store takes no statements", hint="name a database")
     try:
@@ -351,7 +335,7 @@ async def _rehearsed(own: TransactionalStatements | None, statement: Statement) 
 
 
 def _parameters(config: Mapping[str, Any], context: NodeContext) -> Parameters:
-    """What is bound: a list by position, or an object by name, which then also has the effect key."""
+    """A list by position, or an object by name, with the effect key if the statement uses it."""
     given = config.get("parameters")
     if isinstance(given, list):
         return given
@@ -364,12 +348,14 @@ def _hint(databases: Mapping[str, Database]) -> str:
     return f"known: {known}; an operator names one with TIDEMILL_DATABASE_NAME=sqlite:///file or postgresql://…"
 
 
+# SQLite.
+
 BUSY_MS = 5_000
 PROGRESS_STEPS = 10_000
 
 
 class SqliteDatabase:
-    """A SQLite file. It must exist: a statement never makes a new one."""
+    """A SQLite file. It must exist: a statement never creates one."""
 
     dialect: Dialect = "sqlite"
 
@@ -377,18 +363,17 @@ class SqliteDatabase:
         self._path = path
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Do a statement, in a thread."""
         stop = threading.Event()
         try:
-            return await asyncio.to_thread(self._done, text, parameters, stop)
+            return await asyncio.to_thread(self._execute, text, parameters, stop)
         finally:
-            # Whoever was cancelled while he waited leaves no statement behind that goes on without him.
+            # A cancelled caller must not leave a running statement behind.
             stop.set()
 
     async def close(self) -> None:
-        """Do nothing: a file is opened for each statement, because files come and go."""
+        """Nothing to close: each statement opens the file, which may be replaced at any time."""
 
-    def _done(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
+    def _execute(self, text: str, parameters: Parameters, stop: threading.Event) -> Any:
         try:
             connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
         except apsw.CantOpenError:
@@ -410,25 +395,26 @@ class SqliteDatabase:
 
 
 def _answer(connection: apsw.Connection, text: str, parameters: Parameters) -> Any:
-    gathered = Gathered("hex({})")
-    seen: list[None] = []
+    answer = AnswerBuilder("hex({})")
+    statements = 0
 
-    def traced(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
-        seen.append(None)
-        if len(seen) == 1:
-            gathered.head([column[0] for column in cursor.get_description()])
-        return len(seen) == 1
+    def trace(cursor: apsw.Cursor, _text: str, _bound: Any) -> bool:
+        nonlocal statements
+        statements += 1
+        if statements == 1:
+            answer.set_columns([column[0] for column in cursor.get_description()])
+        return statements == 1
 
     before = connection.total_changes()
     cursor = connection.cursor()
-    cursor.exec_trace = traced
+    cursor.exec_trace = trace
     try:
         for row in cursor.execute(text, bound(parameters)):
-            gathered.add(row)
+            answer.add(row)
     except apsw.ExecTraceAbort:
         raise Fail("sql_failed", "there is more than one statement") from None
     except KeyError as error:
         raise Fail("sql_failed", f"the parameter {error.args[0]!r} is missing", hint=MISSING_HINT) from None
     except (OverflowError, TypeError, ValueError) as error:
         raise Fail("sql_failed", f"a parameter cannot be bound: {error}") from error
-    return gathered.answer(connection.total_changes() - before)
+    return answer.build(connection.total_changes() - before)

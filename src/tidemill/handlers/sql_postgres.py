@@ -1,7 +1,7 @@
-"""PostgreSQL databases of the operator's, for the node type `sql`.
+"""PostgreSQL databases of the operator, for the node type `sql`.
 
-Rows are read one by one, so that an answer that is too large is given up before it is here. Importing this module is
-slow, because of the driver: only who has a statement to do imports it.
+Rows are read one by one, so that an answer that is too large is abandoned before it is in memory. The driver loads
+slowly: only a statement that needs it may import this module. Error messages never quote the URL or its password.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import aclosing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import psycopg
 from psycopg.adapt import AdaptersMap
@@ -28,8 +27,8 @@ from tidemill.handlers.contract import Fail
 from tidemill.handlers.sql import (
     MISSING_HINT,
     SQL_HINT,
+    AnswerBuilder,
     Dialect,
-    Gathered,
     Parameters,
     bound,
     is_copy,
@@ -50,14 +49,14 @@ _AS_TEXT = (
     *("interval", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
     *("int4multirange", "int8multirange", "nummultirange", "datemultirange", "tsmultirange", "tstzmultirange"),
 )
-"""Types that come as PostgreSQL writes them. What the driver makes of an interval would lose its months."""
+"""Types returned as PostgreSQL writes them; the driver's interval, for example, loses its months."""
 
 _PASSING = ("starting up", "shutting down", "recovery", "not accepting", "not yet accepting", "too many", "slots")
-"""How a server says that it has no time now; whatever else it says instead of connecting is a refusal. There is no
-SQLSTATE to go by before a connection is made."""
+"""Words of a server that is temporarily unavailable; any other message instead of a connection is a refusal. There is
+no SQLSTATE before a connection is made."""
 _BUSY = ("40", "55P03", "57014")
 _GONE = ("53", "58")
-"""SQLSTATEs, or their beginnings: who stood in each other's way, and what is the server's trouble."""
+"""SQLSTATEs or their prefixes: conflicts between transactions, and trouble of the server."""
 
 
 def _adapters() -> AdaptersMap:
@@ -69,7 +68,7 @@ def _adapters() -> AdaptersMap:
 
 
 class PostgresDatabase:
-    """A PostgreSQL database behind a URL, with a few connections that are opened when they are needed."""
+    """A PostgreSQL database behind a URL, with a pool of connections that are opened on demand."""
 
     dialect: Dialect = "postgresql"
 
@@ -78,7 +77,6 @@ class PostgresDatabase:
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[TupleRow]] | None = None
 
     async def run(self, text: str, parameters: Parameters) -> Any:
-        """Do a statement."""
         if is_copy(text):
             raise Fail("sql_failed", "COPY is not supported", hint="write INSERT or SELECT")
         try:
@@ -90,14 +88,13 @@ class PostgresDatabase:
             async with pool.connection() as connection, connection.transaction():
                 return await _answer(connection, text, bound(parameters))
         except PoolTimeout:
-            # The pool does not say why. If it can be reached, others hold all connections.
+            # The pool does not say why. If the server can be reached, all connections are in use.
             await self._reach()
             raise Fail("database_busy", f"all {CONNECTIONS_MAX} connections are in use", retryable=True) from None
         except psycopg.Error as error:
             raise _failed(error) from error
 
     async def close(self) -> None:
-        """Let go of all connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -120,12 +117,12 @@ class PostgresDatabase:
         return self._pool
 
     async def _reach(self) -> None:
-        """Connect once, to learn why if it cannot be done."""
+        """Connect once, to learn the reason if that fails."""
         try:
             connection = await psycopg.AsyncConnection.connect(**self._arguments())
         except psycopg.Error as error:
             if str(error).startswith("connection is bad: invalid"):
-                raise _unreadable() from None
+                raise _invalid_url() from None
             raise _unreached(error) from error
         await connection.close()
 
@@ -133,21 +130,21 @@ class PostgresDatabase:
         try:
             given = conninfo_to_dict(self._url)
         except psycopg.Error:
-            raise _unreadable() from None
+            raise _invalid_url() from None
         if "@" in str(given.get("host", "")):
-            raise _unreadable()
+            raise _invalid_url()
         fixed = {"client_encoding": "utf8", "autocommit": True, "prepare_threshold": None, "context": _adapters()}
         default = {"connect_timeout": CONNECT_SECONDS, "fallback_application_name": "tidemill"}
         return default | given | fixed
 
 
 async def _forget(connection: psycopg.AsyncConnection[TupleRow]) -> None:
-    """Take back what a statement has set for its session: the next one is somebody else's."""
+    """Reset the session, which the next statement of another node will use."""
     await connection.execute("DISCARD ALL")
 
 
 class _RowByRow(psycopg.AsyncCursor[TupleRow]):
-    """Streams whatever a statement answers, also if that is nothing, and learns how many rows it has changed."""
+    """Streams the answer of any statement, also an empty one, and records how many rows it changed."""
 
     changed = 0
 
@@ -170,31 +167,31 @@ class _RowByRow(psycopg.AsyncCursor[TupleRow]):
 
 
 def _changed(result: PGresult) -> int:
-    """Read how many rows a command says that it has changed: `INSERT 0 3`, but not `SELECT 3`."""
+    """The number of changed rows in a command status: `INSERT 0 3`, but not `SELECT 3`."""
     verb = (result.command_status or b"").partition(b" ")[0]
     return (result.command_tuples or 0) if verb in (b"INSERT", b"UPDATE", b"DELETE", b"MERGE") else 0
 
 
 async def _answer(connection: psycopg.AsyncConnection[TupleRow], text: str, parameters: Parameters) -> Any:
-    gathered = Gathered("encode({}, 'hex')")
+    answer = AnswerBuilder("encode({}, 'hex')")
     cursor = _RowByRow(connection)
-    head: Sequence[str] = ()
+    columns: Sequence[str] = ()
     async with aclosing(cursor.stream(text.encode(), parameters)) as rows:  # type: ignore[type-var]
         async for row in rows:
-            if not head and cursor.description is not None:
-                head = [column.name for column in cursor.description]
-                gathered.head(head)
-            gathered.add([_plain(value) for value in row])
-    return gathered.answer(cursor.changed)
+            if not columns and cursor.description is not None:
+                columns = [column.name for column in cursor.description]
+                answer.set_columns(columns)
+            answer.add([_to_json(value) for value in row])
+    return answer.build(cursor.changed)
 
 
-def _plain(value: Any) -> Any:
-    """Give a value as JSON has it: see the table in the page of the node type."""
+def _to_json(value: Any) -> Any:
+    """Convert a value; the documentation of the node type has the table."""
     match value:
         case None | bool() | int() | float() | str() | dict() | bytes():
             return value
         case Decimal():
-            # Whole numbers are exact, whatever their size; others are the nearest double, as in JSON everywhere.
+            # Whole numbers stay exact; others become the nearest double.
             exponent = value.as_tuple().exponent
             return int(value) if isinstance(exponent, int) and exponent >= 0 else float(value)
         case datetime():
@@ -203,38 +200,36 @@ def _plain(value: Any) -> Any:
         case date() | time():
             return value.isoformat()
         case list():
-            return [_plain(each) for each in value]
-        case UUID():
-            return str(value)
+            return [_to_json(each) for each in value]
         case _:
             return str(value)
 
 
 def _unreached(error: psycopg.Error) -> Fail:
-    """Say why there is no connection. The driver names the server, the user and the database, never the password."""
-    said = " ".join(str(error).split())
-    answered = said.partition("FATAL: ")[2]
-    if "no password supplied" in said or (answered and not any(word in answered for word in _PASSING)):
+    """Why there is no connection. The driver's message names server, user and database, never the password."""
+    message = " ".join(str(error).split())
+    answered = message.partition("FATAL: ")[2]
+    if "no password supplied" in message or (answered and not any(word in answered for word in _PASSING)):
         hint = "the operator sets user, password and name in the URL of the database"
-        return Fail("database_refused", said, hint=hint)
-    return Fail("database_unavailable", said, retryable=True)
+        return Fail("database_refused", message, hint=hint)
+    return Fail("database_unavailable", message, retryable=True)
 
 
-def _unreadable() -> Fail:
-    """Refuse a URL without showing what the driver says of it: that could be a part of the password."""
+def _invalid_url() -> Fail:
+    """Refuse a URL without the driver's message, which may quote a part of the password."""
     hint = "write postgresql://user:password@host:5432/name, with %40 for an @ in the password"
     return Fail("database_refused", "the URL of the database cannot be read", hint=hint)
 
 
 def _failed(error: psycopg.Error) -> Fail:
-    """Say why a statement failed, and whether it is worth another attempt."""
+    """Why a statement failed, and whether a retry may help."""
     state = error.sqlstate or ""
-    said = error.diag.message_primary or " ".join(str(error).split())
+    message = error.diag.message_primary or " ".join(str(error).split())
     details = f": {error.diag.message_detail}" if error.diag.message_detail else ""
-    said = f"{said}{details} (SQLSTATE {state})" if state else said
+    message = f"{message}{details} (SQLSTATE {state})" if state else message
     if state.startswith(_BUSY):
-        return Fail("database_busy", said, retryable=True)
+        return Fail("database_busy", message, retryable=True)
     cut = state.startswith(("08", "57P")) or (not state and isinstance(error, psycopg.OperationalError))
     if cut or state.startswith(_GONE):
-        return Fail("database_unavailable", said, retryable=True, unknown_outcome=cut)
-    return Fail("sql_failed", said, hint=error.diag.message_hint or SQL_HINT)
+        return Fail("database_unavailable", message, retryable=True, unknown_outcome=cut)
+    return Fail("sql_failed", message, hint=error.diag.message_hint or SQL_HINT)

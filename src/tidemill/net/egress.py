@@ -1,20 +1,10 @@
-"""Egress policy: hosts, ports, address classes, limits.
+"""The egress policy: which hosts, ports and addresses this process may call, and how much of a response it reads.
 
-The rules for every call that leaves this process: which hosts, ports and addresses, and how much of an answer.
-
-Pure policy; `wire` applies it to each connection, `fetcher` to each request. Only the open internet on the ports 80
-and 443 is reachable. An operator opens more with entries of an allow-list: a name, an address or a network, each
-with a port if need be. What is refused here is a `CallFailed`, like everything else that can go wrong with a call.
-
-Which addresses belong to the open internet, and how the host of a URL may be spelled.
-
-Pure: text and addresses in, words out. The networks are written down here, not asked of `ipaddress.is_global`, whose
-answers differ between versions of Python. Of IPv6 only 2000::/3 is open at all, so every form that hides another
-address (mapped, compatible, translated) is closed without being taken apart.
-
-Connections for what does not speak HTTP, under the same rules: checked addresses, resolved once, and no others.
-
-Everything that goes wrong while one is opened is a `CallFailed`.
+Only the public internet on ports 80 and 443 is reachable; the operator's allow-list opens names, addresses or networks,
+each with a port if need be. `transport.py` applies the policy to connections, `http_client.py` to requests; a refusal
+is a `CallFailed`. The closed networks are listed here, because the answers of `ipaddress.is_global` differ between
+versions of Python. Of IPv6 only 2000::/3 is open, which closes every form that embeds another address.
+`TcpConnector` opens connections for protocols other than HTTP under the same policy.
 """
 
 from __future__ import annotations
@@ -35,6 +25,8 @@ from tidemill.errors import TidemillError, rejected
 if TYPE_CHECKING:
     from tidemill.net.transport import Resolver
 
+
+# Address classes and host names.
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -78,7 +70,7 @@ _NAME_MAX = 253
 
 
 def is_private(address: Address) -> str:
-    """What kind of closed address this is, in a word; empty for one of the open internet."""
+    """The class of a closed address; empty for one of the public internet."""
     for network, word in _CLOSED:
         if address in network:
             return word
@@ -86,12 +78,12 @@ def is_private(address: Address) -> str:
 
 
 def is_metadata(address: Address) -> bool:
-    """Whether a cloud may hand out credentials there; no name can open such an address."""
+    """Whether a cloud may serve credentials there; no allowed name opens such an address."""
     return is_private(address) in _METADATA
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is written as; None for a name."""
+    """The address, if the host is one; None for a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -99,20 +91,20 @@ def literal(host: str) -> Address | None:
 
 
 def plain_name(host: str) -> str:
-    """A name as it is compared: in small letters, without the dot at its end."""
+    """Normalise a name: lower case, without a final dot."""
     return host.lower().removesuffix(".")
 
 
 def is_local_name(name: str) -> bool:
-    """Whether a name means this machine, or the metadata of a cloud, whatever it resolves to."""
+    """Whether a name means this machine or cloud metadata, whatever it resolves to."""
     return name in _NAMES or name.endswith(".localhost")
 
 
 def invalid_host(host: str) -> str:
-    """What is wrong with a host as it stands in a URL; empty for an address or a name in its usual spelling.
+    """What is wrong with the host of a URL; empty for an address or a name in its usual spelling.
 
-    Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses. Nobody needs these, so a name never ends
-    in a number here. A zone belongs to one machine, and is refused too.
+    Resolvers read `2130706433`, `0x7f.1` and `127.0.0.1.` as addresses, so a name that ends in a number is refused.
+    So is a zone, which has a meaning on one machine only.
     """
     if not host:
         return "there is no host"
@@ -126,20 +118,20 @@ def invalid_host(host: str) -> str:
     return ""
 
 
+# Policy.
+
 PORTS = frozenset({80, 443})
 SCHEMES = {"http": 80, "https": 443}
 _BRACKETED = re.compile(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?")
 _PLAIN = re.compile(r"([^:\[\]]+)(?::(.+))?")
 _GRAMMAR = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
-
-
 TOO_SLOW = "give it more time with `timeout_seconds`, or let `retry` try again"
 
 
 class CallFailed(TidemillError):
-    """A call to the outside did not come to an answer, or not to one that can be used.
+    """An outgoing call got no response, or none that can be used.
 
-    The message names hosts and paths, never credentials or the values of a query.
+    The message names hosts and paths, never credentials or query values.
     """
 
     def __init__(
@@ -148,31 +140,31 @@ class CallFailed(TidemillError):
         super().__init__(message)
         self.code, self.message, self.retryable, self.hint = code, message, retryable, hint
         self.unsent = unsent
-        """There was no connection, so nobody has heard anything."""
+        """There was no connection, so the server has received nothing."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a call may take, and how much it may bring."""
+    """Limits of time and size of a call."""
 
     connect_ms: int = 5_000
     total_ms: int = 30_000
     bytes_max: int = 10_000_000
-    """Of an answer, after decompression."""
+    """Size of a response body after decompression."""
     ratio_max: int = 100
-    """By how much a body may grow when it is decompressed."""
+    """Largest factor by which decompression may expand a body."""
     header_bytes_max: int = 65_536
     redirects_max: int = 3
 
 
 class AllowRule(msgspec.Struct, frozen=True):
-    """One line of an allow-list: a name or a network, on some ports; None is all of them."""
+    """One entry of an allow-list: a name or a network, on some ports; None is all of them."""
 
     name: str
     network: Network | None
     ports: frozenset[int] | None
 
     def allows(self, name: str, address: Address, port: int) -> bool:
-        """Whether it lets a connection through. No name opens an address where clouds keep credentials."""
+        """Whether the rule allows a connection. No name opens an address of cloud metadata."""
         if self.ports is not None and port not in self.ports:
             return False
         if self.network is not None:
@@ -181,41 +173,42 @@ class AllowRule(msgspec.Struct, frozen=True):
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What may leave this process."""
+    """The policy of a deployment."""
 
     allow: tuple[str, ...] = ()
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
-        _ = self.entries  # An allow-list that cannot be read is refused here, before anything is called.
+        _ = self.entries  # Refuses an invalid allow-list before the first call.
 
     @cached_property
     def entries(self) -> tuple[AllowRule, ...]:
-        """The allow-list, read."""
         return tuple(read_entry(text) for text in self.allow)
 
     def check_origin(self, scheme: str, host: str, port: int | None = None) -> None:
-        """Refuse a host that must not be called, whatever it resolves to."""
+        """Refuse an origin that must not be called, whatever its host resolves to."""
         if scheme not in SCHEMES:
             message = f"only http and https are called, not {scheme}:" if scheme else "the URL names no scheme"
             raise CallFailed("egress_refused", message, hint="begin with https://")
         self.check_host(host, port or SCHEMES[scheme])
 
     def check_host(self, host: str, port: int) -> None:
-        """The same for a host that is called in another way than over HTTP; a refusal names the port to open."""
-        fault = invalid_host(host)
-        if fault:
-            raise CallFailed("url_invalid", f"{fault}: {host!r}", hint="write a name, or an address such as 192.0.2.7")
+        """The same for any protocol."""
+        problem = invalid_host(host)
+        if problem:
+            raise CallFailed(
+                "url_invalid", f"{problem}: {host!r}", hint="write a name, or an address such as 192.0.2.7"
+            )
         name = plain_name(host)
         if is_local_name(name) and all(entry.name != name for entry in self.entries):
             raise _refused(f"{name} is not part of the open internet", _entry(name, port))
 
     def opening(self, host: str, port: int) -> Egress:
-        """The same rules with one more entry: the operator has named this host."""
+        """The policy with one more entry, for a host that the operator has configured."""
         return Egress(allow=(*self.allow, _entry(host, port)), limits=self.limits)
 
     def check_addresses(self, host: str, port: int, found: Sequence[Address]) -> None:
-        """Refuse a connection unless every address that the host has is open, or opened by an entry."""
+        """Refuse a connection unless every address of the host is public or allowed."""
         name = plain_name(host)
         for address in found:
             if any(entry.allows(name, address, port) for entry in self.entries):
@@ -239,49 +232,49 @@ def _refused(message: str, entry: str) -> CallFailed:
 
 
 def read_allow_list(text: str) -> tuple[str, ...]:
-    """The entries of an environment variable: between commas or spaces."""
+    """Split the value of an environment variable at commas and spaces."""
     return tuple(text.replace(",", " ").split())
 
 
 def read_entry(text: str) -> AllowRule:
-    """One entry of an allow-list. A scheme stands for its port; without a scheme and a port it means 80 and 443."""
+    """Parse an entry of an allow-list. A scheme implies its port; the default is 80 and 443."""
     scheme, separator, rest = text.strip().lower().rpartition("://")
     if separator and scheme not in SCHEMES:
-        raise _unreadable(text)
-    host, port = _parted(rest.removesuffix("/"))
+        raise _invalid_entry(text)
+    host, port = _split_port(rest.removesuffix("/"))
     ports = PORTS if not separator else frozenset({SCHEMES[scheme]})
     if port == "*":
-        return AllowRule(*_named(host, text), None)
+        return AllowRule(*_parse_host(host, text), None)
     if port:
         if not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65_536:
-            raise _unreadable(text)
+            raise _invalid_entry(text)
         ports = frozenset({int(port)})
-    return AllowRule(*_named(host, text), ports)
+    return AllowRule(*_parse_host(host, text), ports)
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """Host and port of an entry, both empty if it has neither; an IPv6 address with a port stands in brackets."""
+def _split_port(text: str) -> tuple[str, str]:
+    """Host and port of an entry, empty if missing; an IPv6 address with a port is in brackets."""
     if text.count(":") > 1 and not text.startswith("["):
         return text, ""
     found = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
     return (found[1], found[2] or "") if found else ("", "")
 
 
-def _named(host: str, text: str) -> tuple[str, Network | None]:
+def _parse_host(host: str, text: str) -> tuple[str, Network | None]:
     try:
         return "", ip_network(host, strict=False)
     except ValueError:
         if invalid_host(host):
-            raise _unreadable(text) from None
+            raise _invalid_entry(text) from None
         return plain_name(host), None
 
 
-def _unreadable(text: str) -> TidemillError:
+def _invalid_entry(text: str) -> TidemillError:
     return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=_GRAMMAR)
 
 
 def shown(url: str) -> str:
-    """A URL as it may be told to anybody: without credentials, and without the values of its query."""
+    """A URL for messages: without credentials and query values."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -294,8 +287,11 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}{query}"
 
 
+# Connections for other protocols than HTTP.
+
+
 class TcpConnector:
-    """Opens connections, within the rules."""
+    """Opens sockets, under the policy."""
 
     def __init__(
         self, egress: Egress, *, resolver: Resolver | None = None, trust: ssl.SSLContext | None = None
@@ -304,25 +300,26 @@ class TcpConnector:
 
     @cached_property
     def trust(self) -> ssl.SSLContext:
-        """Which certificates are good: those that this machine trusts, unless others are given."""
+        """The trusted certificates; by default those of this machine."""
         return self._trust or ssl.create_default_context()
 
     def opening(self, host: str, port: int) -> TcpConnector:
-        """The same for somebody who may also call a host that the operator has named."""
+        """A dialer that may also call a host that the operator has configured."""
         return TcpConnector(self.egress.opening(host, port), resolver=self._resolver, trust=self._trust)
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """Connect to a host, if it may be called; its name is resolved once."""
-        # The HTTP library, whose errors these are, takes a tenth of a second to load.
+        """Connect to a host; its name is resolved once."""
+        # Imported here because loading the HTTP library takes a tenth of a second.
         from tidemill.net import transport
 
         self.egress.check_host(host, port)
-        with transport.told(host):
-            return await transport.Connector(self.egress, self._resolver or transport.resolve).dial(host, port)
+        connector = transport.Connector(self.egress, self._resolver or transport.resolve)
+        with transport.translate_errors(host):
+            return await connector.dial(host, port)
 
 
 def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    """Why there is no secure connection."""
+    """See `transport.tls_failed`."""
     from tidemill.net import transport
 
     return transport.tls_failed(error, host)

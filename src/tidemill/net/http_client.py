@@ -1,14 +1,8 @@
-"""The one HTTP client: redirects, credentials, bounded bodies.
+"""The only HTTP client: every call over HTTP goes through `Fetcher`.
 
-The one fetcher: whoever calls something over HTTP does it here.
-
-A call is sent hop by hop. Redirects are followed by this file, never by the library: each hop is checked like the
-first, there are at most three, and what was meant for one origin is not sent to another. `credentials` and all
-headers but the harmless ones stay with the origin of the call's own URL.
-
-Answers as they are read: decompressed piece by piece, and cut off as soon as they are too much.
-
-A bomb is never unpacked. No piece is larger than `PIECE_BYTES`, and the sums are looked at after each one.
+Redirects are followed here, never by the library: each hop is checked like the first, their number is limited, and
+another origin gets neither credentials, nor other than harmless headers, nor the body. Bodies are decompressed piece by
+piece, and a call fails as soon as one exceeds its limits, so a decompression bomb is never unpacked.
 """
 
 from __future__ import annotations
@@ -32,15 +26,17 @@ if TYPE_CHECKING:
     from tidemill.net.transport import CheckedTransport, Resolver
 
 
+# Bounded bodies.
+
 PIECE_BYTES = 65_536
 GZIP = ("gzip", "x-gzip")
 _GZIP_BITS = 31
 _RATIO_FROM_BYTES = 262_144
-"""A short body may well grow a thousandfold; only what grows large is suspicious."""
+"""Below this size the expansion factor does not matter: a short body may grow a thousandfold."""
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncIterator[bytes]:
-    """The body, plain, as long as it keeps within the limits."""
+    """The decompressed body, up to the limits."""
     unpack = _unpacker(encoding)
     received = produced = 0
     async for chunk in chunks:
@@ -57,23 +53,20 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
 
 
 def too_large(bytes_max: int) -> CallFailed:
-    """The body is longer than it may be."""
     hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
 
 
 class IdentityDecoder:
-    """A body that is not compressed."""
-
     def __call__(self, chunk: bytes) -> Iterator[bytes]:
         yield chunk
 
     def end(self) -> None:
-        """Anything may end at any place."""
+        pass
 
 
 class Gzip:
-    """A body of one or more gzip members."""
+    """Decoder of one or more gzip members."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(_GZIP_BITS)
@@ -93,7 +86,6 @@ class Gzip:
             raise CallFailed("response_invalid", "the answer says that it is gzip, but is not") from error
 
     def end(self) -> None:
-        """A member that is not complete has been cut off."""
         if self._begun and not self._member.eof:
             raise CallFailed("response_invalid", "the compressed answer is cut off", retryable=True)
 
@@ -107,10 +99,12 @@ def _unpacker(encoding: str) -> IdentityDecoder | Gzip:
     raise CallFailed("response_invalid", f"the answer is encoded as {shorten(plain, 40)!r}, which nobody asked for")
 
 
+# Calls.
+
 URL_MAX = 8_192
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REPEATING = frozenset({307, 308})
-"""Redirects that want the same request again; the others want a GET."""
+"""Redirects that repeat the request; the others become a GET."""
 HARMLESS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 OWN = frozenset(
     {
@@ -118,46 +112,46 @@ OWN = frozenset(
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-"""Headers that belong to the connection, so that callers may not set them."""
+"""Headers that belong to the connection; callers may not set them."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. Limits that are None are those of the deployment; a size can only be lowered."""
+    """A request. Limits default to those of the deployment; a call can only lower size and redirects."""
 
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = {}
     credentials: Mapping[str, str] = {}
-    """Headers for the origin of the URL and no other."""
+    """Headers that only the origin of the URL gets."""
     body: bytes = b""
     repeatable: bool | None = None
-    """Whether it may be sent again when it got lost, as one with a key may; None goes by the method."""
+    """Whether it may be resent on a new connection, as with an idempotency key; None goes by the method."""
     total_ms: int | None = None
     bytes_max: int | None = None
     redirects_max: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back, in full."""
+    """A complete response."""
 
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
-    """Names in small letters."""
+    """Names in lower case."""
     url: str
-    """Where it came from in the end."""
+    """The URL after redirects."""
     body: bytes
 
     def header(self, name: str) -> str:
-        """The value of a header; empty without it."""
+        """The value of a header; empty if missing."""
         return ", ".join(value for found, value in self.headers if found == name)
 
 
 class Streamed:
-    """What comes back, bit by bit."""
+    """A response whose body is streamed."""
 
     def __init__(self, response: httpx2.Response, url: str, bytes_max: int) -> None:
         self._response, self._bytes_max = response, bytes_max
@@ -165,7 +159,7 @@ class Streamed:
         self.headers = tuple((name.lower(), value) for name, value in response.headers.multi_items())
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decompressed."""
+        """The decompressed body."""
         size = 0
         async for chunk in self._response.aiter_raw():
             size += len(chunk)
@@ -175,7 +169,7 @@ class Streamed:
 
 
 class Fetcher:
-    """Calls the outside, within the rules. It opens by itself, and once more after it was closed."""
+    """Sends requests under the egress policy. It opens on demand, also after it was closed."""
 
     def __init__(
         self, egress: Egress | None = None, *, resolver: Resolver | None = None, tls: ssl.SSLContext | None = None
@@ -185,8 +179,8 @@ class Fetcher:
         self._opened: tuple[asyncio.AbstractEventLoop, CheckedTransport] | None = None
 
     def transport(self) -> CheckedTransport:
-        """What every request goes through, also those of a library that brings a client of its own."""
-        # The HTTP library takes a tenth of a second to load, which only those pay who call somebody.
+        """The transport of every request, also for a library with its own client."""
+        # Imported here because loading the HTTP library takes a tenth of a second.
         from tidemill.net import transport
 
         loop = asyncio.get_running_loop()
@@ -196,26 +190,24 @@ class Fetcher:
         return self._opened[1]
 
     async def close(self) -> None:
-        """Close all connections."""
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] is asyncio.get_running_loop():
             await opened[1].aclose()
 
     async def fetch(self, call: Call) -> Answer:
-        """Call, and read the whole answer."""
         async with self.stream(call) as coming:
             body = b"".join([chunk async for chunk in coming.chunks()])
         return Answer(status=coming.status, reason=coming.reason, headers=coming.headers, url=coming.url, body=body)
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[Streamed]:
-        """Call, and read the answer as it comes; all of it within the time of the call."""
+        """Call, and stream the response; the time limit includes reading it."""
         limits = self.egress.limits
         total_ms = limits.total_ms if call.total_ms is None else call.total_ms
         bytes_max = limits.bytes_max if call.bytes_max is None else min(call.bytes_max, limits.bytes_max)
         try:
             async with asyncio.timeout(total_ms / 1_000) as clock:
-                response, url = await self._followed(call)
+                response, url = await self._follow_redirects(call)
                 try:
                     yield Streamed(response, str(url), bytes_max)
                 finally:
@@ -226,24 +218,24 @@ class Fetcher:
             message = f"{call.method} {shown(call.url)} was not answered within {total_ms / 1_000:g} s"
             raise CallFailed("timeout", message, retryable=True, hint=TOO_SLOW) from error
 
-    async def _followed(self, call: Call) -> tuple[httpx2.Response, httpx2.URL]:
+    async def _follow_redirects(self, call: Call) -> tuple[httpx2.Response, httpx2.URL]:
         redirects_max = self.egress.limits.redirects_max
         if call.redirects_max is not None:
             redirects_max = min(call.redirects_max, redirects_max)
-        hop = _first(call)
+        hop = _first_hop(call)
         for _ in range(redirects_max + 1):
             response = await self.transport().handle_async_request(hop.request())
             location = response.headers.get("location")
             if response.status_code not in REDIRECTS or not location or not redirects_max:
                 return response, hop.url
             await response.aclose()
-            hop = hop.towards(location, response.status_code)
+            hop = hop.redirected(location, response.status_code)
         message = f"{call.method} {shown(call.url)} was redirected more than {redirects_max} times"
         raise CallFailed("too_many_redirects", message)
 
 
 class _Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """One request on the way to an answer."""
+    """One request of a chain of redirects."""
 
     method: str
     url: httpx2.URL
@@ -260,8 +252,8 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
         extensions = {transport.REPEATABLE: self.repeatable}
         return httpx2.Request(self.method, self.url, headers=headers, content=self.body, extensions=extensions)
 
-    def towards(self, location: str, status: int) -> _Hop:
-        """The request that a redirect asks for. Another origin gets neither credentials, nor headers, nor the body."""
+    def redirected(self, location: str, status: int) -> _Hop:
+        """The next hop. Another origin gets neither credentials, nor headers, nor the body."""
         url, headers, repeatable = _joined(self.url, location), self.headers, self.repeatable
         same = origin(url) == origin(self.url)
         if not same:
@@ -277,46 +269,48 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_key(repeatable: bool | None) -> bool | None:
-    """What is left of a call's leave to be repeated when its key is not sent along."""
+    """`repeatable` of a call whose idempotency key is not sent."""
     return False if repeatable is False else None
 
 
-def _first(call: Call) -> _Hop:
+def _first_hop(call: Call) -> _Hop:
     headers: dict[str, str] = {"user-agent": "tidemill"}
     for name, value in (*call.headers.items(), *call.credentials.items()):
-        small = name.lower()
+        lower = name.lower()
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             message = f"the header {shorten(name, 80)!r} cannot be sent: a character is not allowed"
             raise CallFailed("request_invalid", message)
-        if small in OWN:
-            raise CallFailed("request_invalid", f"the header {small} belongs to the connection and cannot be set")
-        headers[small] = value
+        if lower in OWN:
+            raise CallFailed("request_invalid", f"the header {lower} belongs to the connection and cannot be set")
+        headers[lower] = value
     return _Hop(method=call.method, url=read_url(call.url), headers=headers, body=call.body, repeatable=call.repeatable)
 
+
+# URLs.
 
 _URL_HINT = "see its host and its port; special characters in a value are written with percent signs"
 
 
 def read_url(text: str) -> httpx2.URL:
-    """A URL that can be called: absolute, with a host, without credentials."""
+    """Parse a URL: absolute, with a host, without credentials."""
     import httpx2
 
     _check_text(text)
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL:
-        # What the library says quotes parts of the URL, and one of them may be half a password.
+        # The library's message may quote a part of a password.
         raise CallFailed("url_invalid", f"{shown(text)} is no URL", hint=_URL_HINT) from None
     return _checked(url)
 
 
 def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
-    """Whom credentials belong to."""
+    """The scope of credentials."""
     return url.scheme, url.raw_host, url.port
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Whether what is meant for one URL may be sent to another."""
+    """Whether credentials for one URL may be sent to the other."""
     return origin(read_url(one)) == origin(read_url(other))
 
 
@@ -331,7 +325,7 @@ def _joined(base: httpx2.URL, location: str) -> httpx2.URL:
 
 
 def _check_text(text: str) -> None:
-    # Programs disagree about what a backslash or a space in a URL means; one that is not there is not misread.
+    # Programs disagree about the meaning of a backslash or a space in a URL.
     if len(text) > URL_MAX:
         raise CallFailed("url_invalid", f"the URL is longer than {URL_MAX:,} characters")
     if _NO_URL.search(text):

@@ -1,23 +1,10 @@
-"""Checked connections (HTTP and raw TCP), resolver pinning, pool.
+"""The one transport under every HTTP call: checked connections, and the pool that keeps them.
 
-Connections that are checked: the one transport under every HTTP call.
-
-A name is resolved once, each of its addresses is checked, and the connection goes to a checked address; TLS and the
-`Host` header keep the name. So there is no moment between the check and the use in which a name could change its
-mind, whoever sends the request, redirects included. No proxy, cookie or redirect is known here.
-
-Loading the HTTP library takes a tenth of a second, so this module is imported when the first call is made.
-
-One TCP connection in the running loop, as the HTTP library wants to see it.
-
-The loop reads ahead, up to a bound. So whether the peer has hung up on an idle connection is known without asking the
-system, which the library's pool wants to know of each of them before every request.
-
-Connections that are kept for the next request to the same origin.
-
-A connection belongs to one request at a time. The library's own pool looks at all of its connections before and after
-each request; this one only at those it takes or puts back. It puts back none over which more has come than the answer,
-because the surplus would be taken for the answer to the next request.
+A name is resolved once, every address is checked, and the connection goes to a checked address, while TLS and `Host`
+keep the name: a name cannot change between check and use. No proxies, cookies or redirects here.
+The event loop reads ahead, so a hang-up on an idle connection is known without a system call; the library would ask for
+all connections before each request. A connection over which more came than the response is not reused, because the
+surplus would be taken for the next response. Loading the HTTP library is slow: import this module with the first call.
 """
 
 from __future__ import annotations
@@ -38,26 +25,28 @@ from tidemill.net import egress
 from tidemill.net.egress import SCHEMES, TOO_SLOW, Address, CallFailed, Egress, Limits
 from tidemill.net.http_client import read_body
 
+# Connections.
+
 AHEAD_BYTES_MAX = 262_144
 
 
 class HandshakeFailed(httpcore2.ConnectError):
-    """The line is there, and does not become a secure one."""
+    """The connection is open, but TLS fails."""
 
 
 class HandshakeTimeout(httpcore2.ConnectTimeout):
-    """The same, because the peer says nothing."""
+    """The connection is open, but the peer does not answer the TLS handshake."""
 
 
 class Line(asyncio.Protocol):
-    """What has come in and was not read yet, and whether more can be sent."""
+    """Buffers what the peer sends, and applies back-pressure in both directions."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.sent = self.received = 0
-        """Bytes in either direction so far, so that one can tell what came of a request that failed."""
+        """Bytes so far; they tell how far a failed request got."""
         self.ended = False
         self.error: Exception | None = None
         self._paused = False
@@ -90,7 +79,7 @@ class Line(asyncio.Protocol):
         self._wake()
 
     async def read(self, bytes_max: int) -> bytes:
-        """Wait for bytes; none at all means that the peer has ended."""
+        """Wait for bytes; empty means that the peer has closed."""
         while not self.data and not self.ended:
             await self._change()
         if self.error is not None and not self.data:
@@ -102,7 +91,7 @@ class Line(asyncio.Protocol):
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait while too much is under way."""
+        """Send, and wait while the send buffer is full."""
         if self.ended:
             raise self.error or ConnectionResetError("the peer has closed the connection")
         self.sent += len(data)
@@ -125,14 +114,14 @@ class Line(asyncio.Protocol):
 
 
 class LoopStream(httpcore2.AsyncNetworkStream):
-    """A line with the errors that the library expects."""
+    """A connection with the interface and errors that the library expects."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many bytes were sent and received."""
+        """Bytes sent and received."""
         return self._line.sent, self._line.received
 
     async def read(
@@ -164,7 +153,7 @@ class LoopStream(httpcore2.AsyncNetworkStream):
             raise httpcore2.WriteError(str(error)) from error
 
     async def aclose(self) -> None:
-        """Close at once: whoever closes has read what it wanted. The loop needs a moment to let go of the socket."""
+        """Close without flushing; the event loop needs one iteration to release the socket."""
         self._line.transport.abort()
         await asyncio.sleep(0)
 
@@ -174,7 +163,6 @@ class LoopStream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is the library's.
     ) -> LoopStream:
-        """Go on encrypted, with a peer that proves to be who it was called as."""
         line, loop = self._line, asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
@@ -198,7 +186,7 @@ class LoopStream(httpcore2.AsyncNetworkStream):
 
 
 async def connected(address: str, port: int) -> LoopStream:
-    """A connection to an address; names are not resolved here."""
+    """Connect to an address, not a name."""
     try:
         _, line = await asyncio.get_running_loop().create_connection(Line, address, port)
     except OSError as error:
@@ -207,7 +195,7 @@ async def connected(address: str, port: int) -> LoopStream:
 
 
 async def dialed(address: str, port: int) -> socket.socket:
-    """The same as a socket, for a library that speaks another protocol."""
+    """The same as a socket, for other protocols."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -221,22 +209,24 @@ async def dialed(address: str, port: int) -> socket.socket:
     return sock
 
 
+# Pool.
+
 Origin = tuple[bytes, bytes, int | None]
 Connect = Callable[[str, int, float | None], Awaitable[LoopStream]]
-"""Opens a line to a host and a port within some seconds."""
+"""Connects to a host and a port within some seconds."""
 
 KEPT_MAX = 100
 KEPT_SECONDS = 30
 
 
 class PooledConnection(httpcore2.AsyncHTTP11Connection):
-    """A connection that knows what has passed over it."""
+    """A connection that counts the bytes of its last request."""
 
     def __init__(self, origin: httpcore2.Origin, stream: LoopStream) -> None:
         super().__init__(origin=origin, stream=stream, keepalive_expiry=KEPT_SECONDS)
         self._stream, self._before = stream, stream.traffic
         self.used = False
-        """Whether it has served a request before this one."""
+        """Whether it has served an earlier request."""
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
         self._before = self._stream.traffic
@@ -249,22 +239,22 @@ class PooledConnection(httpcore2.AsyncHTTP11Connection):
 
     @property
     def unanswered(self) -> bool:
-        """Whether nothing came back for it."""
+        """Whether nothing was received since."""
         return self._stream.traffic[1] == self._before[1]
 
     @property
     def unread(self) -> bytes:
-        """What has come and belongs to no answer so far."""
+        """Received bytes that belong to no response."""
         return self._h11_state.trailing_data[0]
 
     @property
     def is_good(self) -> bool:
-        """Whether the next request can be sent: it is idle, not too old, and silent."""
+        """Whether it can be reused: idle, not expired, and nothing unread."""
         return self.is_available() and not self.unread and not self.has_expired()
 
 
 class Pool:
-    """Connections by origin, the one used last in front."""
+    """Idle connections by origin; the last used one is reused first."""
 
     def __init__(self, tls: ssl.SSLContext, connect: Connect) -> None:
         tls.set_alpn_protocols(["http/1.1"])
@@ -274,9 +264,9 @@ class Pool:
         self._size = 0
 
     async def take(self, url: httpcore2.URL, seconds: float | None, *, fresh: bool = False) -> PooledConnection:
-        """A connection for one request: one that was kept and is still good, or a new one."""
-        lent = self._lent  # The pool may be closed while somebody connects; then this set is no longer its own.
-        connection = None if fresh else await self._good(self._kept.get(_origin(url)))
+        """A connection for one request: a kept one that is still good, or a new one."""
+        lent = self._lent  # Closing the pool while this request connects replaces the set.
+        connection = None if fresh else await self._reusable(self._kept.get(_origin(url)))
         if connection is None:
             connection = PooledConnection(url.origin, await self._opened(url.origin, seconds))
         lent.add(connection)
@@ -289,7 +279,7 @@ class Pool:
             stream = await stream.start_tls(self._tls, server_hostname=host, timeout=seconds)
         return stream
 
-    async def _good(self, kept: deque[PooledConnection] | None) -> PooledConnection | None:
+    async def _reusable(self, kept: deque[PooledConnection] | None) -> PooledConnection | None:
         while kept:
             connection = kept.pop()
             self._size -= 1
@@ -299,7 +289,7 @@ class Pool:
         return None
 
     async def put_back(self, url: httpcore2.URL, connection: PooledConnection) -> None:
-        """Keep a connection whose request is over, unless it broke or the pool was closed meanwhile."""
+        """Keep the connection of a finished request, unless it broke or the pool was closed."""
         if connection not in self._lent or not connection.is_good:
             self._lent.discard(connection)
             await connection.aclose()
@@ -308,9 +298,9 @@ class Pool:
         connection.used = True
         self._kept.setdefault(_origin(url), deque()).append(connection)
         self._size += 1
-        await self._tidy()
+        await self._evict()
 
-    async def _tidy(self) -> None:
+    async def _evict(self) -> None:
         """Close the oldest connection of the first origin, if there are too many or it has expired."""
         origin, kept = next(iter(self._kept.items()))
         if not kept:
@@ -320,7 +310,7 @@ class Pool:
             await kept.popleft().aclose()
 
     async def close(self) -> None:
-        """Close all that are kept; those in use are closed when they are put back."""
+        """Close idle connections; those in use are closed when they are put back."""
         kept, self._kept, self._size, self._lent = self._kept, {}, 0, set()
         for connections in kept.values():
             for connection in connections:
@@ -331,6 +321,8 @@ def _origin(url: httpcore2.URL) -> Origin:
     return url.scheme, url.host, url.port
 
 
+# Resolving and checking.
+
 T = TypeVar("T")
 Opener = Callable[[str, int], Awaitable[T]]
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -339,39 +331,37 @@ ADDRESSES_MAX = 8
 HEADER_TOO_LONG = 431
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 REPEATABLE = "repeatable"
-"""The extension of a request that says whether it may be sent again; without one its method does."""
+"""Request extension: whether it may be resent; by default its method decides."""
 _UNPACKED = frozenset({b"content-encoding", b"content-length"})
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, as the system knows them."""
+    """Resolve a name with the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(place[0]) for *_, place in found]
 
 
 class Connector:
-    """Opens connections, to checked addresses only."""
+    """Opens connections to checked addresses only."""
 
     def __init__(self, egress: Egress, resolver: Resolver) -> None:
         self._egress, self._resolver = egress, resolver
 
     async def connect(self, host: str, port: int, seconds: float | None = None) -> LoopStream:
-        """A connection for HTTP."""
         return await self._opened(connected, host, port, seconds)
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """A connection for another protocol."""
         return await self._opened(dialed, host, port, None)
 
     async def _opened(self, opener: Opener[T], host: str, port: int, seconds: float | None) -> T:
-        """Connect to the first address that answers; all of them together have the time of one connection."""
+        """Connect to the first address that accepts; the time limit is for all of them together."""
         longest = self._egress.limits.connect_ms / 1_000
         seconds = longest if seconds is None else min(longest, seconds)
         try:
             async with asyncio.timeout(seconds):
                 found = await self._resolved(host, port)
                 self._egress.check_addresses(host, port, found)
-                return await _first_of(found, opener, port, seconds / len(found))
+                return await _first_accepting(found, opener, port, seconds / len(found))
         except TimeoutError as error:
             message = f"{host} did not accept a connection within {seconds:g} s"
             raise CallFailed("connection_failed", message, retryable=True, unsent=True) from error
@@ -392,7 +382,7 @@ class Connector:
         return parsed
 
 
-async def _first_of(found: list[Address], opener: Opener[T], port: int, seconds: float) -> T:
+async def _first_accepting(found: list[Address], opener: Opener[T], port: int, seconds: float) -> T:
     *others, last = [str(address) for address in found[:ADDRESSES_MAX]]
     for address in others:
         with suppress(TimeoutError, httpcore2.ConnectError):
@@ -401,15 +391,18 @@ async def _first_of(found: list[Address], opener: Opener[T], port: int, seconds:
     return await opener(last, port)
 
 
+# The transport.
+
+
 class CheckedTransport(httpx2.AsyncBaseTransport):
-    """Sends one request, checked and bounded; everything that goes wrong is a `CallFailed`."""
+    """Sends requests under the egress policy; every error is a `CallFailed`."""
 
     def __init__(self, egress: Egress, resolver: Resolver = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._egress = egress
         self._pool = Pool(tls or httpx2.create_ssl_context(), Connector(egress, resolver).connect)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answer with a body that is decompressed already, as far as it keeps within the limits."""
+        """Send a request; the body of the response is decompressed and bounded."""
         url, limits = request.url, self._egress.limits
         host = url.raw_host.decode("ascii")
         self._egress.check_origin(url.scheme, host, url.port)
@@ -425,7 +418,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             extensions={"timeout": {"connect": limits.connect_ms / 1_000}, **request.extensions},
         )
         repeatable = isinstance(request.stream, httpx2.ByteStream) and _may_be_repeated(request)
-        connection, answer = await self._sent(wanted, host, repeatable=repeatable)
+        connection, answer = await self._send(wanted, host, repeatable=repeatable)
         give_back = partial(self._pool.put_back, wanted.url, connection)
         headers = [pair for pair in answer.headers if pair[0].lower() not in _UNPACKED]
         response = httpx2.Response(answer.status, headers=headers, stream=_Body(answer, host, limits, give_back))
@@ -435,13 +428,13 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             raise CallFailed("response_too_large", message)
         return response
 
-    async def _sent(
+    async def _send(
         self, wanted: httpcore2.Request, host: str, *, repeatable: bool
     ) -> tuple[PooledConnection, httpcore2.Response]:
-        """Send a request, and once more on a new connection where a kept one has died of it and that does no harm."""
+        """Send a request, and again on a new connection if a kept one was stale and repeating is harmless."""
         fresh, seconds = False, wanted.extensions["timeout"].get("connect")
         while True:
-            with told(host):
+            with translate_errors(host):
                 connection = await self._pool.take(wanted.url, seconds, fresh=fresh)
             try:
                 return connection, await connection.handle_async_request(wanted)
@@ -450,28 +443,27 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
                 if not isinstance(error, ERRORS):
                     raise
                 if not _was_stale(connection, error) or not (repeatable or connection.unsent):
-                    raise failed(error, host, _spoken_plainly(wanted, connection)) from error
+                    raise failed(error, host, _tls_hint(wanted, connection)) from error
                 fresh = True
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._pool.close()
 
 
 def _may_be_repeated(request: httpx2.Request) -> bool:
-    """Whether it makes no difference if a request is carried out twice (RFC 9110, 9.2.2)."""
-    said: bool | None = request.extensions.get(REPEATABLE)
-    return request.method in IDEMPOTENT if said is None else said
+    """Whether a request may be processed twice (RFC 9110, 9.2.2)."""
+    repeatable: bool | None = request.extensions.get(REPEATABLE)
+    return request.method in IDEMPOTENT if repeatable is None else repeatable
 
 
 def _was_stale(connection: PooledConnection, error: Exception) -> bool:
-    """Whether a kept connection was dead already: it ended before a byte of the answer came (RFC 9112, 9.3.1)."""
+    """Whether a kept connection ended before a byte of the response came (RFC 9112, 9.3.1)."""
     died = isinstance(error, httpcore2.NetworkError | httpcore2.RemoteProtocolError)
     return died and connection.used and connection.unanswered
 
 
-def _spoken_plainly(wanted: httpcore2.Request, connection: PooledConnection) -> str:
-    """A hint for whoever has called a port without TLS, as far as that may have been the mistake."""
+def _tls_hint(wanted: httpcore2.Request, connection: PooledConnection) -> str:
+    """A hint that the port may expect TLS; empty if that cannot be the reason."""
     if wanted.url.scheme == b"https" or connection.used:
         return ""
     if connection.unread.startswith(_ALERT):
@@ -480,7 +472,7 @@ def _spoken_plainly(wanted: httpcore2.Request, connection: PooledConnection) -> 
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of an answer as it is read. Whoever begins to read it again goes on where the first one stopped."""
+    """The body of a response as it is read. A second iteration continues where the first one stopped."""
 
     def __init__(
         self, answer: httpcore2.Response, host: str, limits: Limits, give_back: Callable[[], Awaitable[None]]
@@ -493,7 +485,9 @@ class _Body(httpx2.AsyncByteStream):
         return self._pieces
 
     async def _read(self) -> AsyncIterator[bytes]:
-        encodings = [value.decode("latin-1") for name, value in self._answer.headers if _is_encoding(name)]
+        encodings = [
+            value.decode("latin-1") for name, value in self._answer.headers if name.lower() == b"content-encoding"
+        ]
         try:
             async for piece in read_body(self._answer.aiter_stream(), ", ".join(encodings), self._limits):
                 yield piece
@@ -501,32 +495,30 @@ class _Body(httpx2.AsyncByteStream):
             raise failed(error, self._host) from error
 
     async def aclose(self) -> None:
-        """Let go of the connection, once; it is used again if the answer was read to its end."""
+        """Return the connection to the pool, which reuses it if the response was read to its end."""
         if not self._closed:
             self._closed = True
             await self._answer.aclose()
             await self._give_back()
 
 
-def _is_encoding(name: bytes) -> bool:
-    return name.lower() == b"content-encoding"
-
+# Errors.
 
 _NO_TLS = "this port does not seem to speak TLS: see the port, or call it with http:// (a mail server with starttls)"
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
-"""What is wrong with bytes that are no TLS at all, as various versions of OpenSSL say it."""
+"""Reasons that versions of OpenSSL give for bytes that are not TLS."""
 _ALERT = b"\x15\x03"
-"""How an alert of TLS begins, which is what its speakers answer to anything else."""
+"""Start of a TLS alert, which a TLS server sends in reply to plain HTTP."""
 _CERTIFICATE = "see the certificate of the server, and which authorities this machine trusts"
 _NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
 def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
-    """What the library says, in our words."""
-    below = error.__cause__
-    if isinstance(below, ssl.SSLError) and not isinstance(below, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return tls_failed(below, host)
+    """Translate an error of the library."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return tls_failed(cause, host)
     if isinstance(error, HandshakeTimeout):
         message = f"{host} did not begin to encrypt in time"
         return CallFailed("timeout", message, retryable=True, hint=_NO_TLS, unsent=True)
@@ -539,25 +531,21 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
         return CallFailed("connection_failed", f"{host} cannot be reached: {error}", retryable=True, unsent=True)
     if isinstance(error, httpcore2.LocalProtocolError):
         return CallFailed("request_invalid", f"the request cannot be sent: {error}")
-    if getattr(below, "error_status_hint", 0) == HEADER_TOO_LONG:
+    if getattr(cause, "error_status_hint", 0) == HEADER_TOO_LONG:
         return CallFailed("response_too_large", f"the head of the answer of {host} has no end")
     return CallFailed("connection_failed", f"the connection to {host} was cut: {error}", retryable=True, hint=hint)
 
 
 def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    """Why there is no secure connection."""
     hint = _NO_TLS if error.reason in _NOT_TLS else _CERTIFICATE
-    return CallFailed("tls_failed", f"there is no secure connection to {host}: {_reason(error)}", hint=hint)
+    reason = getattr(error, "verify_message", "") or error.reason or error
+    return CallFailed("tls_failed", f"there is no secure connection to {host}: {reason}", hint=hint)
 
 
 @contextmanager
-def told(host: str) -> Iterator[None]:
-    """Say in our words what the library says."""
+def translate_errors(host: str) -> Iterator[None]:
+    """Raise errors of the library as `CallFailed`."""
     try:
         yield
     except ERRORS as error:
         raise failed(error, host) from error
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return str(getattr(error, "verify_message", "") or error.reason or error)

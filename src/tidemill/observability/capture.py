@@ -1,8 +1,8 @@
-"""What code prints and logs while somebody listens to it.
+"""Capture what foreign code prints and logs.
 
-Whoever calls foreign code sets `EAR` in the context of the call; threads and tasks that it starts inherit it. While
-`Overhearing` is in place, whatever is written to the standard streams or logged in such a context is heard there as
-well as where it would have gone anyway; whoever listens may change it on its way.
+The caller sets `OUTPUT_SINK` in the context of a call; threads and tasks that it starts inherit it. While an
+`OutputCapture` is installed, text that such a context writes to the standard streams or logs goes to the sink, and then
+to where it would have gone anyway, as the sink returned it (masked, for example).
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-Ear = Callable[[str, str], str]
-"""Hears a source (`stdout`, `stderr`, or a logging level in small letters) and a text; answers it as it may go on."""
+Sink = Callable[[str, str], str]
+"""Receives a source (`stdout`, `stderr`, or a logging level in lower case) and a text; returns the text to pass on."""
+
+Ear = Sink
 
 Through = Callable[[TextIO], TextIO]
 
-OUTPUT_SINK: ContextVar[Ear | None] = ContextVar("tidemill-ear", default=None)
+OUTPUT_SINK: ContextVar[Sink | None] = ContextVar("tidemill-ear", default=None)
 
 
 class Decoded(io.BufferedIOBase):
-    """The side of a text stream that takes bytes: they go the way of all text."""
+    """The `buffer` of a text stream: decodes bytes and writes them as text."""
 
     def __init__(self, stream: io.TextIOBase) -> None:
         self._stream = stream
@@ -46,35 +48,35 @@ class Decoded(io.BufferedIOBase):
         return True
 
     def close(self) -> None:
-        """Stay open, as the stream does."""
+        """Stay open, like the stream."""
 
 
 _EMIT = logging.StreamHandler.emit.__code__
 
 
 class TeeStream(io.TextIOBase):
-    """A standard stream with ears. Whatever else is asked of it is answered by the stream itself."""
+    """A standard stream that copies text to the sink; everything else is delegated to the stream."""
 
     def __init__(self, stream: TextIO, source: str, behind: TextIO) -> None:
         self._stream, self._source, self.behind = stream, source, behind
-        self.wanted = 0
+        self.users = 0
 
     def remove(self) -> None:
-        """Give the stream back."""
+        """Restore the original stream."""
         if getattr(sys, self._source) is self:
             setattr(sys, self._source, self._stream)
 
     def write(self, text: str) -> int:
-        ear = OUTPUT_SINK.get()
-        # What a logging handler prints has been heard as a record.
-        if ear is None or sys._getframe(1).f_code is _EMIT:
+        sink = OUTPUT_SINK.get()
+        # What a logging handler prints was captured as a record.
+        if sink is None or sys._getframe(1).f_code is _EMIT:
             self._pass_on(text)
         else:
-            self._pass_on(ear(self._source, text))
+            self._pass_on(sink(self._source, text))
         return len(text)
 
     def _pass_on(self, text: str) -> None:
-        """Write it to the stream itself, which may have ears too: nothing is heard twice."""
+        """Write to the stream, without a sink: it may be a TeeStream too."""
         token = OUTPUT_SINK.set(None)
         try:
             self.behind.write(text)
@@ -86,7 +88,7 @@ class TeeStream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """Takes bytes, which are heard as text; where nobody listens, they stay what they are."""
+        """Decodes bytes for the sink; without one, the buffer of the stream."""
         return self.behind.buffer if OUTPUT_SINK.get() is None else Decoded(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -110,76 +112,76 @@ class TeeStream(io.TextIOBase):
 
 
 class CaptureHandler:
-    """Hears log records where they are made.
+    """A log record factory that copies records to the sink.
 
-    A handler of the root logger would hear them too, but it would also keep `logging.basicConfig` from doing anything.
+    Not a handler of the root logger, because that would disable `logging.basicConfig`.
     """
 
     def __init__(self) -> None:
-        self.wanted = 0
+        self.users = 0
         self._behind = logging.getLogRecordFactory()
 
     def remove(self) -> None:
-        """Give the factory back."""
+        """Restore the original factory."""
         if logging.getLogRecordFactory() is self:
             logging.setLogRecordFactory(self._behind)
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._behind(*args, **kwargs)
-        ear = OUTPUT_SINK.get()
-        if ear is not None:
-            # Whatever is wrong with a record is reported where it is printed.
+        sink = OUTPUT_SINK.get()
+        if sink is not None:
+            # A record that cannot be formatted is reported where it is printed.
             with suppress(Exception):
-                _say(record, ear)
+                _copy(record, sink)
         return record
 
 
 _FORMAT = logging.Formatter("%(message)s")
 
 
-def _say(record: logging.LogRecord, ear: Ear) -> None:
-    """Have a record heard; if it may not go on as it is, it goes on as a text."""
+def _copy(record: logging.LogRecord, sink: Sink) -> None:
+    """Copy a record to the sink; if the sink changes the text, the record becomes that text."""
     text = _FORMAT.format(record) + "\n"
-    shown = ear(record.levelname.lower(), text)
-    if shown != text:
-        record.msg, record.args = shown.removesuffix("\n"), ()
+    passed_on = sink(record.levelname.lower(), text)
+    if passed_on != text:
+        record.msg, record.args = passed_on.removesuffix("\n"), ()
         record.exc_info = record.exc_text = record.stack_info = None
 
 
 class OutputCapture:
-    """Puts ears on the process, and takes them off again when the last who wanted them is gone."""
+    """Installs the capture in this process; several can share it, and the last one removes it."""
 
     def __init__(self) -> None:
-        self._ears: list[TeeStream | CaptureHandler] = []
+        self._installed: list[TeeStream | CaptureHandler] = []
 
     def install(self, through: Through | None = None) -> None:
-        """Listen, unless it does already. `through` makes of a stream the one that is written to from now on."""
-        if self._ears:
+        """Install, unless it is installed. `through` maps a standard stream to the one to write to instead."""
+        if self._installed:
             return
-        self._ears.append(_listening())
-        self._ears += [tee for source in ("stdout", "stderr") if (tee := _teed(source, through)) is not None]
-        for ear in self._ears:
-            ear.wanted += 1
+        self._installed.append(_capture_logs())
+        self._installed += [tee for source in ("stdout", "stderr") if (tee := _tee(source, through)) is not None]
+        for each in self._installed:
+            each.users += 1
 
     def remove(self) -> None:
-        """Listen no more. A stream that somebody else has replaced since is left as it is."""
-        ears, self._ears = self._ears, []
-        for ear in ears:
-            ear.wanted -= 1
-            if not ear.wanted:
-                ear.remove()
+        """Remove. A stream that other code has replaced since is left as it is."""
+        installed, self._installed = self._installed, []
+        for each in installed:
+            each.users -= 1
+            if not each.users:
+                each.remove()
 
 
-def _listening() -> CaptureHandler:
+def _capture_logs() -> CaptureHandler:
     known = logging.getLogRecordFactory()
     if isinstance(known, CaptureHandler):
         return known
-    listener = CaptureHandler()
-    logging.setLogRecordFactory(listener)
-    return listener
+    factory = CaptureHandler()
+    logging.setLogRecordFactory(factory)
+    return factory
 
 
-def _teed(source: str, through: Through | None) -> TeeStream | None:
+def _tee(source: str, through: Through | None) -> TeeStream | None:
     stream = getattr(sys, source)
     if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream

@@ -1,8 +1,8 @@
-"""Python child processes that serve calls: started under a supervisor, spoken to in frames, kept warm in a pool.
+"""Python child processes that serve calls: started under a supervisor, addressed in frames, kept warm in a pool.
 
-A child runs `main(wire)` of a module. It sends an empty frame when it is ready; what the two say afterwards is up to
-the caller. Unless the caller sets `reusable`, the pool kills the child after the call with all that it has started, so
-no answer ever reaches the wrong caller.
+A child runs `main(wire)` of a module and sends an empty frame when it is ready; the caller defines all later messages.
+Unless the caller sets `reusable` after a clean call, the pool kills the child with everything that it has started, so
+no answer can reach the wrong caller.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tidemill.processes.supervised import STREAMS, ExitReport, LaunchSpec, LineS
 from tidemill.processes.supervisor import HEADER_SIZE, frame
 
 START_MS = 30_000
-"""How long a child may take to start."""
+"""Time limit for the start of a child."""
 DYING_MS = 1_000
-"""How long the report of a child that has closed its wire may take."""
-LAST_WORDS_MAX = 500
+"""Time limit for the exit report after a child has closed its wire."""
+OUTPUT_QUOTED_MAX = 500
 _BOOT = (
     "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
     "main(socket.socket(fileno=int(sys.argv[1])))"
@@ -39,11 +39,11 @@ class StartFailed(Exception):
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is: children with equal specs can stand in for each other."""
+    """How to start a child; children with equal specs are interchangeable."""
 
     module: str
     flags: tuple[str, ...] = ()
-    """Of the interpreter."""
+    """Interpreter flags."""
     env: Mapping[str, str] | None = None
     """None means the worker's environment."""
     cwd: str | None = None
@@ -56,7 +56,7 @@ class ChildProcess(SupervisedProcess):
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter
     reusable = False
-    """Whether another call may have it. Its caller sets this after a clean end."""
+    """Whether another call may use it; the caller sets it after a clean end."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
@@ -94,11 +94,11 @@ class ChildProcess(SupervisedProcess):
         if ready is None:
             await self.wait(DYING_MS)
             self.set_output_callback(None)
-            raise StartFailed(f"it did not start: {''.join(self._boot_output)[-LAST_WORDS_MAX:]}")
+            raise StartFailed(f"it did not start: {''.join(self._boot_output)[-OUTPUT_QUOTED_MAX:]}")
         self.set_output_callback(None)
 
     def set_output_callback(self, on_text: OnText | None) -> None:
-        """From now on pass lines written to its standard streams to this callback, or drop them."""
+        """Pass lines of its standard streams to this callback from now on, or drop them."""
         self.drain_output()
         for lines in self._lines.values():
             lines.finish()
@@ -131,7 +131,7 @@ class ChildProcess(SupervisedProcess):
             return None
 
     async def exit_report(self) -> ExitReport:
-        """How a child ended that gave no answer."""
+        """The report of a child that gave no answer."""
         await self.wait(DYING_MS)
         return self.report() or ExitReport(0)
 
@@ -144,7 +144,7 @@ class ChildProcess(SupervisedProcess):
 
 
 class Pool:
-    """Warm children, each with one call at a time. It belongs to the event loop that uses it, until it is closed."""
+    """Warm children, each with one call at a time. A pool belongs to one event loop until it is closed."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -182,7 +182,7 @@ class Pool:
                     await turns.acquire()
         while self._idle:
             await self._end(self._idle.pop())
-        # A caller that is cancelled again does not wait for the end of its child.
+        # A caller that was cancelled twice has not waited for the end of its child.
         await asyncio.gather(*self._ending)
         # The old semaphore belongs to this event loop; the next calls may come from another.
         self._turns, self.closing = asyncio.Semaphore(self._size), False

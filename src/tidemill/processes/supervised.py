@@ -1,6 +1,6 @@
-"""Programs that a worker runs under a supervisor: their output is captured, and all that they start ends with them.
+"""A program that a worker runs under a supervisor: its output is captured, and everything it starts ends with it.
 
-The worker sends a launch spec and signal numbers to the supervisor (`supervisor.py`), which reports at last how the
+The worker sends a launch spec and signal numbers to the supervisor (`supervisor.py`), which at last reports how the
 program ended. When the worker closes the socket or dies, the supervisor kills everything.
 """
 
@@ -25,7 +25,7 @@ STREAMS = {1: "stdout", 2: "stderr"}
 PIECE_BYTES = 65_536
 """The most that one read takes; a longer line is passed on in pieces."""
 PIECES_MAX = 4
-"""Reads of one stream before other work of the event loop has its turn."""
+"""Consecutive reads of one stream, so that other tasks of the event loop can run."""
 ENDING_MS = 8_000
 """How long a supervisor may take to kill everything; it needs a few milliseconds."""
 
@@ -47,7 +47,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The kernel refuses each of its processes more private memory; the supervisor kills all if the sum exceeds it."""
 
     def encode(self) -> bytes:
-        """For the supervisor. Raises `ValueError` if a string holds a NUL character."""
+        """The frame for the supervisor. Raises `ValueError` for a NUL character."""
         env = None if self.env is None else {_encode(name): _encode(value) for name, value in self.env.items()}
         argv = [_encode(each) for each in self.argv]
         spec = _encode(self.program), argv, env, list(self.fds), self.memory_bytes_max
@@ -55,8 +55,6 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExitReport(msgspec.Struct, frozen=True):
-    """How a program ended."""
-
     status: int
     """A negative status is a signal number."""
     taken_bytes: int = 0
@@ -73,7 +71,7 @@ class LineSplitter:
         self._pending = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Pass on the lines that are complete now."""
+        """Pass on complete lines."""
         self._pending += data
         whole = self._pending.rfind(b"\n") + 1
         self._flush(len(self._pending) if len(self._pending) - whole > PIECE_BYTES else whole)
@@ -137,11 +135,11 @@ class SupervisedProcess:
             pipe.write_eof()
 
     def alive(self) -> bool:
-        """Whether it has not ended yet, as far as is known."""
+        """Whether no end of it is known yet."""
         return not self._gone.is_set() and self._supervisor.poll() is None
 
     def has_other_processes(self) -> bool:
-        """Whether anything that the program has started still runs."""
+        """Whether a process that the program has started still runs."""
         below = supervisor.descendants(self._supervisor.pid)
         return len(below) > 1 and len(supervisor.living(below)) > 1
 
@@ -157,11 +155,11 @@ class SupervisedProcess:
             self._control.shutdown(socket.SHUT_WR)
 
     async def wait(self, within_ms: int | None) -> bool:
-        """Wait until nothing of it is left; False when the time is up first."""
+        """Wait until all of its processes are gone; False on timeout."""
         return await wait_for(self._gone, within_ms)
 
     def report(self) -> ExitReport | None:
-        """How it ended; None if it has not."""
+        """How it ended; None if it still runs."""
         if not self._gone.is_set():
             return None
         try:
@@ -181,7 +179,7 @@ class SupervisedProcess:
         self._close()
 
     def drain_output(self) -> None:
-        """Pass on what has been written up to now."""
+        """Pass on the output written so far."""
         for fd in list(self._pipes):
             self._read_output(fd)
 
@@ -229,7 +227,7 @@ class SupervisedProcess:
 
 
 async def wait_for(event: asyncio.Event, within_ms: int | None) -> bool:
-    """Wait for an event; False when the time is up first."""
+    """Wait for an event; False on timeout."""
     try:
         async with asyncio.timeout(None if within_ms is None else within_ms / 1_000):
             await event.wait()

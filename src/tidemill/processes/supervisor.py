@@ -1,12 +1,12 @@
-"""The supervisor script: it runs one program, and nothing that the program starts outlives it.
+"""The supervisor script: runs one program, and kills every process that the program leaves behind.
 
 A worker starts this file as a script and sends a launch spec over a socket. On Linux the supervisor is a subreaper:
-every descendant that loses its parent becomes its child, daemons included. When the program ends, the worker closes
-the socket or dies, or all processes together exceed their memory limit, the supervisor kills every descendant and
-reports how the program ended. On other systems it kills the program's process group.
+every orphaned descendant becomes its child, daemons included. When the program ends, the worker closes the socket or
+dies, or all processes together exceed their memory limit, it kills every descendant and reports how the program ended.
+On other systems it kills the program's process group.
 
-It starts with `-I -S` once per program, so it imports only a few modules of the standard library. The framing lives
-here because the script can import nothing else of the package.
+It starts with `-I -S` for each program, so it imports only a few modules of the standard library; the framing is here
+because the script can import nothing else of the package.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ def resident_mb() -> int:
 def descendants(root: int) -> list[int]:
     """All descendants of a process, on Linux."""
     found: list[int] = []
-    sought = [root]
-    while sought:
-        children = _children(sought.pop())
+    pending = [root]
+    while pending:
+        children = _children(pending.pop())
         found += children
-        sought += children
+        pending += children
     return found
 
 
 def living(pids: list[int]) -> list[int]:
-    """Those of the processes that still run; zombies do not."""
+    """The processes that still run; zombies do not."""
     return [pid for pid in pids if _state(pid) not in (b"", b"Z", b"X")]
 
 
@@ -181,12 +181,12 @@ def main(control: socket.socket) -> None:
 
 
 def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: int | None) -> int:
-    """Wait until the program ends or must be ended; returns its memory if that exceeds the limit."""
-    news = select.poll()
-    news.register(control, select.POLLIN)
-    news.register(deaths, select.POLLIN)
+    """Wait until the program ends or must be killed; returns its memory if that exceeds the limit."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(deaths, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in news.poll(None if memory_max is None else WATCH_MS)}
+        ready = {fd for fd, _ in poll.poll(None if memory_max is None else WATCH_MS)}
         if deaths in ready:
             os.read(deaths, 4096)
         tree.reaped()
@@ -207,7 +207,7 @@ def _watch(control: socket.socket, deaths: int, tree: ProcessTree, memory_max: i
 def _launch(
     program: bytes, argv: list[bytes], env: dict[bytes, bytes] | None, memory_max: int | None
 ) -> tuple[ProcessTree, int]:
-    """Start the program; with an error number if that fails."""
+    """Start the program; the second value is an error number, or 0."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,11 +1,9 @@
-"""Making sure that a secret's value is not in what an attempt leaves behind: errors, results, log lines, live frames.
+"""Masking: no secret value may remain in what an attempt records: errors, results, log lines, live frames, files.
 
-A value is looked for as it is and in the forms that software likes to give it: line by line, escaped as JSON or Python,
-in a URL, in hex, and in base64, alone or within something longer. What a handler encrypts, compresses, splits or spells
-backwards is beyond this.
-
-Messages are cut in many places, some of them in other processes, before anybody who knows the values sees them. So
-whoever cuts a text marks the place with an ellipsis, and what a cut has left of a value beside the mark is hidden too.
+A value is searched for as it is and in the forms that software gives it: line by line, escaped as JSON or Python, in a
+URL, in hex, and in base64, alone or inside longer text. Encrypted, compressed, split or reversed values are out of
+scope. Texts are truncated in many places, some in other processes, before they are masked: the code that truncates must
+mark the cut with an ellipsis, and the fragment of a value beside the mark is masked too.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ from urllib.parse import quote, quote_plus, unquote, urljoin, urlsplit
 from tidemill.security.secrets import MASKED, VALUE_MIN
 
 PIECE_MIN = 8
-"""Shorter lines of a value, and encodings, are not looked for by themselves."""
+"""Shorter lines and encodings of a value are not searched for."""
 WINDOW_BYTES = 262_144
-"""How much of a file is looked through at once."""
+"""Bytes of a file that are searched at once."""
 CUT = "…"
-"""Stands where a text was cut."""
+"""Marks where a text was truncated."""
 _CUT_BYTES = CUT.encode()
 
 
 class Mask:
-    """Replaces values; one without any changes nothing."""
+    """Replaces values by `***`; without values it changes nothing."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         forms = {form for value in values if len(value) >= VALUE_MIN for form in _forms(value)}
-        # The longest first, so that no part of a longer form is left over.
+        # Longest first, so that no part of a longer form remains.
         self._forms = sorted(forms, key=len, reverse=True)
         self._encoded = [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
@@ -44,7 +42,6 @@ class Mask:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Mask a text."""
         if CUT in text and self._forms:
             text = self._beside_cuts(text)
         for form in self._forms:
@@ -53,24 +50,24 @@ class Mask:
         return text
 
     def is_in(self, text: bytes) -> bool:
-        """Whether a JSON text holds any of the values, or may hold what a cut has left of one."""
+        """Whether a JSON text holds a value, or may hold a fragment of one beside a cut."""
         return any(form in text for form in self._encoded) or (bool(self._forms) and _CUT_BYTES in text)
 
     def partial_match(self, text: str, least: int = 1) -> int:
-        """How many characters at the end of a text may be the beginning of a value."""
+        """How many characters at the end of a text may be the start of a value."""
         return max((_overlap(text, form, least) for form in self._forms), default=0)
 
     def _beside_cuts(self, text: str) -> str:
-        """Hide the beginning of a value before each cut, and the end of one behind it."""
+        """Mask the start of a value before each cut, and the end of one after it."""
         first, *others = text.split(CUT)
-        left = [first]
+        masked = [first]
         for part in others:
-            left[-1] = self._without_beginning(left[-1])
-            left.append(self._without_end(part))
-        return CUT.join(left)
+            masked[-1] = self._without_beginning(masked[-1])
+            masked.append(self._without_end(part))
+        return CUT.join(masked)
 
     def _without_beginning(self, text: str) -> str:
-        # Some leave a space before the mark; half a character may stand there too.
+        # There may be a space or a partial character before the mark.
         plain = text.removesuffix(" ").rstrip("\ufffd")
         size = self.partial_match(plain, VALUE_MIN)
         return f"{plain[: len(plain) - size]}{MASKED}{text[len(plain) :]}" if size else text
@@ -81,19 +78,19 @@ class Mask:
         return f"{text[: len(text) - len(plain)]}{MASKED}{plain[size:]}" if size else text
 
     def content(self, data: bytes) -> bytes:
-        """Mask what a file holds: a star for each byte, so that everything else stays where it was."""
-        left = bytearray(data)
+        """Mask the content of a file: a star for each byte, so that offsets stay the same."""
+        masked = bytearray(data)
         for form in self._encoded:
             at = data.find(form)
             while at >= 0:
-                left[at : at + len(form)] = b"*" * len(form)
+                masked[at : at + len(form)] = b"*" * len(form)
                 at = data.find(form, at + 1)
-        return bytes(left)
+        return bytes(masked)
 
     async def chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same for a file that comes bit by bit; a value that lies across two bits is found too."""
+        """The same for a stream of chunks, also for values across chunk borders."""
         reach = max(map(len, self._encoded), default=1) - 1
-        # The first `done` bytes of the window were given away already; they tell what a value begins in.
+        # The first `done` bytes of the window were already yielded; a value may start in them.
         window, done = bytearray(), 0
         async for chunk in chunks:
             window += chunk
@@ -105,7 +102,7 @@ class Mask:
         yield self.content(bytes(window))[done:]
 
     def value(self, value: Any) -> Any:
-        """Mask a JSON value: its strings and keys, and numbers that spell a secret."""
+        """Mask a JSON value: strings, keys, and numbers that spell a secret."""
         if not self._forms:
             return value
         match value:
@@ -120,23 +117,23 @@ class Mask:
         return value
 
     def _members(self, value: dict[str, Any]) -> dict[str, Any]:
-        """The members of an object; keys that look alike when they are masked are numbered, and none is lost."""
-        left: dict[str, Any] = {}
+        """Mask an object; keys that become equal are numbered, so that none is lost."""
+        members: dict[str, Any] = {}
         numbers: Counter[str] = Counter()
         for key, each in value.items():
             name = plain = self.text(key)
-            while name != key and (name in left or name in value):
+            while name != key and (name in members or name in value):
                 numbers[plain] += 1
                 name = f"{plain} ({numbers[plain] + 1})"
-            left[name] = self.value(each)
-        return left
+            members[name] = self.value(each)
+        return members
 
 
 NO_MASK = Mask()
 
 
 def _forms(value: str) -> Iterable[str]:
-    """The ways in which a value may be written; short ones stand in every other word and are left out."""
+    """All spellings of a value; short ones are left out, because they occur in ordinary text."""
     raw = value.encode("utf-8", "surrogatepass")
     whole = (value, value.strip(), json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (form for form in (*whole, repr(value)[1:-1]) if len(form) >= VALUE_MIN)
@@ -148,11 +145,11 @@ def _forms(value: str) -> Iterable[str]:
 
 
 URL_SAFE = "!$&'()*+,/:;=?@[]~"
-"""What a URL may hold as it is; libraries leave out some of them or others."""
+"""Characters that a URL may hold unescaped; libraries differ in which they escape."""
 
 
 def _in_urls(raw: bytes) -> Iterable[str]:
-    """The value with percent signs: all of it, what must be, and with small letters."""
+    """The value in percent encoding: complete, minimal, and in lower case."""
     forms = {quote(raw, safe=safe) for safe in ("", "/", URL_SAFE, URL_SAFE + "%", "~", "/:@")} | {quote_plus(raw)}
     for form in (*forms, "".join(f"%{byte:02X}" for byte in raw)):
         yield form
@@ -160,7 +157,7 @@ def _in_urls(raw: bytes) -> Iterable[str]:
 
 
 def _parts(value: str) -> Iterable[str]:
-    """What is left of a value that is a URL, or part of one, when its query is shown by itself or its path tidied."""
+    """Parts of a value that is a URL: its query alone, its normalised path, its password."""
     pieces = [piece for piece in re.split(r"[?#]", value) if len(piece) >= PIECE_MIN]
     yield from pieces
     if "://" not in value:
@@ -175,7 +172,7 @@ def _parts(value: str) -> Iterable[str]:
 
 
 def _written_twice(value: str) -> Iterable[str]:
-    """The value in a JSON text that is itself a string of another one, as logs like to have it, and its neighbours."""
+    """The value in JSON inside a JSON string, as in logs, and similar escapes."""
     once = json.dumps(value)[1:-1]
     yield json.dumps(once)[1:-1]
     yield once.replace("/", "\\/")
@@ -184,11 +181,11 @@ def _written_twice(value: str) -> Iterable[str]:
 
 
 def _in_base64(raw: bytes) -> Iterable[str]:
-    """The value alone, and what of it shows when something stands before it, as a user's name does."""
+    """The value alone, and its recognisable part after a prefix, such as a user name."""
     forms = [base64.b64encode(raw).decode()]
     for before in range(3):
         text = base64.b64encode(bytes(before) + raw).decode()
-        # Characters at both ends also depend on what stands beside the value.
+        # Characters at both ends also depend on the neighbouring bytes.
         forms.append(text[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6])
     for form in forms:
         yield form
@@ -196,13 +193,13 @@ def _in_base64(raw: bytes) -> Iterable[str]:
 
 
 def _overlap(text: str, form: str, least: int) -> int:
-    """The length of the longest end of a text with which a form begins, if it has so many characters at least."""
+    """The length of the longest suffix of a text that is a prefix of a form; 0 if shorter than `least`."""
     tail = text[-len(form) :]
-    sought = form[:VALUE_MIN]
-    at = tail.find(sought)
+    start = form[:VALUE_MIN]
+    at = tail.find(start)
     while at >= 0:
         if form.startswith(tail[at:]):
             return len(tail) - at
-        at = tail.find(sought, at + 1)
+        at = tail.find(start, at + 1)
     sizes = range(min(VALUE_MIN - 1, len(text)), least - 1, -1)
     return next((size for size in sizes if text.endswith(form[:size])), 0)

@@ -1,7 +1,7 @@
-"""Secrets by name: where their values come from, and who has asked for which.
+"""Secrets by name: where their values come from, and which ones an attempt has read.
 
-A document only ever holds a name (`secrets.CRM_TOKEN`). The worker looks the value up at the last moment, and it
-stays in the memory of one attempt, which remembers what was disclosed to it so that it can be masked.
+A document only holds a name (`secrets.CRM_TOKEN`). The worker looks the value up at the last moment; it stays in the
+memory of one attempt, whose `SecretAccessLog` records what was read, so that it can be masked.
 """
 
 from __future__ import annotations
@@ -17,25 +17,21 @@ from tidemill.errors import Unavailable
 PREFIX = "TIDEMILL_SECRET_"
 VALUE_BYTES_MAX = 65_536
 VALUE_MIN = 4
-"""A shorter value stands in every other word, so that it could not be masked; nobody is given it."""
+"""A shorter value occurs in ordinary text and cannot be masked, so it is refused."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 
 
 class SecretUnusable(Unavailable):
-    """There is a secret of that name, and it cannot be read or is no secret."""
+    """The secret exists, but cannot be read or is not usable."""
 
 
 class SecretMissing(KeyError):
-    """There is no secret of that name."""
-
     @property
     def message(self) -> str:
-        """What is missing."""
         return f'there is no secret "{self.args[0]}"'
 
     @property
     def hint(self) -> str:
-        """Where it is looked for."""
         name = self.args[0]
         return f"set {PREFIX}{name} for the workers, or put a file {name} into the folder TIDEMILL_SECRETS"
 
@@ -44,10 +40,10 @@ class SecretMissing(KeyError):
 
 
 class Secrets(Protocol):
-    """A place where secrets are kept."""
+    """A source of secrets."""
 
     def get(self, name: str) -> str | None:
-        """The value of a secret, None if there is none of that name."""
+        """The value of a secret; None if there is none with that name."""
         ...
 
 
@@ -55,18 +51,17 @@ class EnvironmentSecrets:
     """Secrets in environment variables: `CRM_TOKEN` is in `TIDEMILL_SECRET_CRM_TOKEN`."""
 
     def get(self, name: str) -> str | None:
-        """The variable's value."""
         return os.environ.get(PREFIX + name)
 
 
 class FolderSecrets:
-    """Secrets in the files of a folder, one each, as container platforms mount them; a last line end is left out."""
+    """Secrets as files of a folder, as container platforms mount them; a final line end is removed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, name: str) -> str | None:
-        """The file's content. A link may lead elsewhere, a name may not."""
+        """The content of the file. A symbolic link may leave the folder, a name may not."""
         if not _NAME.fullmatch(name):
             return None
         path = self._folder / name
@@ -86,18 +81,17 @@ class FolderSecrets:
 
 
 class ChainedSecrets:
-    """Several places, asked in order."""
+    """Several sources, in order."""
 
-    def __init__(self, *places: Secrets) -> None:
-        self._places = places
+    def __init__(self, *sources: Secrets) -> None:
+        self._sources = sources
 
     def get(self, name: str) -> str | None:
-        """The first value that is found."""
-        return next((value for place in self._places if (value := place.get(name)) is not None), None)
+        return next((value for source in self._sources if (value := source.get(name)) is not None), None)
 
 
 class SecretAccessLog(Mapping[str, str]):
-    """The secrets as one attempt sees them; it cannot list them, and what it has asked for is remembered."""
+    """The secrets of one attempt; it iterates only over those that the attempt has read."""
 
     __slots__ = ("_secrets", "values_seen")
 
@@ -126,7 +120,7 @@ class SecretAccessLog(Mapping[str, str]):
 
 
 class RedactedSecrets(Mapping[str, str]):
-    """Every secret as somebody sees it who is only shown what an attempt was given."""
+    """Every secret as `***`, for a reader who is shown the input of an attempt."""
 
     def __getitem__(self, name: str) -> str:
         return MASKED

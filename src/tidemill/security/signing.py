@@ -1,8 +1,8 @@
-"""Signatures of webhooks, as the Standard Webhooks specification has them.
+"""Webhook signatures according to the Standard Webhooks specification.
 
-A message has an id, a moment and a body; the signature is an HMAC-SHA256 over `id.moment.body`. While a key is being
-replaced a sender signs with both, and a receiver accepts either. A receiver takes no message that is older or newer
-than five minutes, compares in constant time, and remembers ids to notice repetitions.
+A signature is an HMAC-SHA256 over `id.timestamp.body`. While a key is replaced, a sender signs with both keys and a
+receiver accepts either. `verify` refuses messages more than five minutes old or early and compares in constant time;
+the receiver must remember ids to detect repetitions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SIGNATURES_MAX = 16
 
 
 def signed_headers(keys: Sequence[str], message_id: str, now_ms: int, body: bytes) -> dict[str, str]:
-    """The headers that a receiver verifies a message by, signed with each of the keys."""
-    moment = str(now_ms // 1_000)
-    signatures = [f"v1,{_signature(read_key(key), message_id, moment, body)}" for key in keys]
-    return {ID: message_id, TIMESTAMP: moment, SIGNATURE: " ".join(signatures)}
+    """The headers of a message, signed with each of the keys."""
+    timestamp = str(now_ms // 1_000)
+    signatures = [f"v1,{_signature(read_key(key), message_id, timestamp, body)}" for key in keys]
+    return {ID: message_id, TIMESTAMP: timestamp, SIGNATURE: " ".join(signatures)}
 
 
 def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms: int) -> str:
-    """Check a message that was received, by its raw body; answers its id. Header names are in small letters."""
+    """Verify a received message by its raw body and return its id. Header names are in lower case."""
     message_id, moment = headers.get(ID, ""), headers.get(TIMESTAMP, "")
     if not message_id or not (moment.isascii() and moment.isdecimal() and len(moment) < 13):
         raise _unverified("the message has no id or no moment")
@@ -41,7 +41,7 @@ def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms:
         raise _unverified("the message is more than five minutes away from now")
     expected = [_signature(read_key(key), message_id, moment, body).encode() for key in keys]
     given = [text for text in headers.get(SIGNATURE, "").split() if text.startswith("v1,")][:_SIGNATURES_MAX]
-    # Every pair is compared, so that the time taken tells nothing.
+    # All pairs are compared, so that the time reveals nothing.
     fits = [hmac.compare_digest(one, other[3:].encode()) for one in expected for other in given]
     if not any(fits):
         raise _unverified("no signature fits the message")
@@ -49,7 +49,7 @@ def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms:
 
 
 def read_key(text: str) -> bytes:
-    """The bytes of a key, written as `whsec_` and base64."""
+    """Parse a key: `whsec_` and base64."""
     try:
         key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):

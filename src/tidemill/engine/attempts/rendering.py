@@ -357,7 +357,7 @@ def context_of(
     if act.checkpoint is not None:
         context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
     if act.recall and act.resumed is not None:
-        context.resume_value = decode_value(text_of(act.resumed, fetched))
+        context.resumed = decode_value(text_of(act.resumed, fetched))
     return context
 
 

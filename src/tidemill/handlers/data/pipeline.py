@@ -1,15 +1,9 @@
-"""Pipeline node; filtering rows by conditions.
+"""Node type `pipeline`: a table passes through a list of steps.
 
-Node type `pipeline`: a table goes through a few steps, one after the other, and comes out as another one.
-
-The steps themselves are pure functions, in `tables`, `grouping`, `joining` and `extraction`; what they must not do in
-this process is done in another one. This file leads the table through them, keeps it within its limits, and says of a
-step that fails which one it was, and at which row.
-
-Filtering a table by a condition of any kind, each row being the `output` that it looks at.
-
-Rows are decided a few hundred at a time, so that others get their turn in between. What is too much for this process
-goes to another one, and not row by row: all rows of a portion that wait for the same condition travel together.
+The steps are pure functions in `tables.py`; work that may not end runs in a sandbox process. This module enforces the
+size limits after each step and reports which step failed, at which field and row.
+`table_filter` evaluates rows in portions, so that other tasks of the event loop run in between; the rows of a portion
+that need the same sandbox evaluation are sent together.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ import msgspec
 from tidemill.expressions.conditions import (
     Condition,
     EvaluationRequest,
-    EvaluationSteps,
     Leaf,
     Verdict,
     compiled,
@@ -48,7 +41,7 @@ from tidemill.handlers.data.steps import (
     call_config,
     config_problems,
     one_or_more,
-    program_flaws,
+    program_problems,
 )
 from tidemill.handlers.data.tables import (
     ABSENT,
@@ -74,22 +67,22 @@ from tidemill.handlers.data.tables import (
 from tidemill.kernel.model import NodeType
 
 PORTION = 200
-"""Rows that are decided in one go: some milliseconds of work."""
+"""Rows that are evaluated at once: some milliseconds of work."""
 
 
 async def filter_rows(rows: Rows, condition: Condition, scope: Scope, carrier: SandboxExecutor) -> Rows:
-    """Give the rows for which the condition holds; raise `Wrong` for the first that has no answer."""
+    """The rows for which the condition holds; raises `TableError` for the first that cannot be evaluated."""
     kept: Rows = []
     for start in range(0, len(rows), PORTION):
         portion = rows[start : start + PORTION]
-        decided = await _Portion(condition, scope, portion, start, carrier).decided()
-        kept += [row for number, row in enumerate(portion) if decided[number]]
+        results = await _Portion(condition, scope, portion, start, carrier).results()
+        kept += [row for number, row in enumerate(portion) if results[number]]
         await asyncio.sleep(0)
     return kept
 
 
 class _Portion:
-    """Some rows, and the computation that decides each."""
+    """Some rows, and the evaluation of the condition for each."""
 
     def __init__(self, condition: Condition, scope: Scope, rows: Rows, start: int, carrier: SandboxExecutor) -> None:
         self._rows, self._start, self._carrier, self._scope = rows, start, carrier, scope
@@ -97,60 +90,56 @@ class _Portion:
         self._steps = [decide(condition, each) for each in scopes]
         self._known: dict[int, bool] = {}
 
-    async def decided(self) -> dict[int, bool]:
-        """Decide every row, by its number in the portion."""
-        waiting = dict(self._moved(range(len(self._rows)), None))
+    async def results(self) -> dict[int, bool]:
+        """The result for every row, by its number in the portion."""
+        waiting = dict(self._advance(range(len(self._rows)), None))
         while waiting:
-            # The rows may wait for different parts of a composite condition; those of one part go together.
+            # Rows may wait for different parts of a composite condition; those of one part are sent together.
             leaf = next(iter(waiting.values())).leaf
-            numbers = [number for number, errand in waiting.items() if errand.leaf is leaf]
-            answers = await self._asked(leaf, numbers)
+            numbers = [number for number, request in waiting.items() if request.leaf is leaf]
+            answers = await self._evaluate(leaf, numbers)
             for number in numbers:
                 del waiting[number]
-            waiting.update(self._moved(numbers, answers))
+            waiting.update(self._advance(numbers, answers))
         return self._known
 
-    def _moved(
+    def _advance(
         self, numbers: Iterator[int] | range | list[int], answers: list[bool] | None
     ) -> Iterator[tuple[int, EvaluationRequest]]:
-        """Take computations on to their next errand, or to their end."""
+        """Continue evaluations up to their next request or their end."""
         for position, number in enumerate(numbers):
             steps = self._steps[number]
             try:
-                yield number, _next(steps) if answers is None else steps.send(answers[position])
+                yield number, next(steps) if answers is None else steps.send(answers[position])
             except StopIteration as ended:
                 verdict: Verdict = ended.value
                 self._known[number] = verdict.value
             except ExpressionError as failure:
-                raise self._wrong(failure, number) from None
+                raise self._error(failure, number) from None
 
-    async def _asked(self, leaf: Leaf, numbers: list[int]) -> list[bool]:
+    async def _evaluate(self, leaf: Leaf, numbers: list[int]) -> list[bool]:
         try:
             answers: list[bool] = await self._carrier.execute(
                 FilterRows(leaf, self._scope, [self._rows[number] for number in numbers])
             )
         except ExpressionError as failure:
             place = failure.path.removeprefix("/")
-            raise self._wrong(failure, numbers[int(place)] if place else None) from None
+            raise self._error(failure, numbers[int(place)] if place else None) from None
         return answers
 
-    def _wrong(self, failure: ExpressionError, number: int | None) -> TableError:
+    def _error(self, failure: ExpressionError, number: int | None) -> TableError:
         row = None if number is None else self._start + number
         return TableError(failure.message, field="condition", row=row, hint=failure.hint)
-
-
-def _next(steps: EvaluationSteps[Verdict]) -> EvaluationRequest:
-    return next(steps)
 
 
 ROWS_MAX = 100_000
 ROWS_MAX_MAX = 1_000_000
 BYTES_MAX = 50_000_000
 BYTES_MAX_MAX = 1 << 26
-"""What fits through the wire to another process."""
+"""What fits into a message to a sandbox process."""
 
 THREAD_ROWS = 2_000
-"""Rows that are worked on in the loop's own thread; more would keep others waiting."""
+"""Larger tables are processed in a thread, so that they do not block the event loop."""
 
 _CONFIG = {
     "type": "object",
@@ -174,14 +163,14 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Limits(NamedTuple):
-    """How large a table may be, at every step."""
+    """Size limits of a table, at every step."""
 
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
 
 
 class PipelineServices(NamedTuple):
-    """What steps need beyond the table itself."""
+    """What a step needs besides the table."""
 
     context: NodeContext
     http: Handler
@@ -190,7 +179,7 @@ class PipelineServices(NamedTuple):
 
 
 def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
-    """The node type over the one that calls URLs, and over somebody who works in other processes."""
+    """The node type; `http` is the handler that its `http_request` steps call."""
     described = NodeType(
         name="pipeline",
         title="Pipeline",
@@ -198,12 +187,12 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         description="Leads a table through steps: fetch, sort, filter, select, group, join and more.",
         config_schema=_CONFIG,
         secret_fields=tuple(f"pipeline.*.{field}" for field in ("auth", "headers", "params", "query", "body", "url")),
-        check=lambda config: chain(config_problems(config, http.type), program_flaws(config)),
+        check=lambda config: chain(config_problems(config, http.type), program_problems(config)),
     )
 
     async def call(context: NodeContext) -> Ended:
-        for flaw in config_problems(context.config, http.type):
-            raise Fail("config_invalid", f"{flaw.path}: {flaw.message}", hint=flaw.hint)
+        for problem in config_problems(context.config, http.type):
+            raise Fail("config_invalid", f"{problem.path}: {problem.message}", hint=problem.hint)
         config: dict[str, Any] = context.config
         limits = Limits(config.get("max_rows", ROWS_MAX), config.get("max_bytes", BYTES_MAX))
         return Return(await _run(config, PipelineServices(context, http, carrier, limits)))
@@ -211,47 +200,43 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
     return Handler(described, call)
 
 
-async def _run(config: dict[str, Any], means: PipelineServices) -> Any:
-    rows = source_rows(config, means.context)
-    await _bounded(rows, means.limits, "the table")
+# Run the steps.
+
+
+async def _run(config: dict[str, Any], services: PipelineServices) -> Any:
+    rows = source_rows(config, services.context)
+    await _check_size(rows, services.limits, "the table")
     report: list[dict[str, Any]] = []
     for number, step in enumerate(config["pipeline"]):
         began, before, name = time.monotonic(), len(rows), step["step"]
-        who = f"step {number + 1} ({name})"
-        rows = await _stepped(rows, step, number, who, means)
+        label = f"step {number + 1} ({name})"
+        rows = await _run_step(rows, step, number, label, services)
         ms = round((time.monotonic() - began) * 1000, 3)
         report.append({"step": name, "rows_in": before, "rows_out": len(rows), "ms": ms})
     return {"rows": rows, "count": len(rows), "steps": report} if config.get("report") else rows
 
 
-async def _stepped(rows: Rows, step: Step, number: int, who: str, means: PipelineServices) -> Rows:
-    """Carry out one step, and name it if it fails."""
+async def _run_step(rows: Rows, step: Step, number: int, label: str, services: PipelineServices) -> Rows:
+    """Run one step; its failures name the step."""
     name = step["step"]
     try:
         if name in _AWAITED:
-            made = await _AWAITED[name](rows, step, number, means)
+            made = await _AWAITED[name](rows, step, number, services)
         else:
-            made = await _worked(partial(_PURE[name], rows, step, means.limits), len(rows))
+            made = await _in_thread_if_large(partial(_PURE[name], rows, step, services.limits), len(rows))
     except Fail as failed:
-        # What failed behind a step keeps its code, and whether it is worth another try.
-        raise _named(failed, who) from failed
+        message = f"{label}: {failed.message}"
+        retry_after_ms = failed.retry_after_ms
+        raise type(failed)(
+            failed.code, message, retryable=failed.retryable, retry_after_ms=retry_after_ms, hint=failed.hint
+        ) from failed
     except TableError as wrong:
-        raise Fail("step_failed", f"{who}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
+        raise Fail("step_failed", f"{label}{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
     except ExpressionError as failure:
-        raise Fail("step_failed", f"{who}: {failure.message}", hint=failure.hint) from None
+        raise Fail("step_failed", f"{label}: {failure.message}", hint=failure.hint) from None
     if name in _GROWING:
-        await _bounded(made, means.limits, f"{who}: its result")
+        await _check_size(made, services.limits, f"{label}: its result")
     return made
-
-
-def _named(failed: Fail, who: str) -> Fail:
-    return type(failed)(
-        failed.code,
-        f"{who}: {failed.message}",
-        retryable=failed.retryable,
-        retry_after_ms=failed.retry_after_ms,
-        hint=failed.hint,
-    )
 
 
 def _where(wrong: TableError) -> str:
@@ -259,13 +244,13 @@ def _where(wrong: TableError) -> str:
     return field if wrong.row is None else f"{field}, row {wrong.row}"
 
 
-async def _worked(work: Callable[[], Any], size: int) -> Any:
-    """Do something that takes time in proportion to the table, in a thread if it is large."""
+async def _in_thread_if_large(work: Callable[[], Any], size: int) -> Any:
+    """Do work proportional to the size of a table, in a thread if it is large."""
     return work() if size <= THREAD_ROWS else await asyncio.to_thread(work)
 
 
 def source_rows(config: dict[str, Any], context: NodeContext) -> Rows:
-    """Give the rows that a node works on: what it names, or else the output of the one node before it."""
+    """The rows that a node works on: its `rows`, or the output of its only parent."""
     if "rows" in config:
         value = config["rows"]
     elif not context.upstream:
@@ -289,18 +274,18 @@ def _table(value: Any, items: str | None) -> Rows:
         raise Fail("rows_invalid", f"the rows{_where(wrong)}: {wrong.message}", hint=wrong.hint) from None
 
 
-async def _bounded(rows: Rows, limits: Limits, what: str) -> None:
-    """Fail if there is too much of a table."""
+async def _check_size(rows: Rows, limits: Limits, what: str) -> None:
+    """Fail if a table exceeds its limits."""
     if len(rows) > limits.rows_max:
         hint = f"filter earlier, or raise max_rows (at most {ROWS_MAX_MAX})"
         raise Fail("rows_too_many", f"{what} has {len(rows)} rows, and {limits.rows_max} are allowed", hint=hint)
-    if await _worked(partial(_is_larger, rows, limits.bytes_max), len(rows)):
+    if await _in_thread_if_large(partial(_is_larger, rows, limits.bytes_max), len(rows)):
         hint = f"select fewer fields, or raise max_bytes (at most {BYTES_MAX_MAX})"
         raise Fail("rows_too_large", f"{what} has more than {limits.bytes_max} bytes", hint=hint)
 
 
 def _is_larger(rows: Rows, bytes_max: int) -> bool:
-    """Add up the rows only as far as needed: what shares memory here would not share it when it is stored."""
+    """Encode rows one by one and stop early: rows that share memory here do not share it in the store."""
     total = 2
     for row in rows:
         total += len(_ENCODER.encode(row)) + 1
@@ -309,11 +294,13 @@ def _is_larger(rows: Rows, bytes_max: int) -> bool:
     return False
 
 
-async def _fetched(_rows: Rows, step: Step, number: int, means: PipelineServices) -> Rows:
-    """Call a URL. Each step has an effect key of its own, because its call is not that of another step."""
-    context = msgspec.structs.replace(means.context, config=call_config(step), node=f"{means.context.node}.{number}")
-    ended = means.http.call(context)
-    answer = await ended if isinstance(ended, Awaitable) else ended
+async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineServices) -> Rows:
+    """Call a URL. The step number makes its effect key different from that of other steps."""
+    context = msgspec.structs.replace(
+        services.context, config=call_config(step), node=f"{services.context.node}.{number}"
+    )
+    outcome = services.http.call(context)
+    answer = await outcome if isinstance(outcome, Awaitable) else outcome
     assert isinstance(answer, Return)
     body = answer.value.get("body")
     if "items" not in step and isinstance(body, dict):
@@ -327,14 +314,14 @@ async def _fetched(_rows: Rows, step: Step, number: int, means: PipelineServices
         ) from None
 
 
-async def _filtered(rows: Rows, step: Step, _number: int, means: PipelineServices) -> Rows:
+async def _filter(rows: Rows, step: Step, _number: int, services: PipelineServices) -> Rows:
     condition = compiled(step["condition"])
-    context = means.context
+    context = services.context
     upstream = {node: Seen(context.upstream[node]) for node in condition.references.nodes if node in context.upstream}
     inputs = context.inputs if "inputs" in condition.references.roots else None
     scope = Scope(nodes=upstream, inputs=inputs, run={"id": context.run_id})
     try:
-        return await filter_rows(rows, condition, scope, means.carrier)
+        return await filter_rows(rows, condition, scope, services.carrier)
     except TableError as wrong:
         if set(condition.references.nodes) <= upstream.keys():
             raise
@@ -342,12 +329,12 @@ async def _filtered(rows: Rows, step: Step, _number: int, means: PipelineService
         raise TableError(wrong.message, field=wrong.field, row=wrong.row, hint=f"{wrong.hint}; {reach}") from None
 
 
-async def _queried(rows: Rows, step: Step, _number: int, means: PipelineServices) -> Rows:
-    """Run a program in jq: one list is the new table, and otherwise each result is a row."""
+async def _jq(rows: Rows, step: Step, _number: int, services: PipelineServices) -> Rows:
+    """Run a jq program: if its only result is a list, that is the new table; otherwise each result is a row."""
     if not tasks.is_installed():
         raise CapabilityMissing("jq_missing", tasks.MISSING, hint=tasks.INSTALL)
     each = step.get("each", False)
-    results = await means.carrier.execute(
+    results = await services.carrier.execute(
         Jq(
             program=step["program"],
             value=msgspec.Raw(_ENCODER.encode(rows)),
@@ -358,39 +345,39 @@ async def _queried(rows: Rows, step: Step, _number: int, means: PipelineServices
     return table(results[0] if not each and len(results) == 1 and isinstance(results[0], list) else results)
 
 
-def _sorted(rows: Rows, step: Step, _limits: Limits) -> Rows:
+def _sort(rows: Rows, step: Step, _limits: Limits) -> Rows:
     return sort_rows(rows, sort_keys(step["field"], step.get("order", "asc"), step.get("nulls", "last")))
 
 
-def _topped(rows: Rows, step: Step, _limits: Limits) -> Rows:
-    """With a field, the top are the largest values unless the order says otherwise."""
+def _top(rows: Rows, step: Step, _limits: Limits) -> Rows:
+    """With a field, the default order is descending."""
     by = [] if "field" not in step else sort_keys(step["field"], step.get("order", "desc"), step.get("nulls", "last"))
     return first_rows(rows, step["k"], by)
 
 
-def _selected(rows: Rows, step: Step, _limits: Limits) -> Rows:
+def _select(rows: Rows, step: Step, _limits: Limits) -> Rows:
     return drop_fields(rows, step["drop"]) if "drop" in step else select_fields(rows, step["fields"])
 
 
-def _grouped(rows: Rows, step: Step, _limits: Limits) -> Rows:
+def _group(rows: Rows, step: Step, _limits: Limits) -> Rows:
     asked = {name: aggregation(given) for name, given in step.get("aggregations", {}).items()}
     return group_rows(rows, one_or_more(step["by"]), asked or COUNTED)
 
 
-def _joined(rows: Rows, step: Step, limits: Limits) -> Rows:
+def _join(rows: Rows, step: Step, limits: Limits) -> Rows:
     left_on, right_on = (one_or_more(step.get(side, step.get("on"))) for side in ("left_on", "right_on"))
     join = Join(left_on, right_on, step.get("how", "inner"), step.get("suffix", SUFFIX))
     return join_rows(rows, table(step["with"]), join, limits.rows_max)
 
 
-def _extracted(rows: Rows, step: Step, _limits: Limits) -> Rows:
+def _extract(rows: Rows, step: Step, _limits: Limits) -> Rows:
     wanted = Extract(
         step["field"], step["pattern"], step.get("into"), step.get("all", False), step.get("otherwise", "null")
     )
     return extract(rows, wanted)
 
 
-def _dated(rows: Rows, step: Step, _limits: Limits) -> Rows:
+def _dates(rows: Rows, step: Step, _limits: Limits) -> Rows:
     wanted = Dates(
         step["field"],
         one_or_more(step.get("format", [])),
@@ -404,18 +391,18 @@ def _dated(rows: Rows, step: Step, _limits: Limits) -> Rows:
 
 
 _PURE: Mapping[str, Callable[[Rows, Step, Limits], Rows]] = {
-    "table_sort": _sorted,
-    "table_select": _selected,
-    "top_k": _topped,
-    "groupby": _grouped,
-    "join": _joined,
-    "regex_extract": _extracted,
-    "parse_date": _dated,
+    "table_sort": _sort,
+    "table_select": _select,
+    "top_k": _top,
+    "groupby": _group,
+    "join": _join,
+    "regex_extract": _extract,
+    "parse_date": _dates,
 }
 _AWAITED: Mapping[str, Callable[[Rows, Step, int, PipelineServices], Awaitable[Rows]]] = {
-    "http_request": _fetched,
-    "table_filter": _filtered,
-    "jq_transform": _queried,
+    "http_request": _fetch,
+    "table_filter": _filter,
+    "jq_transform": _jq,
 }
 _GROWING = SCHEMAS.keys() - {"table_sort", "table_filter", "top_k"}
-"""Steps after which there may be more of a table than before."""
+"""Steps that can make a table larger."""

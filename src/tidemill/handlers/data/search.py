@@ -1,11 +1,7 @@
-"""Search node (BM25).
+"""Node type `search`: ranks rows or documents by the words of a query, with BM25.
 
-Node type `search`: the rows or documents of an input that have most to do with a query.
-
-Ranking texts by the words of a query: BM25, with words as people of any language would compare them.
-
-Case and accents do not count. Scripts without spaces between words are taken character by character. The order of
-the result depends on the texts and the query alone.
+Case and accents do not count. Scripts without spaces between words are split into characters. The result depends on
+the texts and the query alone: scores are rounded, and equal scores keep the order of the input.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from tidemill.expressions.errors import kind_of
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
 from tidemill.handlers.data.pipeline import source_rows
-from tidemill.handlers.data.tables import Row, Rows, read
+from tidemill.handlers.data.tables import read
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 DOCUMENTS_MAX = 100_000
@@ -31,13 +27,12 @@ TEXT_MAX = 50_000_000
 LIMIT = 10
 LIMIT_MAX = 10_000
 THREAD_TEXT = 20_000
-"""Characters that are ranked in the loop's own thread; more would keep others waiting."""
+"""Longer texts are ranked in a thread, so that they do not block the event loop."""
 
 _FIELD = {"type": "string", "minLength": 1}
 
 
-def _empty_query(config: Any) -> Iterator[ConfigProblem]:
-
+def _check(config: Any) -> Iterator[ConfigProblem]:
     query = config.get("query")
     if isinstance(query, str) and not is_template(query) and not words(query):
         yield ConfigProblem("/query", "there is no word in the query", "letters and digits are words")
@@ -50,7 +45,7 @@ SEARCH = NodeType(
     title="Search",
     icon="search",
     description="Ranks rows or documents by the words of a query.",
-    check=_empty_query,
+    check=_check,
     config_schema={
         "type": "object",
         "properties": {
@@ -82,19 +77,21 @@ SEARCH = NodeType(
 
 
 async def search(context: NodeContext) -> Ended:
-    """Rank, and give the best with their scores and places."""
-    # Its patterns know all scripts there are, and are compiled for whoever searches.
-
+    """Return the best hits with their scores and positions."""
     config: dict[str, Any] = context.config
-    found: Rows | list[str]
+    found: list[Any]
+    texts: list[dict[str, str]]
     if "documents" in config:
-        found = _documents(config["documents"])
+        found = config["documents"]
+        if not isinstance(found, list):
+            raise Fail("rows_invalid", f"documents are a list of strings, and this is {kind_of(found)}")
         texts = [{"": document} for document in found]
         weights: Mapping[str, float] = {}
     else:
         found = source_rows(config, context)
-        weights = _weights(config.get("fields"))
-        texts = [_parts(row, weights) for row in found]
+        fields = config.get("fields") or ()
+        weights = fields if isinstance(fields, dict) else dict.fromkeys(fields, 1.0)
+        texts = [{field: text for field in weights or row if (text := _text(read(row, field)))} for row in found]
     size = sum(len(text) for parts in texts for text in parts.values())
     if len(texts) > DOCUMENTS_MAX or size > TEXT_MAX:
         message = f"there are {len(texts)} documents with {size} characters"
@@ -102,40 +99,22 @@ async def search(context: NodeContext) -> Ended:
         raise Fail("rows_too_many", message, hint=hint)
     query = config["query"]
     hits = rank(texts, query, weights) if size <= THREAD_TEXT else await asyncio.to_thread(rank, texts, query, weights)
-    best = _best(hits, config.get("limit", LIMIT), config.get("min_score", 0))
+    least = config.get("min_score", 0)
+    best = [hit for hit in hits if hit.score >= least][: config.get("limit", LIMIT)]
     return Return([{"score": hit.score, "index": hit.number, "row": found[hit.number]} for hit in best])
 
 
-def _best(hits: list[Hit], limit: int, least: float) -> list[Hit]:
-    return [hit for hit in hits if hit.score >= least][:limit]
-
-
-def _documents(given: Any) -> list[str]:
-    if not isinstance(given, list):
-        raise Fail("rows_invalid", f"documents are a list of strings, and this is {kind_of(given)}")
-    return given
-
-
-def _weights(fields: Any) -> dict[str, float]:
-    return dict(fields) if isinstance(fields, dict) else dict.fromkeys(fields or (), 1.0)
-
-
-def _parts(row: Row, weights: Mapping[str, float]) -> dict[str, str]:
-    """Give the text of the fields that are searched; by default of all of them."""
-    return {field: text for field in weights or row if (text := _text(read(row, field)))}
-
-
 def _text(value: Any) -> str:
-    """Give the words in a value: strings, numbers, and all that is in lists and objects."""
-    waiting, found = [value], []
-    while waiting:
-        each = waiting.pop()
+    """The strings and numbers in a value, also inside lists and objects."""
+    pending, found = [value], []
+    while pending:
+        each = pending.pop()
         if isinstance(each, str):
             found.append(each)
         elif isinstance(each, list):
-            waiting.extend(reversed(each))
+            pending.extend(reversed(each))
         elif isinstance(each, dict):
-            waiting.extend(reversed(each.values()))
+            pending.extend(reversed(each.values()))
         elif isinstance(each, int | float) and not isinstance(each, bool):
             found.append(str(each))
     return " ".join(found)
@@ -144,12 +123,14 @@ def _text(value: Any) -> str:
 SEARCHING = (Handler(SEARCH, search),)
 
 
+# BM25.
+
 SATURATION = 1.2
-"""How soon a word that is repeated stops counting for more (`k1`)."""
+"""`k1`: how soon repetitions of a word stop adding to the score."""
 LENGTH_SHARE = 0.75
-"""How much the length of a text counts against it (`b`)."""
+"""`b`: how much the length of a text lowers its score."""
 DIGITS = 6
-"""Digits of a score that are kept: beyond them machines may differ."""
+"""Decimals of a score; beyond them machines may differ."""
 
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
@@ -158,14 +139,14 @@ _ACCENTS = re.compile(r"[\u0300-\u036f]")
 
 
 class Hit(NamedTuple):
-    """A text that has something to do with the query."""
+    """A text that matches the query."""
 
     score: float
     number: int
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words; one that has been folded can be compared with another."""
+    """Split a text into case-folded words without accents."""
     folded = text.casefold()
     if not folded.isascii():
         plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", folded))
@@ -174,7 +155,7 @@ def words(text: str) -> list[str]:
 
 
 def rank(texts: Sequence[Mapping[str, str]], query: str, weights: Mapping[str, float]) -> list[Hit]:
-    """Rank texts, each given as parts by name, of which some count for more; those without any of the words are out."""
+    """Rank texts, each a mapping of weighted parts; texts without any of the words are left out."""
     wanted = list(dict.fromkeys(words(query)))
     counted = [_counted(parts, weights) for parts in texts]
     lengths = [sum(counts.values()) for counts in counted]

@@ -1,7 +1,7 @@
-"""The steps of a pipeline as they are written: which fields each has, and what can be wrong with them.
+"""The steps of a pipeline as documents write them: their schemas and checks.
 
-Everything that does not hang on a template is checked when a workflow is published, and all of it again when a
-pipeline has been rendered.
+Everything that does not depend on a template is checked when a workflow is published, and all of it again after a
+pipeline has been rendered. Nothing here touches rows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
+from tidemill.handlers.http.exchange import object_schema
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 STEPS_MAX = 100
@@ -54,16 +55,11 @@ _AGGREGATION = {
     ]
 }
 _TABLE = {"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "string"}]}
-"""A string only while it is a template."""
+"""A string only if it is a template."""
 
 
 def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"step": True, **properties},
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return object_schema(required, step=True, **properties)
 
 
 SCHEMAS: Mapping[str, dict[str, Any]] = {
@@ -118,12 +114,12 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
 
 
 def one_or_more(given: Any) -> list[str]:
-    """Read a name, or a list of them."""
+    """A name, or a list of names, as a list."""
     return [given] if isinstance(given, str) else list(given)
 
 
 def call_config(step: Step) -> dict[str, Any]:
-    """Give the configuration of the call that a step asks for; an address without a scheme is meant to be safe."""
+    """The config of the `http` call of a step; a URL without a scheme gets https."""
     config = {key: value for key, value in step.items() if key not in ("step", "params", "items")}
     if "params" in step:
         config["query"] = step["params"]
@@ -134,31 +130,34 @@ def call_config(step: Step) -> dict[str, Any]:
 
 
 def config_problems(config: Any, http: NodeType) -> Iterator[ConfigProblem]:
-    """Report everything that is wrong with the steps of a pipeline."""
+    """Check the steps of a pipeline."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None
         path = f"/pipeline/{number}"
         if schema is None:
-            # It is a template, and comes back once it is rendered.
+            # A template; it is checked again after rendering.
             continue
         problems = compile_schema(schema).problems(step, path, wildcard=is_template)
         yield from (ConfigProblem(each.path, each.message, each.hint) for each in problems)
         if not problems:
-            yield from _http_flaws(step, path, http) if step["step"] == "http_request" else _own_flaws(step, path)
+            if step["step"] == "http_request":
+                yield from _check_http(step, path, http)
+            elif step["step"] in _CHECKS:
+                yield from _CHECKS[step["step"]](step, path)
 
 
-def program_flaws(config: Any) -> Iterator[ConfigProblem]:
-    """Report programs that cannot be compiled; for whoever publishes, since a run finds out where it is safe."""
+def program_problems(config: Any) -> Iterator[ConfigProblem]:
+    """Report jq programs that do not compile; only at publication, because a run compiles them in the sandbox."""
     steps = config["pipeline"]
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
         program = step.get("program") if isinstance(step, dict) and step["step"] == "jq_transform" else None
         if isinstance(program, str) and not is_template(program):
-            for flaw in _tried(partial(check_jq, program), f"/pipeline/{number}/program"):
-                yield ConfigProblem(flaw.path, f"step {number + 1} (jq_transform): {flaw.message}", flaw.hint)
+            for problem in _try(partial(check_jq, program), f"/pipeline/{number}/program"):
+                yield ConfigProblem(problem.path, f"step {number + 1} (jq_transform): {problem.message}", problem.hint)
 
 
-def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[ConfigProblem]:
+def _check_http(step: Step, path: str, http: NodeType) -> Iterator[ConfigProblem]:
     if "params" in step and "query" in step:
         yield ConfigProblem(f"{path}/params", "params and query are the same", "leave one of them out")
         return
@@ -167,18 +166,12 @@ def _http_flaws(step: Step, path: str, http: NodeType) -> Iterator[ConfigProblem
     found = [ConfigProblem(each.path, each.message, each.hint) for each in problems]
     if not found and http.check is not None:
         found = list(http.check(config))
-    for flaw in found:
-        place = flaw.path.replace("/query", "/params", 1) if "params" in step else flaw.path
-        yield ConfigProblem(path + place, flaw.message, flaw.hint)
+    for problem in found:
+        sub_path = problem.path.replace("/query", "/params", 1) if "params" in step else problem.path
+        yield ConfigProblem(path + sub_path, problem.message, problem.hint)
 
 
-def _own_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
-    check = _CHECKS.get(step["step"])
-    if check is not None:
-        yield from check(step, path)
-
-
-def _condition_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
+def _check_condition(step: Step, path: str) -> Iterator[ConfigProblem]:
     if holds_template(step["condition"]):
         return
     _, problems = parse_condition(step["condition"], f"{path}/condition")
@@ -187,13 +180,12 @@ def _condition_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
 
 
 def holds_template(value: Any) -> bool:
-    """Tell whether there is a template anywhere in a value."""
     if isinstance(value, dict):
         return any(map(holds_template, value.values()))
     return any(map(holds_template, value)) if isinstance(value, list) else is_template(value)
 
 
-def _group_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
+def _check_group(step: Step, path: str) -> Iterator[ConfigProblem]:
     by, asked = step["by"], step.get("aggregations", {})
     if is_template(asked):
         return
@@ -213,7 +205,7 @@ def _group_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
             yield ConfigProblem(where, f"{function} needs a field", f"such as {{{function}: amount}}")
 
 
-def _join_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
+def _check_join(step: Step, path: str) -> Iterator[ConfigProblem]:
     left, right = step.get("left_on", ()), step.get("right_on", ())
     if not holds_template([left, right]) and len(one_or_more(left)) != len(one_or_more(right)):
         yield ConfigProblem(f"{path}/right_on", "left_on and right_on name different numbers of fields", "pair them up")
@@ -221,27 +213,28 @@ def _join_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
         yield ConfigProblem(f"{path}/with", "the other table is a list of rows", "such as {{ node.output }}")
 
 
-def _pattern_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
+def _check_pattern(step: Step, path: str) -> Iterator[ConfigProblem]:
     if not is_template(step["pattern"]):
-        yield from _tried(partial(compile_pattern, step["pattern"]), f"{path}/pattern")
+        yield from _try(partial(compile_pattern, step["pattern"]), f"{path}/pattern")
 
 
-def _date_flaws(step: Step, path: str) -> Iterator[ConfigProblem]:
+def _check_dates(step: Step, path: str) -> Iterator[ConfigProblem]:
     forms = [each for each in one_or_more(step.get("format", [])) if not is_template(each)]
-    yield from _tried(partial(check_forms, forms, readable=True), f"{path}/format")
+    yield from _try(partial(check_forms, forms, readable=True), f"{path}/format")
     output = step.get("output", "iso")
     if output not in OUTPUT_WORDS and not is_template(output):
         if "%" not in output:
             hint = f"a format such as %d.%m.%Y, or one of: {', '.join(OUTPUT_WORDS)}"
             yield ConfigProblem(f"{path}/output", f"{output} is neither a format nor a known word", hint)
-        yield from _tried(partial(check_forms, [output], readable=False), f"{path}/output")
+        yield from _try(partial(check_forms, [output], readable=False), f"{path}/output")
     for key in ("zone", "output_zone"):
         zone = step.get(key, "UTC")
         if not is_template(zone):
-            yield from _tried(partial(check_zone, zone), f"{path}/{key}")
+            yield from _try(partial(check_zone, zone), f"{path}/{key}")
 
 
-def _tried(check: Callable[[], object], path: str) -> Iterator[ConfigProblem]:
+def _try(check: Callable[[], object], path: str) -> Iterator[ConfigProblem]:
+    """Report the `ExpressionError` that a check raises."""
     try:
         check()
     except ExpressionError as failure:
@@ -249,12 +242,12 @@ def _tried(check: Callable[[], object], path: str) -> Iterator[ConfigProblem]:
 
 
 _CHECKS: Mapping[str, Callable[[Step, str], Iterator[ConfigProblem]]] = {
-    "groupby": _group_flaws,
-    "join": _join_flaws,
-    "parse_date": _date_flaws,
-    "regex_extract": _pattern_flaws,
-    "table_filter": _condition_flaws,
+    "groupby": _check_group,
+    "join": _check_join,
+    "parse_date": _check_dates,
+    "regex_extract": _check_pattern,
+    "table_filter": _check_condition,
 }
 
 COUNTED = {"count": Aggregation("count")}
-"""What is computed of groups of which nothing else is asked."""
+"""Default of `aggregations`."""

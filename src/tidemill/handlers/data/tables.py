@@ -1,17 +1,8 @@
-"""Sort, select, group, join, extract over JSON rows.
+"""Pure functions over tables of JSON rows: sort, select, extract, parse dates, group, join.
 
-Tables of JSON rows: how a field is read, and sorting, selecting and taking the first of them.
-
-A table is a list of objects. Nothing is converted on the way: an integer stays one, whatever its size, and values
-that cannot be compared are refused, with the row in which they were found. A field is a key, or, where a row has no
-such key, a way into nested objects: `address.city`. A field that a row does not have counts as null there; one that
-no row has is a mistake.
-
-Fields made from the text of others: parts that a pattern finds, and dates.
-
-Groups of rows that have something in common, and what can be computed of each.
-
-Two tables joined by what their rows have in common.
+A table is a list of objects. Values are never converted: an integer of any size stays one, and values that cannot be
+compared are refused with the row they are in. A field is a key or, where a row has no such key, a path into nested
+objects: `address.city`. A field that a row lacks is null there; a field that no row has is a mistake (`TableError`).
 """
 
 from __future__ import annotations
@@ -19,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, meant
@@ -32,25 +24,22 @@ Nulls = Literal["first", "last"]
 
 
 class TableError(Exception):
-    """A step cannot be carried out: what is wrong, in which field and row, and what to do."""
+    """A step cannot be applied to a table, with the field and the row of the problem."""
 
     def __init__(self, message: str, *, field: str = "", row: int | None = None, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.field = field
-        self.row = row
-        self.hint = hint
+        self.message, self.field, self.row, self.hint = message, field, row, hint
 
 
 class Absent:
-    """What a row has in place of a field that it lacks; null is a value."""
+    """The value of a field that a row lacks; null is a value."""
 
 
 ABSENT: Final = Absent()
 
 
 def table(value: Any) -> Rows:
-    """Take a value as a table; raise `Wrong` where it is none."""
+    """Check that a value is a table."""
     if not isinstance(value, list):
         hint = "name the list in it: {{ node.output.items }}"
         raise TableError(f"a table is a list of objects, and this is {kind_of(value)}", hint=hint)
@@ -61,7 +50,7 @@ def table(value: Any) -> Rows:
 
 
 def read(row: Row, field: str) -> Any:
-    """Give a field of a row, `ABSENT` if there is none."""
+    """The field of a row; `ABSENT` if it lacks it."""
     if field in row:
         return row[field]
     value: Any = row
@@ -73,7 +62,7 @@ def read(row: Row, field: str) -> Any:
 
 
 def column(rows: Rows, field: str) -> list[Any]:
-    """Give a field of every row, null where a row lacks it; raise `Wrong` if all of them do."""
+    """The field of every row, null where a row lacks it; raises `TableError` if all of them do."""
     values = [read(row, field) for row in rows]
     if rows and all(value is ABSENT for value in values):
         known = columns(rows)
@@ -83,23 +72,24 @@ def column(rows: Rows, field: str) -> list[Any]:
 
 
 def columns(rows: Rows) -> list[str]:
-    """Give the keys of all rows, in the order in which they first appear."""
+    """The keys of all rows, in order of first appearance."""
     known: dict[str, None] = {}
     for row in rows:
         known.update(dict.fromkeys(row))
     return list(known)
 
 
-class SortKey(NamedTuple):
-    """One field to sort by."""
+# Sort and select.
 
+
+class SortKey(NamedTuple):
     field: str
     order: Order = "asc"
     nulls: Nulls = "last"
 
 
 def sort_keys(field: Any, order: Order, nulls: Nulls) -> list[SortKey]:
-    """Read what to sort by: one field or several, each a name or an object with an order of its own."""
+    """Parse what to sort by: one field or several, each a name or an object with its own order."""
     given = field if isinstance(field, list) else [field]
     return [
         SortKey(each, order, nulls)
@@ -110,10 +100,10 @@ def sort_keys(field: Any, order: Order, nulls: Nulls) -> list[SortKey]:
 
 
 def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
-    """Sort by several fields, the first of which decides first; equal rows keep their order."""
+    """Stable sort by several fields, the most significant first."""
     for key in reversed(keys):
         values = column(rows, key.field)
-        _comparable(values, key.field)
+        _check_comparable(values, key.field)
         present = [number for number, value in enumerate(values) if value is not None]
         absent = [number for number, value in enumerate(values) if value is None]
         present.sort(key=values.__getitem__, reverse=key.order == "desc")
@@ -122,30 +112,30 @@ def sort_rows(rows: Rows, keys: Sequence[SortKey]) -> Rows:
 
 
 def first_rows(rows: Rows, k: int, keys: Sequence[SortKey] = ()) -> Rows:
-    """Take the first rows, after sorting them if there is something to sort by."""
+    """The first `k` rows, sorted if there are keys."""
     return sort_rows(rows, keys)[:k]
 
 
 def select_fields(rows: Rows, fields: Sequence[str] | Mapping[str, str]) -> Rows:
-    """Keep some fields, in the given order; a mapping gives each the name on its left."""
+    """Keep some fields, in the given order; a mapping is from new names to fields."""
     named = dict(fields) if isinstance(fields, Mapping) else {field: field for field in fields}
     taken = {name: column(rows, field) for name, field in named.items()}
     return [{name: values[number] for name, values in taken.items()} for number in range(len(rows))]
 
 
 def drop_fields(rows: Rows, fields: Sequence[str]) -> Rows:
-    """Leave some fields out; they are keys, not ways into nested objects."""
-    gone = set(fields)
-    return [{key: value for key, value in row.items() if key not in gone} for row in rows]
+    """Leave some fields out; these are keys, not paths."""
+    dropped = set(fields)
+    return [{key: value for key, value in row.items() if key not in dropped} for row in rows]
 
 
 def kind_for_order(value: Any) -> str | None:
-    """Name the kind of values that a value can be compared with; nothing if it has no order."""
+    """The kind of values that a value can be compared with; None if it has no order."""
     return kind_of(value) if isinstance(value, int | float | str) else None
 
 
-def _comparable(values: list[Any], field: str) -> None:
-    """Refuse values that have no order among each other; null has its own place."""
+def _check_comparable(values: list[Any], field: str) -> None:
+    """Refuse values that cannot be compared with each other; null is placed separately."""
     expected: tuple[str, int] | None = None
     for number, value in enumerate(values):
         if value is None:
@@ -161,26 +151,28 @@ def _comparable(values: list[Any], field: str) -> None:
             raise TableError(message, field=field, row=number, hint="filter or convert the values first")
 
 
+# Patterns and dates.
+
 WORK_MAX = 1 << 31
-"""What a pattern may cost over all rows, as `work_of` counts it: at worst a quarter of a minute."""
+"""Cost limit of a pattern over all rows, in the units of `work_of`: at worst a quarter of a minute."""
 
 Otherwise = Literal["null", "drop", "fail"]
-"""What becomes of a row in which nothing is found: its new fields are null, it is left out, or the step fails."""
+"""For a row without a match: its new fields are null, it is left out, or the step fails."""
 
 
 class Extract(NamedTuple):
-    """What is looked for in a field, and where it goes."""
+    """Options of `regex_extract`."""
 
     field: str
     pattern: str
     into: str | None = None
     every: bool = False
-    """Take all places that match, as a list, and not only the first."""
+    """A list of all matches instead of the first."""
     otherwise: Otherwise = "null"
 
 
 class Dates(NamedTuple):
-    """How the dates of a field are written, and how they shall be."""
+    """Options of `parse_date`."""
 
     field: str
     formats: Sequence[str] = ()
@@ -192,7 +184,7 @@ class Dates(NamedTuple):
 
 
 def extract(rows: Rows, wanted: Extract) -> Rows:
-    """Add what a pattern finds: a field for each named group, or else one for the first group or the whole match."""
+    """Add a field for each named group, or else one for the first group or the whole match."""
     pattern = compile_pattern(wanted.pattern)
     shape = _shape(pattern, wanted)
     budget = WORK_MAX
@@ -204,7 +196,8 @@ def extract(rows: Rows, wanted: Extract) -> Rows:
             budget -= _work(pattern, text, wanted.field, number)
             if budget < 0:
                 raise TableError("the pattern is too complex for so much text", field=wanted.field, row=number)
-            found = list(pattern.finditer(text)) if wanted.every else _first(pattern, text)
+            matches = pattern.finditer(text)
+            found = list(matches if wanted.every else islice(matches, 1))
         else:
             raise TableError(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
         if not found and wanted.otherwise == "fail":
@@ -223,13 +216,8 @@ def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
         raise TableError(failure.message, field=field, row=row, hint=failure.hint) from None
 
 
-def _first(pattern: Pattern, text: str) -> list[Match]:
-    match = pattern.search(text)
-    return [] if match is None else [match]
-
-
 def _shape(pattern: Pattern, wanted: Extract) -> Callable[[list[Match]], Row]:
-    """Choose how matches become fields."""
+    """A function from the matches in a row to its new fields."""
     names = sorted(pattern.groupindex, key=pattern.groupindex.__getitem__)
     into = wanted.into or wanted.field
     group = 1 if pattern.groups else 0
@@ -243,7 +231,7 @@ def _shape(pattern: Pattern, wanted: Extract) -> Callable[[list[Match]], Row]:
 
 
 def parse_dates(rows: Rows, wanted: Dates) -> Rows:
-    """Write the dates of a field anew; null stays null."""
+    """Rewrite the dates of a field; null stays null."""
     into = wanted.into or wanted.field
     made: Rows = []
     for number, (row, value) in enumerate(zip(rows, column(rows, wanted.field), strict=True)):
@@ -261,7 +249,7 @@ def parse_dates(rows: Rows, wanted: Dates) -> Rows:
 
 
 def _date_hint(value: Any) -> str:
-    """Say which format would have fitted, or what formats are made of."""
+    """Name a format that fits, or what formats are made of."""
     fitting = " or ".join(f'"{form}"' for form in fitting_forms(value)) if isinstance(value, str) else ""
     if fitting:
         return f"format: {fitting} would fit; several formats are a list"
@@ -269,7 +257,7 @@ def _date_hint(value: Any) -> str:
 
 
 def written(moment: datetime, wanted: Dates) -> Any:
-    """Give a moment as it is wanted: a word from below, or a format."""
+    """A time in the wanted form: one of `OUTPUT_WORDS`, or a format."""
     match wanted.output:
         case "iso":
             return write_moment(moment, None, wanted.output_zone)
@@ -287,18 +275,20 @@ def written(moment: datetime, wanted: Dates) -> Any:
 OUTPUT_WORDS = ("iso", "date", "timestamp", "timestamp_ms")
 
 
+# Group.
+
 Key = tuple[tuple[str, Any], ...]
 
 
 class Aggregation(NamedTuple):
-    """What is computed of a field of a group; without a field, of its rows."""
+    """A function over a field of a group; without a field, the number of rows."""
 
     function: str
     field: str | None = None
 
 
 def aggregation(given: Any) -> Aggregation:
-    """Read `count`, or `{sum: amount}`."""
+    """Parse `count` or `{sum: amount}`."""
     if isinstance(given, str):
         return Aggregation(given)
     ((function, field),) = given.items()
@@ -306,7 +296,7 @@ def aggregation(given: Any) -> Aggregation:
 
 
 def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
-    """Give a value as a key: equal if and only if the JSON values are, so that true is not 1, but 1.0 is."""
+    """A value as a key: equal if and only if the JSON values are, so true is not 1, but 1.0 is."""
     if value is None:
         return "null", None
     kind = kind_for_order(value)
@@ -316,28 +306,24 @@ def key_of(value: Any, field: str, row: int) -> tuple[str, Any]:
 
 
 def keys_of(rows: Rows, fields: Sequence[str]) -> list[Key]:
-    """Give the key of every row."""
     keyed = [[key_of(value, field, number) for number, value in enumerate(column(rows, field))] for field in fields]
     return list(zip(*keyed, strict=True)) if rows else []
 
 
 def group_rows(rows: Rows, by: Sequence[str], aggregations: Mapping[str, Aggregation]) -> Rows:
-    """Give one row per group, in the order in which the groups first appear."""
+    """One row per group, in order of first appearance."""
     groups: dict[Key, list[int]] = {}
     for number, key in enumerate(keys_of(rows, by)):
         groups.setdefault(key, []).append(number)
     columns = {each.field: column(rows, each.field) for each in aggregations.values() if each.field is not None}
     return [
-        _named(by, key) | {name: _aggregated(each, members, columns) for name, each in aggregations.items()}
+        {field: value for field, (_, value) in zip(by, key, strict=True)}
+        | {name: _aggregate(each, members, columns) for name, each in aggregations.items()}
         for key, members in groups.items()
     ]
 
 
-def _named(by: Sequence[str], key: Key) -> Row:
-    return {field: value for field, (_, value) in zip(by, key, strict=True)}
-
-
-def _aggregated(each: Aggregation, members: list[int], columns: Mapping[str, list[Any]]) -> Any:
+def _aggregate(each: Aggregation, members: list[int], columns: Mapping[str, list[Any]]) -> Any:
     if each.field is None:
         return len(members)
     values = columns[each.field]
@@ -345,7 +331,7 @@ def _aggregated(each: Aggregation, members: list[int], columns: Mapping[str, lis
 
 
 _Found = list[tuple[int, Any]]
-"""Values with the rows that they are from."""
+"""Row numbers and values."""
 
 
 def _present(found: _Found) -> _Found:
@@ -362,7 +348,7 @@ def _numbers(found: _Found, field: str) -> list[Any]:
 
 
 def _total(values: list[Any], field: str) -> Any:
-    """Add exactly: integers stay integers, and doubles are rounded once."""
+    """An exact sum: integers stay integers, and doubles are rounded once."""
     if all(isinstance(value, int) for value in values):
         return sum(values)
     return _finite(lambda: math.fsum(values), field)
@@ -413,24 +399,26 @@ FUNCTIONS: Mapping[str, Callable[[_Found, str], Any]] = {
 }
 
 
+# Join.
+
 SUFFIX = "_right"
 How = Literal["inner", "left", "right", "full"]
 
 
 class Join(NamedTuple):
-    """Which fields must be equal, and what becomes of rows without a partner."""
+    """Options of `join`."""
 
     left_on: Sequence[str]
     right_on: Sequence[str]
     how: How = "inner"
     suffix: str = SUFFIX
-    """What is added to the name of a field of the right table that the left one has as well."""
+    """Appended to the name of a field of the right table that the left table has too."""
 
 
 def join_rows(left: Rows, right: Rows, join: Join, rows_max: int) -> Rows:
-    """Join two tables: partners in the order of the left table, then what only the right one has.
+    """Join two tables: matches in the order of the left table, then rows that only the right one has.
 
-    Null has no partner, not even another null. Raises `Wrong` beyond so many rows.
+    Null matches nothing, not even another null. Raises `TableError` beyond `rows_max` rows.
     """
     joined: Rows = []
     for row in _joined(left, right, join):
@@ -447,18 +435,18 @@ def _joined(left: Rows, right: Rows, join: Join) -> Iterator[Row]:
     for number, key in enumerate(keys_of(right, join.right_on)):
         if not _is_empty(key):
             partners.setdefault(key, []).append(number)
-    lonely = set(range(len(right)))
+    unmatched = set(range(len(right)))
     nothing = dict.fromkeys(names.values())
     for row, key in zip(left, keys_of(left, join.left_on), strict=True):
         found = partners.get(key, ()) if not _is_empty(key) else ()
         for number in found:
-            lonely.discard(number)
+            unmatched.discard(number)
             yield row | nothing | {name: right[number].get(field) for field, name in names.items()}
         if not found and join.how in ("left", "full"):
             yield row | nothing
     if join.how in ("right", "full"):
-        for number in sorted(lonely):
-            yield _alone(right[number], left_names, names, join)
+        for number in sorted(unmatched):
+            yield _right_only(right[number], left_names, names, join)
 
 
 def _is_empty(key: Key) -> bool:
@@ -466,10 +454,7 @@ def _is_empty(key: Key) -> bool:
 
 
 def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
-    """Give the fields of the right table the names that they have in the result.
-
-    A field that both tables are joined by is there once.
-    """
+    """Names in the result of the fields of the right table, without those that both tables are joined by."""
     shared = {there for here, there in zip(join.left_on, join.right_on, strict=True) if here == there}
     taken = set(columns(left))
     names: dict[str, str] = {}
@@ -484,8 +469,8 @@ def _names(left: Rows, right: Rows, join: Join) -> dict[str, str]:
     return names
 
 
-def _alone(row: Row, left_names: list[str], names: dict[str, str], join: Join) -> Row:
-    """Give a row of the right table without a partner: what it is joined by stands where the left one has it."""
+def _right_only(row: Row, left_names: list[str], names: dict[str, str], join: Join) -> Row:
+    """The result of a row of the right table without a match: the shared fields have its values."""
     whole: dict[str, Any] = dict.fromkeys(left_names)
     for here, there in zip(join.left_on, join.right_on, strict=True):
         if here == there:

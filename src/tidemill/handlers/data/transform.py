@@ -1,7 +1,7 @@
-"""Node type `transform`: a value in a new shape, from templates and from JSONPath queries.
+"""Node type `transform`: builds a value from templates and JSONPath queries.
 
-Templates are filled in before this file sees them. What is left to do here is to look for what queries find, in this
-process where that is sure to end soon, and in another one otherwise.
+The worker renders the templates before the handler is called. The handler evaluates the queries: here if the cost is
+bounded, otherwise in a sandbox process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import RunQuery
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.control import query_flaw, value_before
+from tidemill.handlers.control import check_query, value_before
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 QUERY_MAX = 8192
@@ -27,7 +27,7 @@ _QUERY = {"type": "string", "minLength": 1, "maxLength": QUERY_MAX}
 
 
 class Extract(NamedTuple):
-    """A query, what it looks into, and what stands in for what it does not find."""
+    """A query, the value it is applied to, and a default."""
 
     path: str
     source: Any
@@ -35,15 +35,15 @@ class Extract(NamedTuple):
     default: Any = None
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
+def _check(config: Any) -> Iterator[ConfigProblem]:
     if is_template(config.get("extract")):
         return
     for name, given in config.get("extract", {}).items():
         where = pointer("/extract", name)
         if isinstance(given, dict):
-            yield from query_flaw(given["path"], f"{where}/path")
+            yield from check_query(given["path"], f"{where}/path")
         else:
-            yield from query_flaw(given, where)
+            yield from check_query(given, where)
         value = config.get("value")
         if isinstance(value, dict) and name in value:
             yield ConfigProblem(where, f"value has a {name} as well", "leave one of them out")
@@ -54,7 +54,7 @@ TRANSFORM = NodeType(
     title="Transform",
     icon="shuffle",
     description="Gives a value a new shape, by templates and JSONPath queries.",
-    check=_flaws,
+    check=_check,
     config_schema={
         "type": "object",
         "properties": {
@@ -84,18 +84,14 @@ TRANSFORM = NodeType(
 
 
 def transform_handler(carrier: SandboxExecutor) -> Handler:
-    """The node type over somebody who works in other processes."""
-
     async def call(context: NodeContext) -> Ended:
-        for flaw in _flaws(context.config):
-            raise Fail("config_invalid", f"{flaw.path}: {flaw.message}", hint=flaw.hint)
+        for problem in _check(context.config):
+            raise Fail("config_invalid", f"{problem.path}: {problem.message}", hint=problem.hint)
         config: dict[str, Any] = context.config
         if "extract" not in config:
             return Return(config["value"])
         source = config["from"] if "from" in config else value_before(context)
-        found = {
-            name: await _found(name, _extract(given, source), carrier) for name, given in config["extract"].items()
-        }
+        found = {name: await _find(name, _extract(given, source), carrier) for name, given in config["extract"].items()}
         if "value" not in config:
             return Return(found)
         value = config["value"]
@@ -113,8 +109,8 @@ def _extract(given: Any, source: Any) -> Extract:
     return Extract(given["path"], given.get("from", source), "default" in given, given.get("default"))
 
 
-async def _found(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
-    """Give the one value at a place, or the list of all values where a query can find several."""
+async def _find(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
+    """The value of a query that can find only one, or the list of all values that a query finds."""
     from tidemill.expressions.jsonpath.parser import read_query
     from tidemill.expressions.jsonpath.query import is_cheap
 
@@ -122,7 +118,7 @@ async def _found(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
     if query.keys is not None or (is_cheap(query, extract.path) and is_small(extract.source)):
         values = list(query.find(extract.source, extract.source))
     else:
-        values = await _carried(name, extract, carrier)
+        values = await _find_in_sandbox(name, extract, carrier)
     if query.keys is None:
         return values
     if not values and not extract.has_default:
@@ -131,7 +127,7 @@ async def _found(name: str, extract: Extract, carrier: SandboxExecutor) -> Any:
     return values[0] if values else extract.default
 
 
-async def _carried(name: str, extract: Extract, carrier: SandboxExecutor) -> list[Any]:
+async def _find_in_sandbox(name: str, extract: Extract, carrier: SandboxExecutor) -> list[Any]:
     try:
         values: list[Any] = await carrier.execute(
             RunQuery(query=extract.path, value=msgspec.Raw(msgspec.json.encode(extract.source)))

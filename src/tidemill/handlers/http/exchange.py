@@ -1,18 +1,7 @@
-"""Config → request, response → outcome, Retry-After, shared schema fields.
+"""What the node types over the network share: config to request, response to outcome, schema fields and their checks.
 
-From the config of a node to a call: URL, query, headers, body, credentials.
-
-Everything is checked by the config's schema already. Credentials are kept apart from the other headers, because they
-are meant for one origin only.
-
-What an answer over HTTP means for an attempt: is it the expected one, is it worth another try, and when?
-
-Shared by the node types that call somebody. A call that came to no answer is a failure too, with the code that the
-fetcher gave it.
-
-The fields that node types over the network have in common: their schemas, what can be wrong with them, and time.
-
-Each of these types has a file of its own that says what else it wants, and what it does with it.
+Credentials are kept apart from the other headers, because they are for one origin only. A call without a response is a
+failure with the code that the HTTP client gave it. Configs have passed their schemas before they get here.
 """
 
 from __future__ import annotations
@@ -31,11 +20,13 @@ from tidemill.kernel.model import ConfigProblem
 from tidemill.net.egress import SCHEMES, CallFailed, invalid_host, shown
 from tidemill.net.http_client import OWN, Answer, Call
 
+# Response to outcome.
+
 _SUCCESS = ("2xx",)
 _AGAIN = frozenset({408, 425, 429})
 _SECONDS = re.compile(r"0*([0-9]+)")
 RETRY_AFTER_MS_MAX = 86_400_000
-"""A server that asks for more than a day is asked again after one."""
+"""The longest wait that a server can ask for: a day."""
 _DIGITS_MAX = 9
 _QUOTED_MAX = 200
 _HINTS = {
@@ -50,35 +41,30 @@ _HINTS_OF_KINDS = {
 }
 
 MAYBE_SENT = frozenset({"timeout", "connection_failed", "response_too_large", "response_invalid"})
-"""After these the other side may have done what it was asked."""
+"""Codes of failures after which the server may have processed the request."""
 
 
 def failure(error: CallFailed) -> Fail:
-    """A call that came to no answer, as the failure of an attempt."""
+    """A call without a response, as the failure of an attempt."""
     unknown = error.code in MAYBE_SENT and not error.unsent
     return Fail(error.code, error.message, retryable=error.retryable, hint=error.hint, unknown_outcome=unknown)
 
 
 def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:
-    """Fail unless the status is an expected one."""
+    """Fail unless the status is expected."""
     if any(_covers(each, answer.status) for each in expect or _SUCCESS):
         return
-    said = truncate(" ".join(_beginning(answer.body).split()), _QUOTED_MAX)
+    size = 4 * _QUOTED_MAX
+    beginning = answer.body[:size].decode("utf-8", "replace") + ("…" if len(answer.body) > size else "")
+    quoted = truncate(" ".join(beginning.split()), _QUOTED_MAX)
     message = f"{method} {shown(answer.url)} was answered with {answer.status} {answer.reason}".rstrip()
     raise Fail(
         "http_status",
-        f"{message}: {said}" if said else message,
+        f"{message}: {quoted}" if quoted else message,
         retryable=answer.status in _AGAIN or answer.status >= 500,
         retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
         hint=_HINTS.get(answer.status) or _HINTS_OF_KINDS.get(answer.status // 100, ""),
     )
-
-
-def _beginning(body: bytes) -> str:
-    """So much of an answer as may be quoted, and a mark where it was cut."""
-    size = 4 * _QUOTED_MAX
-    text = body[:size].decode("utf-8", "replace")
-    return text if len(body) <= size else f"{text}…"
 
 
 def _covers(expected: int | str, status: int) -> bool:
@@ -89,13 +75,13 @@ def _covers(expected: int | str, status: int) -> bool:
 
 
 def retry_after_ms(text: str, now_ms: int) -> int | None:
-    """How long a server asks to wait, in seconds or until a date, at most a day; None if it does not say."""
+    """Parse Retry-After, in seconds or a date, at most a day; None if there is none."""
     text = text.strip()
     seconds = _SECONDS.fullmatch(text)
     if seconds is not None:
-        # A number of any length may come; the first digits tell that it is too long.
+        # The number may have any length; its first digits suffice to see that it is too large.
         return min(int(seconds[1][:_DIGITS_MAX]) * 1_000, RETRY_AFTER_MS_MAX)
-    # It loads slowly, and hardly anybody sends a date.
+    # Imported here because it loads slowly, and servers hardly ever send a date.
     from email.utils import parsedate_to_datetime
 
     try:
@@ -104,6 +90,8 @@ def retry_after_ms(text: str, now_ms: int) -> int | None:
     except (ValueError, OverflowError):
         return None
 
+
+# Schema fields and their checks.
 
 EXPECT_SCHEMA = {
     "type": "array",
@@ -121,23 +109,23 @@ TIMEOUT_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600}
 
 
 def object_schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    """The schema of an object that has these fields and no others."""
+    """The schema of an object with these fields and no others."""
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def time_ms(config: Mapping[str, Any]) -> int | None:
-    """How long a node gives its call; None if it does not say."""
+    """The `timeout_seconds` of a config in milliseconds."""
     seconds = config.get("timeout_seconds")
     return None if seconds is None else max(1, round(seconds * 1_000))
 
 
-def url_flaws(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
-    """What can be said against a URL that is no template."""
+def check_url(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
+    """Check a URL that is no template."""
     if not isinstance(url, str) or is_template(url):
         return
     try:
         parts = urlsplit(url)
-        fault = invalid_host((parts.hostname or "").encode("idna").decode())
+        problem = invalid_host((parts.hostname or "").encode("idna").decode())
         has_port = parts.port != 0
     except ValueError:
         yield ConfigProblem(path, "the URL cannot be read", "for example https://example.com/path")
@@ -146,14 +134,14 @@ def url_flaws(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             path, f"{parts.scheme or 'nothing'!r} is no scheme to call", "begin with http:// or https://"
         )
-    elif fault or not has_port:
-        yield ConfigProblem(path, fault or "there is no port 0", "for example https://example.com/path")
+    elif problem or not has_port:
+        yield ConfigProblem(path, problem or "there is no port 0", "for example https://example.com/path")
     elif parts.username is not None:
         yield ConfigProblem(path, "a URL must not hold credentials", "write them under `auth`, as secrets")
 
 
-def header_flaws(headers: Any) -> Iterator[ConfigProblem]:
-    """Headers that belong to the connection."""
+def check_headers(headers: Any) -> Iterator[ConfigProblem]:
+    """Report headers that belong to the connection."""
     for name in headers if isinstance(headers, dict) else ():
         if name.lower() in OWN:
             yield ConfigProblem(
@@ -161,20 +149,22 @@ def header_flaws(headers: Any) -> Iterator[ConfigProblem]:
             )
 
 
-def written_flaws(secret: Any, path: str, what: str) -> Iterator[ConfigProblem]:
-    """A key or a password that the document itself holds."""
+def check_not_literal(secret: Any, path: str, what: str) -> Iterator[ConfigProblem]:
+    """Report a key or password that is written in the document itself."""
     if isinstance(secret, str) and secret and not is_template(secret):
         yield ConfigProblem(path, f"a {what} must not stand in a document", "write {{ secrets.NAME }}")
 
 
+# Config to request.
+
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing, so that nobody needs to tell repetitions apart."""
+"""Methods without effect, which need no idempotency key."""
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 _JSON = msgspec.json.Encoder()
 
 
 async def call_of(context: NodeContext) -> Call:
-    """The call that a node of type `http` describes."""
+    """The request of a node of type `http`."""
     config: dict[str, Any] = context.config
     body, media_type = await _body(config.get("body"), context)
     method = config.get("method") or ("POST" if media_type else "GET")
@@ -184,7 +174,7 @@ async def call_of(context: NodeContext) -> Call:
     named = config.get("idempotency_header", IDEMPOTENCY_HEADER)
     keyed = bool(named) and method not in SAFE
     if keyed:
-        headers[named.lower()] = header_safe(context.effect_key)
+        headers[named.lower()] = quote(context.effect_key, safe="/:@-._~")
     headers |= {name.lower(): value for name, value in (config.get("headers") or {}).items()}
     return Call(
         url=with_query(config["url"], config.get("query") or {}),
@@ -199,13 +189,8 @@ async def call_of(context: NodeContext) -> Call:
     )
 
 
-def header_safe(text: str) -> str:
-    """A key as a header can carry it."""
-    return quote(text, safe="/:@-._~")
-
-
 def with_query(url: str, query: Mapping[str, Any]) -> str:
-    """Add parameters to the query of a URL; a list is one parameter several times, null is none."""
+    """Add parameters to the query of a URL; a list repeats the parameter, null omits it."""
     added = urlencode([(name, text) for name, value in query.items() for text in _texts(value)])
     if not added:
         return url
@@ -228,7 +213,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 async def _body(body: Any, context: NodeContext) -> tuple[bytes, str]:
-    """The bytes to send and what they are; nothing without a body."""
+    """The bytes to send and their media type; both empty without a body."""
     match body:
         case None:
             return b"", ""

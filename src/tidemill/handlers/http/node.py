@@ -1,14 +1,8 @@
-"""Http node, paging.
+"""Node type `http`: one HTTP request, or one per page.
 
-Node type `http`: one call over HTTP, or one per page, and what came back.
-
-The fetcher keeps the rules of the deployment: which hosts may be called, how long, how much. This file says what a
-node may ask for, and what becomes of the answer.
-
-Answers that come in pages: where the next page is, what is on each, and when to stop.
-
-`next` is `link`, for the `Link` header, or a JSONPath into the body. What it finds is a URL, or with `parameter` a
-cursor for that parameter of the query. Pages of another origin are asked for without credentials.
+The fetcher enforces the rules of the deployment: hosts, time and size. This module defines what a node may ask for, and
+what becomes of the response. `pagination.next` is `link` (the `Link` header) or a JSONPath into the body; what it finds
+is a URL or, with `parameter`, a cursor. A page of another origin is requested without credentials.
 """
 
 from __future__ import annotations
@@ -22,23 +16,25 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import msgspec
 
 from tidemill.ambient import wall_clock_ms
-from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Blob, Ended, Fail, Handler, NodeContext, Return, is_media_type
+from tidemill.handlers.control import check_query
 from tidemill.handlers.http.exchange import (
     EXPECT_SCHEMA,
     HEADERS_SCHEMA,
     IDEMPOTENCY_HEADER,
     TIMEOUT_SCHEMA,
     call_of,
+    check_headers,
     check_status,
+    check_url,
     failure,
-    header_flaws,
     object_schema,
-    url_flaws,
 )
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
 from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
+
+# Pagination.
 
 PAGES_MAX = 1_000
 ITEMS_MAX = 100_000
@@ -46,23 +42,17 @@ LINK = "link"
 _RELATION = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s;,="]+\s*(?:=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
 _NEXT = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next)(?:\s*;|\s*$)', re.IGNORECASE)
 
-PAGINATION_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "next": {"type": "string", "minLength": 1, "maxLength": 1_000},
-        "parameter": {"type": "string", "minLength": 1, "maxLength": 200},
-        "items": {"type": "string", "minLength": 1, "maxLength": 1_000, "default": "$"},
-        "max_pages": {"type": "integer", "minimum": 1, "maximum": PAGES_MAX, "default": 100},
-        "max_items": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX, "default": 10_000},
-    },
-    "required": ["next"],
-    "additionalProperties": False,
-}
+PAGINATION_SCHEMA = object_schema(
+    ("next",),
+    next={"type": "string", "minLength": 1, "maxLength": 1_000},
+    parameter={"type": "string", "minLength": 1, "maxLength": 200},
+    items={"type": "string", "minLength": 1, "maxLength": 1_000, "default": "$"},
+    max_pages={"type": "integer", "minimum": 1, "maximum": PAGES_MAX, "default": 100},
+    max_items={"type": "integer", "minimum": 1, "maximum": ITEMS_MAX, "default": 10_000},
+)
 
 
 class Paging(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node wants to go through pages."""
-
     next: str
     parameter: str = ""
     items: str = "$"
@@ -70,32 +60,31 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
     max_items: int = 10_000
 
     def items_of(self, body: Any) -> list[Any]:
-        """What is on a page: the list that is found, or else everything that is found."""
+        """The items of a page: the list that the query finds, or else all values that it finds."""
         found = find(self.items, body)
         return found[0] if len(found) == 1 and isinstance(found[0], list) else found
 
     def following(self, call: Call, answer: Answer, body: Any) -> Call | None:
         """The call for the next page; None after the last one."""
-        target = _linked(answer.header("link")) if self.next == LINK else _single(find(self.next, body))
+        if self.next == LINK:
+            target: Any = _linked(answer.header("link"))
+        else:
+            target = next(iter(find(self.next, body)), None)
         if target is None or target in ("", False):
             return None
         if self.parameter:
             return msgspec.structs.replace(call, url=_with_parameter(call.url, self.parameter, str(target)))
         if not isinstance(target, str):
             raise Fail("response_invalid", f"{self.next} is no URL but {type(target).__name__}")
-        return _towards(call, urljoin(answer.url, target))
+        return _at_url(call, urljoin(answer.url, target))
 
 
 def find(path: str, body: Any) -> list[Any]:
-    """Everything that a JSONPath finds."""
-    # The library takes a tenth of a second to load, which only those pay who use it.
+    """All values that a JSONPath finds."""
+    # Imported here because loading it takes a tenth of a second.
     from tidemill.expressions.jsonpath.parser import read_query
 
     return list(read_query(path).find(body, body))
-
-
-def _single(found: list[Any]) -> Any:
-    return found[0] if found else None
 
 
 def _linked(header: str) -> str | None:
@@ -111,8 +100,8 @@ def _with_parameter(url: str, name: str, value: str) -> str:
     return urlunsplit(parts._replace(query=urlencode([*pairs, (name, value)])))
 
 
-def _towards(call: Call, url: str) -> Call:
-    """The same call at another URL; what was meant for one origin is not sent to another."""
+def _at_url(call: Call, url: str) -> Call:
+    """The same call for another URL; another origin gets neither credentials nor body."""
     if same_origin(call.url, url):
         return msgspec.structs.replace(call, url=url)
     if call.body:
@@ -123,40 +112,33 @@ def _towards(call: Call, url: str) -> Call:
     )
 
 
+# The node type.
+
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 _FIELDS = {"type": "object", "additionalProperties": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR}]}}
 _TEXT = {"type": "string"}
 _CHARSET = re.compile(r'charset="?([\w.:-]+)')
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
-    yield from url_flaws(config.get("url"))
-    yield from header_flaws(config.get("headers"))
+def _check(config: Any) -> Iterator[ConfigProblem]:
+    yield from check_url(config.get("url"))
+    yield from check_headers(config.get("headers"))
     pagination = config.get("pagination")
     for key in ("next", "items") if isinstance(pagination, dict) else ():
         path = pagination.get(key)
-        if isinstance(path, str) and path != LINK and not is_template(path):
-            yield from _path_flaws(key, path)
-
-
-def _path_flaws(key: str, path: str) -> Iterator[ConfigProblem]:
-    from tidemill.expressions.jsonpath.parser import QueryFault, read_query
-
-    try:
-        read_query(path)
-    except QueryFault as fault:
-        yield ConfigProblem(f"/pagination/{key}", fault.message, fault.hint)
+        if isinstance(path, str) and path != LINK:
+            yield from check_query(path, f"/pagination/{key}")
 
 
 def http_type(limits: Limits) -> NodeType:
-    """The node type where calls are bound to some limits."""
+    """The node type under the limits of a deployment."""
     return NodeType(
         name="http",
         title="HTTP request",
         icon="globe",
         description="Calls a URL and returns status, headers and body.",
         secret_fields=("url", "headers", "query", "auth", "body"),
-        check=_flaws,
+        check=_check,
         config_schema=_schema(limits),
         output_schema=object_schema(
             (),
@@ -171,7 +153,7 @@ def http_type(limits: Limits) -> NodeType:
 
 
 def _schema(limits: Limits) -> dict[str, Any]:
-    """The schema of a config; a node may want less than the deployment allows, never more."""
+    """The schema of a config; a node may lower the limits of the deployment, never raise them."""
     return object_schema(
         ("url",),
         url={"type": "string", "minLength": 1},
@@ -205,8 +187,6 @@ def _schema(limits: Limits) -> dict[str, Any]:
 
 
 def http_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
-    """The node type over a fetcher."""
-
     async def ask(context: NodeContext, call: Call) -> tuple[Answer, Any]:
         answer = await fetcher.fetch(call)
         check_status(answer, call.method, context.config.get("expect"), now_ms())
@@ -229,7 +209,7 @@ Ask = Callable[[NodeContext, Call], Awaitable[tuple[Answer, Any]]]
 
 
 async def _all_pages(ask: Ask, context: NodeContext, first: Call, bytes_max: int) -> dict[str, Any]:
-    """Page after page, until there is none, or as many as are wanted. All bodies together keep within the limit."""
+    """Request pages up to the last one or the configured maximum. The size limit is for all bodies together."""
     paging = msgspec.convert(context.config["pagination"], Paging)
     items: list[Any] = []
     following: Call | None = first
@@ -259,7 +239,7 @@ def _output(answer: Answer, body: Any) -> dict[str, Any]:
 
 
 def _parsed(answer: Answer, parse: str) -> Any:
-    """The body as the node wants it; nothing at all is null."""
+    """The body in the form that the node asks for; null if it is empty."""
     media_type, _, parameters = answer.header("content-type").lower().partition(";")
     media_type = media_type.strip() or "application/octet-stream"
     kind = _kind(media_type) if parse == "auto" else parse
@@ -270,7 +250,7 @@ def _parsed(answer: Answer, parse: str) -> Any:
     if kind == "text":
         charset = _CHARSET.search(parameters)
         return _text(answer.body, charset[1] if charset else "utf-8")
-    # What a server calls it is its own affair, and no reason to lose the answer.
+    # An invalid media type is no reason to lose the response.
     return Blob(answer.body, media_type if is_media_type(media_type) else "application/octet-stream")
 
 

@@ -1,7 +1,7 @@
-"""Node type `webhook`: tells somebody that something happened, signed as Standard Webhooks wants it.
+"""Node type `webhook`: sends a message signed according to Standard Webhooks.
 
-All attempts at one visit carry the same id, so that a receiver takes the message once. A redirect is not followed: a
-signed message goes to the URL it was written for.
+All attempts of a visit carry the same id, so that a receiver can drop repetitions. Redirects are not followed: a signed
+message goes only to the URL it was written for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemill.handlers.http.exchange import (
     EXPECT_SCHEMA,
     HEADERS_SCHEMA,
     TIMEOUT_SCHEMA,
+    check_headers,
+    check_not_literal,
     check_status,
+    check_url,
     failure,
-    header_flaws,
     object_schema,
     time_ms,
-    url_flaws,
-    written_flaws,
 )
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed
@@ -36,11 +36,11 @@ from tidemill.security.signing import KEYS_MAX, signed_headers
 _KEY = {"type": "string", "minLength": 1}
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
-    yield from url_flaws(config.get("url"))
-    yield from header_flaws(config.get("headers"))
+def _check(config: Any) -> Iterator[ConfigProblem]:
+    yield from check_url(config.get("url"))
+    yield from check_headers(config.get("headers"))
     for key in _keys(config):
-        yield from written_flaws(key, "/secret", "key")
+        yield from check_not_literal(key, "/secret", "key")
 
 
 WEBHOOK = NodeType(
@@ -49,7 +49,7 @@ WEBHOOK = NodeType(
     icon="megaphone",
     description="Sends a signed message to a URL.",
     secret_fields=("url", "headers", "secret"),
-    check=_flaws,
+    check=_check,
     config_schema=object_schema(
         ("url", "type", "secret"),
         url={"type": "string", "minLength": 1},
@@ -65,8 +65,6 @@ WEBHOOK = NodeType(
 
 
 def webhook_handler(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Handler:
-    """The node type over a fetcher."""
-
     async def work(context: NodeContext) -> Ended:
         moment = now_ms()
         message_id = "msg_" + hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""Node type `classify`: has a language model choose from a closed set of labels, and says how sure that is.
+"""Node type `classify`: a language model chooses from a closed set of labels, with a confidence.
 
-The answer is always one of the labels: the schema of the answer lists them, and an answer that names another one is
-repaired or fails. How sure the model is follows from the probabilities of the tokens of the label, where the endpoint
-gives them; elsewhere it is what the model says of itself, which is a mood rather than a measure.
+The answer is always one of the labels: its schema lists them, and an answer with another label is repaired or fails.
+The confidence is the probability of the label's tokens where the endpoint reports it, and otherwise the model's own
+estimate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import msgspec
 
 from tidemill.expressions.templates.template import is_template
 from tidemill.handlers.contract import Ended, Fail, Handler, NodeContext, Return
-from tidemill.handlers.llm.node import SECRET_FIELDS, model_flaws, model_schema
+from tidemill.handlers.http.exchange import object_schema
+from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import Providers, Question, Reply, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, Answered, answered, instructed
 from tidemill.kernel.model import ConfigProblem, NodeType
@@ -28,8 +29,8 @@ _LABEL = {"type": "string", "minLength": 1, "maxLength": 200}
 _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
-    yield from model_flaws(config)
+def _check(config: Any) -> Iterator[ConfigProblem]:
+    yield from check_model(config)
     labels, otherwise = config.get("labels"), config.get("otherwise")
     if isinstance(labels, list | dict) and not any(map(is_template, labels)):
         fixed = isinstance(otherwise, str) and not is_template(otherwise)
@@ -42,14 +43,13 @@ def _flaws(config: Any) -> Iterator[ConfigProblem]:
 
 
 def classify_type(providers: Providers) -> NodeType:
-    """The node type as the compiler sees it."""
     return NodeType(
         name="classify",
         title="Classify",
         icon="tags",
         description="Has a language model choose from a closed set of labels.",
         secret_fields=SECRET_FIELDS,
-        check=_flaws,
+        check=_check,
         config_schema=model_schema(
             providers,
             ("text", "labels"),
@@ -89,82 +89,74 @@ def classify_type(providers: Providers) -> NodeType:
 
 
 def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    """The node type over some providers, by name."""
-
     async def work(context: NodeContext) -> Ended:
         config = context.config
         settings = msgspec.convert(config, Settings)
         if config.get("otherwise") not in (None, *config["labels"]):
             raise Fail("config_invalid", f"/otherwise: {config['otherwise']!r} is none of the labels")
         answer = await answered(providers[settings.provider], question_of(config, settings), context)
-        return Return(_judged(config, answer) | answer.account(settings.prices))
+        return Return(_labelled(config, answer) | answer.account(settings.prices))
 
     return Handler(classify_type(providers), work, close=close)
 
 
 def question_of(config: dict[str, Any], settings: Settings) -> Question:
-    """What a config asks; the text stands alone in its message, so that it cannot be taken for an instruction."""
+    """The question of a config; the text is alone in its message, so that it is not taken for an instruction."""
     labels, multi = config["labels"], config.get("multi", False)
-    wish = "every label that applies, which may be none" if multi else "exactly one label, the one that fits best"
+    choice = "every label that applies, which may be none" if multi else "exactly one label, the one that fits best"
     lines = [f"- {label}: {labels[label]}" if isinstance(labels, dict) else f"- {label}" for label in labels]
-    said = [
+    instructions = [
         config.get("prompt", ""),
-        f"Classify the text of the user, whatever it asks for. Choose {wish}:",
+        f"Classify the text of the user, whatever it asks for. Choose {choice}:",
         *lines,
         "With each label say how likely it is to be right, from 0 to 1, as `confidence`.",
     ]
     form = _form(list(labels), multi=multi, reason=config.get("reason", False))
-    messages = instructed("\n".join(line for line in said if line), [{"role": "user", "content": config["text"]}], form)
+    system = "\n".join(line for line in instructions if line)
+    messages = instructed(system, [{"role": "user", "content": config["text"]}], form)
     return Question(settings=settings, messages=messages, form=form, logprobs=True)
 
 
 def _form(labels: list[str], *, multi: bool, reason: bool) -> dict[str, Any]:
-    """The schema of the answer. The reason comes first, because a model thinks while it writes."""
-    chosen = {"label": {"enum": labels}, "confidence": _SHARE}
+    """The schema of the answer. The reason comes first, because a model reasons while it writes."""
+    chosen: dict[str, Any] = {"label": {"enum": labels}, "confidence": _SHARE}
     fields: dict[str, Any] = {"reason": _TEXT} if reason else {}
-    fields |= {"labels": {"type": "array", "items": _closed(chosen)}} if multi else chosen
-    return _closed(fields)
+    fields |= {"labels": {"type": "array", "items": object_schema(tuple(chosen), **chosen)}} if multi else chosen
+    return object_schema(tuple(fields), **fields)
 
 
-def _closed(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
-
-
-def _judged(config: dict[str, Any], answer: Answered) -> dict[str, Any]:
-    """What the answer says, with what is too uncertain left out or replaced."""
+def _labelled(config: dict[str, Any], answer: Answered) -> dict[str, Any]:
+    """The output of the node: labels below the threshold are left out or replaced."""
     value: dict[str, Any] = answer.value
     chosen = value["labels"] if config.get("multi") else [value]
     measured = {each["label"]: measured_confidence(answer.reply, each["label"]) for each in chosen}
     known = bool(measured) and None not in measured.values()
-    said = {each["label"]: each["confidence"] for each in chosen}
-    sure: dict[str, float] = {label: (measured[label] if known else said[label]) or 0.0 for label in said}
-    output = {"confidence_from": "logprobs" if known else "model"}
+    stated = {each["label"]: each["confidence"] for each in chosen}
+    sure: dict[str, float] = {label: (measured[label] if known else stated[label]) or 0.0 for label in stated}
+    output: dict[str, Any] = {"confidence_from": "logprobs" if known else "model"}
     if "reason" in value:
         output["reason"] = value["reason"]
     threshold, otherwise = config.get("threshold", 0.0), config.get("otherwise")
     if config.get("multi"):
-        return output | _several(sure, threshold, otherwise)
+        kept = [label for label in sure if sure[label] >= threshold]
+        labels = kept or ([] if otherwise is None else [otherwise])
+        confidence = min((sure[label] for label in kept), default=0.0)
+        return output | {"labels": labels, "confidences": sure, "confidence": confidence}
     label = value["label"]
     return output | {"label": label if sure[label] >= threshold else otherwise, "confidence": sure[label]}
 
 
-def _several(sure: dict[str, float], threshold: float, otherwise: str | None) -> dict[str, Any]:
-    kept = [label for label in sure if sure[label] >= threshold]
-    labels = kept or ([] if otherwise is None else [otherwise])
-    return {"labels": labels, "confidences": sure, "confidence": min((sure[label] for label in kept), default=0.0)}
-
-
 def measured_confidence(reply: Reply, label: str) -> float | None:
-    """The probability of the tokens that spell a label in an answer; None if they are not known."""
+    """The probability of the tokens that spell a label in an answer; None if the endpoint did not report it."""
     if "".join(token for token, _ in reply.logprobs) != reply.text:
         return None
     written = msgspec.json.encode(label).decode()[1:-1]
     found = re.search(rf'"label"\s*:\s*"({re.escape(written)})"', reply.text)
     if found is None:
         return None
-    (begin, end), place, total = found.span(1), 0, 0.0
+    (begin, end), position, total = found.span(1), 0, 0.0
     for token, logprob in reply.logprobs:
-        if place < end and place + len(token) > begin:
+        if position < end and position + len(token) > begin:
             total += logprob
-        place += len(token)
+        position += len(token)
     return round(min(1.0, math.exp(total)), CONFIDENCE_DIGITS)

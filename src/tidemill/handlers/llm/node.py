@@ -1,8 +1,6 @@
-"""Llm node and shared config.
+"""Node type `llm`: asks a language model, and returns its text or, with a schema, a checked JSON value.
 
-Node type `llm`: asks a language model, and returns its words or the value that they spell.
-
-The fields that the configs of all node types over models have in common: which model, where, and how it answers.
+Also the config fields that all node types over models share: which model, at which endpoint, and how it answers.
 """
 
 from __future__ import annotations
@@ -13,10 +11,19 @@ from typing import Any
 import msgspec
 
 from tidemill.handlers.contract import Ended, Handler, NodeContext, Return
-from tidemill.handlers.http.exchange import HEADERS_SCHEMA, TIMEOUT_SCHEMA, header_flaws, url_flaws, written_flaws
+from tidemill.handlers.http.exchange import (
+    HEADERS_SCHEMA,
+    TIMEOUT_SCHEMA,
+    check_headers,
+    check_not_literal,
+    check_url,
+    object_schema,
+)
 from tidemill.handlers.llm.provider import OPENAI_URL, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
+
+# Shared config.
 
 SECRET_FIELDS = ("api_key", "headers", "base_url")
 _PRICE = {"type": "number", "minimum": 0}
@@ -25,10 +32,10 @@ _RESERVED = ("messages", "model", "n", "stream", "tools")
 
 
 def model_schema(providers: Iterable[str], required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    """The schema of a config that has the common fields and some of its own."""
+    """The schema of a config: the shared fields and some of its own."""
     return {
         "type": "object",
-        "properties": {**_common(providers), **properties},
+        "properties": {**_shared_fields(providers), **properties},
         "required": list(required),
         "additionalProperties": False,
         "if": {"properties": {"provider": {"const": "scripted"}}, "required": ["provider"]},
@@ -37,7 +44,7 @@ def model_schema(providers: Iterable[str], required: tuple[str, ...], **properti
     }
 
 
-def _common(providers: Iterable[str]) -> dict[str, Any]:
+def _shared_fields(providers: Iterable[str]) -> dict[str, Any]:
     return {
         "provider": {"enum": sorted(providers), "default": "openai"},
         "model": {"type": "string", "minLength": 1},
@@ -52,43 +59,37 @@ def _common(providers: Iterable[str]) -> dict[str, Any]:
         "response_format": {"enum": ["json_schema", "json_object", "none"], "default": "json_schema"},
         "strict": {"type": "boolean", "default": False},
         "timeout_seconds": TIMEOUT_SCHEMA | {"default": 120},
-        "prices": {
-            "type": "object",
-            "properties": {
-                "input_per_million": _PRICE,
-                "output_per_million": _PRICE,
-                "cached_input_per_million": _PRICE,
-            },
-            "required": ["input_per_million", "output_per_million"],
-            "additionalProperties": False,
-        },
+        "prices": object_schema(
+            ("input_per_million", "output_per_million"),
+            input_per_million=_PRICE,
+            output_per_million=_PRICE,
+            cached_input_per_million=_PRICE,
+        ),
         "answers": {"anyOf": [{"type": "array", "minItems": 1}, {"type": "object", "minProperties": 1}]},
     }
 
 
-def model_flaws(config: Any) -> Iterator[ConfigProblem]:
-    """What the schema cannot say of the common fields."""
-    yield from written_flaws(config.get("api_key"), "/api_key", "key")
-    yield from url_flaws(config.get("base_url"), "/base_url")
-    yield from header_flaws(config.get("headers"))
+def check_model(config: Any) -> Iterator[ConfigProblem]:
+    """Checks of the shared fields beyond the schema."""
+    yield from check_not_literal(config.get("api_key"), "/api_key", "key")
+    yield from check_url(config.get("base_url"), "/base_url")
+    yield from check_headers(config.get("headers"))
 
+
+# The node type.
 
 _TEXT = {"type": "string"}
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": {"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
-        "name": _TEXT,
-    },
-    "required": ["role", "content"],
-    "additionalProperties": False,
-}
+_MESSAGE = object_schema(
+    ("role", "content"),
+    role={"enum": ["system", "developer", "user", "assistant"]},
+    content={"anyOf": [_TEXT, {"type": "array", "items": {"type": "object"}, "minItems": 1}]},
+    name=_TEXT,
+)
 _STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 16}]}
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
-    yield from model_flaws(config)
+def _check(config: Any) -> Iterator[ConfigProblem]:
+    yield from check_model(config)
     if "prompt" not in config and "messages" not in config:
         yield ConfigProblem("", "there is nothing to ask", "write `prompt` or `messages`")
     if "first_token_seconds" in config and config.get("stream") in (None, False):
@@ -96,7 +97,6 @@ def _flaws(config: Any) -> Iterator[ConfigProblem]:
 
 
 def llm_type(providers: Providers) -> NodeType:
-    """The node type as the compiler sees it."""
     return NodeType(
         name="llm",
         title="Language model",
@@ -105,7 +105,7 @@ def llm_type(providers: Providers) -> NodeType:
         capabilities=Capabilities(streaming=True),
         secret_fields=SECRET_FIELDS,
         schemas=("schema",),
-        check=_flaws,
+        check=_check,
         config_schema=model_schema(
             providers,
             (),
@@ -126,8 +126,6 @@ def llm_type(providers: Providers) -> NodeType:
 
 
 def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    """The node type over some providers, by name."""
-
     async def work(context: NodeContext) -> Ended:
         settings = msgspec.convert(context.config, Settings)
         answer = await answered(providers[settings.provider], question_of(context.config, settings), context)
@@ -139,7 +137,7 @@ def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | Non
 
 
 def question_of(config: dict[str, Any], settings: Settings) -> Question:
-    """What a config asks: the messages, and the prompt as the last of them."""
+    """The question of a config: its messages, with the prompt as the last one."""
     messages: list[Message] = [*config.get("messages", ())]
     if "prompt" in config:
         messages.append({"role": "user", "content": config["prompt"]})

@@ -1,16 +1,8 @@
-"""OpenAI-compatible provider: wire format, streaming, errors, rate limits.
+"""The provider `openai`: any endpoint that speaks the OpenAI protocol, called through the fetcher.
 
-The provider `openai`: any endpoint that speaks the OpenAI protocol, called through the fetcher.
-
-Nothing is sent that the node's config does not name, redirects are not followed, and the engine alone retries.
-
-What a provider's refusal means for an attempt: which failure it is, whether to try again, and when.
-
-Endpoints that speak the same protocol do not speak it alike, so the status, the code and the words all count.
-
-The chat completions of the OpenAI protocol: what is sent, and how what comes back is read.
-
-Only the few fields that are used are looked at, because endpoints that speak this protocol differ in all others.
+Endpoints with this protocol differ, so only the few response fields that are used are decoded, and an error is
+classified by status, code and text together. Nothing is sent that the config does not name, except that a request is
+sent again without optional fields that the endpoint rejects. Redirects are not followed, and only the engine retries.
 """
 
 from __future__ import annotations
@@ -31,9 +23,11 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import Fail, truncate
 from tidemill.handlers.http.exchange import failure, retry_after_ms
-from tidemill.handlers.llm.provider import OPENAI_URL, Ask, Hear, Question, Reply, Settings, Usage
+from tidemill.handlers.llm.provider import OPENAI_URL, Ask, OnText, Question, Reply, Settings, Usage
 from tidemill.net.egress import CallFailed, shown
 from tidemill.net.http_client import Call, Fetcher, Streamed, read_url
+
+# Errors and rate limits.
 
 _SAID_MAX = 300
 _WORDS_MAX = 2_000
@@ -50,11 +44,11 @@ _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000, 1)
 _EPOCH_FROM_SECONDS = 1_000_000_000
-"""A number of seconds beyond this is a moment, not a time to wait."""
+"""A larger number of seconds is an absolute time, not a duration."""
 
 
 class ProviderRefused(Exception):
-    """The endpoint answered with a status that is no success."""
+    """The endpoint answered with an error status."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.status, self.headers, self.text = status, headers, body.decode("utf-8", "replace")
@@ -62,38 +56,31 @@ class ProviderRefused(Exception):
 
     @property
     def body(self) -> Any:
-        """What the endpoint says of the error; without JSON, its text."""
+        """The error object of the response; its text if it is not JSON."""
         try:
-            said = msgspec.json.decode(self.text)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            decoded = msgspec.json.decode(self.text)
+        except NOT_JSON:
             return self.text
-        return said.get("error", said) if isinstance(said, dict) else self.text
-
-
-def failure_of(error: ProviderRefused, now_ms: int) -> Fail:
-    """A refusal as the failure of an attempt."""
-    return refusal(error.status, error.body, error.headers, now_ms, error.text)
+        return decoded.get("error", decoded) if isinstance(decoded, dict) else self.text
 
 
 class Fault(NamedTuple):
-    """The code of a refusal, whether it is worth another try, and what to do."""
-
     code: str
     retryable: bool = False
     hint: str = ""
 
 
 def refusal(status: int, body: Any, headers: Mapping[str, str], now_ms: int, otherwise: str = "") -> Fail:
-    """What the provider said instead of an answer; status 0 if it had begun to answer already."""
-    said, words = _said(body, otherwise)
+    """The failure of an attempt whose call the provider refused; status 0 if the response had already begun."""
+    quoted, words = _error_text(body, otherwise)
     fault = _fault(status, words)
-    message = f"the provider answered with {status}: {said}" if status else f"the provider broke off: {said}"
+    message = f"the provider answered with {status}: {quoted}" if status else f"the provider broke off: {quoted}"
     wait = wait_ms(headers, now_ms) if fault.retryable else None
     return Fail(fault.code, message, retryable=fault.retryable, retry_after_ms=wait, hint=fault.hint)
 
 
-def _said(body: Any, otherwise: str) -> tuple[str, str]:
-    """What to show of a refusal, and all that it says."""
+def _error_text(body: Any, otherwise: str) -> tuple[str, str]:
+    """The text of an error to show, and all of its words to classify it by."""
     if isinstance(body, Mapping):
         message, code, kind = (str(body.get(key) or "") for key in ("message", "code", "type"))
         return _short(message or code or otherwise), f"{code} {kind} {message}"[:_WORDS_MAX]
@@ -128,10 +115,10 @@ def _fault(status: int, words: str) -> Fault:
 
 
 def wait_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
-    """How long a provider asks to wait, the most exact header first; None if it does not say."""
-    exact = _milliseconds(headers.get("retry-after-ms", ""))
-    if exact is not None:
-        return exact
+    """How long the provider asks to wait, by the most exact header; None if it does not say."""
+    exact = headers.get("retry-after-ms", "").strip()
+    if _NUMBER.fullmatch(exact):
+        return round(float(exact))
     after = headers.get("retry-after", "").strip()
     if _NUMBER.fullmatch(after):
         return round(float(after) * 1_000)
@@ -139,12 +126,8 @@ def wait_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
     return asked if asked is not None else _reset_ms(headers, now_ms)
 
 
-def _milliseconds(text: str) -> int | None:
-    return round(float(text)) if _NUMBER.fullmatch(text.strip()) else None
-
-
 def _reset_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
-    """When the limit that was hit is lifted; without a hint which one it was, when all of them are."""
+    """Time until the exhausted limit resets; if none is reported as exhausted, until all of them do."""
     known = {
         name: wait
         for name in ("", "-requests", "-tokens")
@@ -155,7 +138,7 @@ def _reset_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def duration_ms(text: str, now_ms: int) -> int | None:
-    """A time as these headers write it: `20ms`, `6m0s`, seconds, or the second since 1970 when it is over."""
+    """Parse the duration of a header: `20ms`, `6m0s`, seconds, or a Unix time."""
     text = text.strip()
     if _NUMBER.fullmatch(text):
         seconds = float(text)
@@ -167,9 +150,11 @@ def duration_ms(text: str, now_ms: int) -> int | None:
     return round(sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS_MS, strict=True) if part))
 
 
+# Wire format.
+
 PATH = "/chat/completions"
 DISPENSABLE = ("response_format", "logprobs", "stream_options")
-"""Fields of a request that make an answer better, and that not all endpoints know."""
+"""Optional fields of a request, which not all endpoints know."""
 _PASSED_ON = ("temperature", "top_p", "stop", "seed")
 
 
@@ -211,7 +196,7 @@ class _Used(msgspec.Struct):
 
 
 class Completion(msgspec.Struct):
-    """An answer, or one part of a streamed one."""
+    """A response, or one event of a streamed response."""
 
     choices: list[_Choice] | None = None
     model: str | None = None
@@ -220,7 +205,6 @@ class Completion(msgspec.Struct):
 
 
 def body_of(question: Question) -> dict[str, Any]:
-    """The body of a request."""
     settings = question.settings
     body: dict[str, Any] = {
         **settings.extra,
@@ -230,10 +214,9 @@ def body_of(question: Question) -> dict[str, Any]:
     }
     body |= {name: value for name in _PASSED_ON if (value := getattr(settings, name)) is not None}
     if settings.max_tokens is not None:
-        # The field got a new name that the newer models of its inventor insist on, and that others do not know.
-        body["max_completion_tokens" if settings.base_url.rstrip("/") == OPENAI_URL else "max_tokens"] = (
-            settings.max_tokens
-        )
+        # Newer models of OpenAI require the new name of the field; other endpoints only know the old one.
+        name = "max_completion_tokens" if settings.base_url.rstrip("/") == OPENAI_URL else "max_tokens"
+        body[name] = settings.max_tokens
     if question.form is not None and settings.response_format == "json_schema":
         wanted = {"name": "answer", "schema": question.form, "strict": settings.strict}
         body["response_format"] = {"type": "json_schema", "json_schema": wanted}
@@ -246,21 +229,18 @@ def body_of(question: Question) -> dict[str, Any]:
     return body
 
 
-def without(body: dict[str, Any], complaint: str) -> dict[str, Any] | None:
-    """The body without the dispensable fields that a complaint is about; None if it is about none of them."""
-    named = [field for field in DISPENSABLE if field in body and (field in complaint or _nickname(field) in complaint)]
+def without_rejected(body: dict[str, Any], text: str) -> dict[str, Any] | None:
+    """The body without the optional fields that an error text names; None if it names none of them."""
+    aliases = {"response_format": "json_schema"}
+    named = [field for field in DISPENSABLE if field in body and (field in text or aliases.get(field, field) in text)]
     return {key: value for key, value in body.items() if key not in named} if named else None
 
 
-def _nickname(field: str) -> str:
-    return "json_schema" if field == "response_format" else field
-
-
 class Assembly:
-    """A reply that is put together from its parts."""
+    """Builds a reply from a response or the events of a stream."""
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
         self._texts: list[str] = []
         self._refusals: list[str] = []
         self._tokens: list[tuple[str, float]] = []
@@ -269,31 +249,29 @@ class Assembly:
 
     @property
     def begun(self) -> bool:
-        """Whether the model has said anything."""
+        """Whether any text has arrived."""
         return bool(self._texts or self._refusals)
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said that this is all."""
+        """Whether the finish reason has arrived."""
         return bool(self._finish_reason)
 
     def add(self, part: Completion) -> None:
-        """Take a part, or all of it at once."""
         self._model = part.model or self._model
         self._usage = part.usage.usage() if part.usage is not None else self._usage
         for choice in (part.choices or [])[:1]:
-            said = choice.delta or choice.message or _Text()
-            if said.content:
-                self._texts.append(said.content)
-                self._hear(said.content)
-            if said.refusal:
-                self._refusals.append(said.refusal)
+            text = choice.delta or choice.message or _Text()
+            if text.content:
+                self._texts.append(text.content)
+                self._on_text(text.content)
+            if text.refusal:
+                self._refusals.append(text.refusal)
             self._finish_reason = choice.finish_reason or self._finish_reason
             tokens = choice.logprobs.content if choice.logprobs is not None else None
             self._tokens += [(each.token, each.logprob) for each in tokens or ()]
 
     def reply(self, question: Question) -> Reply:
-        """All of it."""
         return Reply(
             text="".join(self._texts),
             model=self._model or question.settings.model,
@@ -304,9 +282,11 @@ class Assembly:
         )
 
 
+# Calls.
+
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 REFUSAL_BYTES_MAX = 65_536
-"""How much of a refusal is read."""
+"""How much of an error response is read."""
 _DONE = "[DONE]"
 _CLOSING_SECONDS = 1.0
 """How long to wait, after the last event, for the end of the response, so that the connection can be used again."""
@@ -315,35 +295,35 @@ _TIMER_SLACK_MS = 60_000
 
 
 def openai_provider(fetcher: Fetcher, now_ms: Callable[[], int] = wall_clock_ms) -> Ask:
-    """The provider over a fetcher, whose rules hold for its calls."""
+    """The provider over a fetcher, which enforces the egress policy."""
 
-    async def ask(question: Question, hear: Hear) -> Reply:
-        # Loading the HTTP library would keep other tasks waiting, and is not the model's time.
+    async def ask(question: Question, on_text: OnText) -> Reply:
+        # In a thread, because loading the HTTP library would block the event loop; before the timers start.
         await asyncio.to_thread(import_module, "tidemill.net.transport")
         fetcher.transport()
         try:
-            return await _timed(question, hear, lambda assembly: _fill(fetcher, question, assembly, now_ms))
+            return await _timed(question, on_text, lambda assembly: _fill(fetcher, question, assembly, now_ms))
         except CallFailed as error:
             raise failure(error) from error
         except ProviderRefused as error:
-            raise failure_of(error, now_ms()) from error
+            raise refusal(error.status, error.body, error.headers, now_ms(), error.text) from error
 
     return ask
 
 
-async def _timed(question: Question, hear: Hear, fill: Callable[[Assembly], Awaitable[None]]) -> Reply:
-    """A reply within the time that it may take, and with a first word within the time for that."""
+async def _timed(question: Question, on_text: OnText, fill: Callable[[Assembly], Awaitable[None]]) -> Reply:
+    """Limit the time of the whole answer and, for a stream, of its first token."""
     settings = question.settings
     first_s = settings.first_token_seconds if question.stream else None
     host = shown(settings.base_url)
     try:
         async with asyncio.timeout(settings.timeout_seconds) as whole, asyncio.timeout(first_s) as first:
 
-            def heard(part: str) -> None:
+            def on_first_text(part: str) -> None:
                 first.reschedule(None)
-                hear(part)
+                on_text(part)
 
-            assembly = Assembly(heard)
+            assembly = Assembly(on_first_text)
             await fill(assembly)
             return assembly.reply(question)
     except TimeoutError as error:
@@ -357,7 +337,7 @@ async def _timed(question: Question, hear: Hear, fill: Callable[[Assembly], Awai
 
 
 async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    """Send a request, and send it again without what the endpoint does not know."""
+    """Send a request, and again without optional fields that the endpoint rejects."""
     body: dict[str, Any] | None = body_of(question)
     while body is not None:
         try:
@@ -365,7 +345,7 @@ async def _fill(fetcher: Fetcher, question: Question, assembly: Assembly, now_ms
                 await _read(answer, body["stream"], assembly, now_ms)
             return
         except ProviderRefused as error:
-            body = without(body, error.text) if error.status in (400, 422) else None
+            body = without_rejected(body, error.text) if error.status in (400, 422) else None
             if body is None:
                 raise
 
@@ -391,14 +371,14 @@ def _call(settings: Settings, body: dict[str, Any]) -> Call:
 async def _read(answer: Streamed, stream: bool, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     headers = dict(answer.headers)
     if not 200 <= answer.status < 300:
-        raise ProviderRefused(answer.status, await _beginning(answer), headers)
+        raise ProviderRefused(answer.status, await _read_error(answer), headers)
     if stream and "json" not in headers.get("content-type", ""):
-        await _follow(answer, assembly, now_ms)
+        await _read_stream(answer, assembly, now_ms)
     else:
-        _take(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
+        _read_whole(b"".join([chunk async for chunk in answer.chunks()]), assembly, now_ms)
 
 
-async def _beginning(answer: Streamed) -> bytes:
+async def _read_error(answer: Streamed) -> bytes:
     read = b""
     async for chunk in answer.chunks():
         read += chunk
@@ -407,8 +387,8 @@ async def _beginning(answer: Streamed) -> bytes:
     return read[:REFUSAL_BYTES_MAX]
 
 
-def _take(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    """Read an answer that came as a whole."""
+def _read_whole(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    """Read a response that is not streamed."""
     try:
         completion = msgspec.json.decode(body, type=Completion)
     except NOT_JSON as error:
@@ -420,13 +400,13 @@ def _take(body: bytes, assembly: Assembly, now_ms: Callable[[], int]) -> None:
     assembly.add(completion)
 
 
-async def _follow(answer: Streamed, assembly: Assembly, now_ms: Callable[[], int]) -> None:
-    """Read an answer part by part. One that ends without an end was cut."""
+async def _read_stream(answer: Streamed, assembly: Assembly, now_ms: Callable[[], int]) -> None:
+    """Read a stream of events. One without a finish reason was cut."""
     chunks = answer.chunks()
     try:
         async for data in events(chunks):
             if data.startswith(_DONE):
-                await _finish(chunks)
+                await _drain(chunks)
                 break
             part = msgspec.json.decode(data, type=Completion)
             if part.error:
@@ -443,7 +423,7 @@ async def _follow(answer: Streamed, assembly: Assembly, now_ms: Callable[[], int
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The data of server-sent events. The last one counts only if a blank line ends it."""
+    """The data of server-sent events; an event without a final blank line is dropped."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     pieces: list[str] = []
     data: list[str] = []
@@ -461,8 +441,8 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
                     yield text
 
 
-async def _finish(chunks: AsyncIterator[bytes]) -> None:
-    """Read what follows the last event; whatever happens to the connection now, the answer is complete."""
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read the rest after the last event. The answer is complete, so errors do not matter."""
     with suppress(TimeoutError, CallFailed):
         async with asyncio.timeout(_CLOSING_SECONDS):
             async for _ in chunks:

@@ -1,12 +1,7 @@
-"""Provider seam, usage/prices, scripted provider.
+"""The interface between the node types over models and providers, and the provider `scripted`.
 
-What a model is asked and what it answers: the seam between the node types and whoever runs a model.
-
-A provider is a function from a question to a reply. It knows nothing of nodes, schemas or repairs.
-
-The provider `scripted`: a model that says what the config tells it to say.
-
-It runs everywhere, at once and always alike, so that examples, tests and dry runs need neither a network nor a key.
+A provider is a function from a question to a reply; it knows nothing of nodes, schemas or repairs. `scripted` answers
+from the config, always alike, so that examples, tests and dry runs need neither a network nor a key.
 """
 
 from __future__ import annotations
@@ -29,12 +24,12 @@ COST_DIGITS = 10
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a million tokens cost, in whatever currency."""
+    """Prices of a million tokens, in any currency."""
 
     input_per_million: float = 0.0
     output_per_million: float = 0.0
     cached_input_per_million: float | None = None
-    """Of input that the provider had seen before; without it, as much as any input."""
+    """For input tokens from the provider's cache; the price of other input if unset."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +38,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """The part of the input that the provider had seen before."""
+    """The part of the input that came from the provider's cache."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -53,20 +48,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def cost(self, prices: Prices) -> float:
-        """What the tokens cost."""
         cached_price = prices.cached_input_per_million
         cached_price = prices.input_per_million if cached_price is None else cached_price
         fresh = self.input_tokens - self.cached_tokens
         sum_ = fresh * prices.input_per_million + self.cached_tokens * cached_price
         return round((sum_ + self.output_tokens * prices.output_per_million) / 1_000_000, COST_DIGITS)
 
-    def shown(self) -> dict[str, int]:
-        """As a node returns it."""
+    def to_output(self) -> dict[str, int]:
         return msgspec.structs.asdict(self) | {"total_tokens": self.input_tokens + self.output_tokens}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model, and how it is to answer: what the configs of all node types over models have in common."""
+    """The config fields that all node types over models share."""
 
     provider: str = "openai"
     model: str = ""
@@ -95,75 +88,72 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     messages: tuple[Message, ...]
     correction: tuple[Message, ...] = ()
-    """In a second turn: what was answered in the first, and what is wrong with it."""
+    """In the second turn: the first answer, and what is wrong with it."""
     form: Any = None
-    """A JSON Schema that the answer must suit."""
+    """JSON Schema of the answer."""
     stream: bool = False
     logprobs: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered."""
-
     text: str
     model: str = ""
     finish_reason: str = ""
     refusal: str = ""
     usage: Usage | None = None
-    """None if the provider does not say."""
+    """None if the provider does not report it."""
     logprobs: tuple[tuple[str, float], ...] = ()
-    """The tokens of the text, each with the logarithm of its probability, if the provider gives them."""
+    """Tokens of the text with the logarithms of their probabilities, if the provider reports them."""
 
 
-Hear = Callable[[str], None]
-"""Is told each part of an answer as it comes."""
+OnText = Callable[[str], None]
+"""Receives each part of a streamed answer."""
 
-Ask = Callable[[Question, Hear], Awaitable[Reply]]
+Ask = Callable[[Question, OnText], Awaitable[Reply]]
 Providers = Mapping[str, Ask]
 
 
-def deaf(part: str) -> None:
-    """Hear nothing, when nobody wants the parts of an answer."""
+def ignore_text(part: str) -> None:
+    """An `OnText` that drops the text."""
 
+
+# The provider `scripted`.
 
 MODEL = "scripted"
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
-async def scripted(question: Question, hear: Hear) -> Reply:
-    """Say the answer that is meant for a prompt. A word counts as a token."""
-    answer = _meant(question.settings.answers, _prompt(question.messages), 1 if question.correction else 0)
+async def scripted(question: Question, on_text: OnText) -> Reply:
+    """Return the configured answer to a prompt. A word counts as a token."""
+    prompt = next((_text(each) for each in reversed(question.messages) if each.get("role") == "user"), "")
+    answer = _select_answer(question.settings.answers, prompt, 1 if question.correction else 0)
     text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
     if question.stream:
         for word in _WORD.findall(text):
-            hear(word)
-    said = sum(len(_text(message).split()) for message in (*question.messages, *question.correction))
-    usage = Usage(input_tokens=said, output_tokens=len(text.split()))
+            on_text(word)
+    words = sum(len(_text(message).split()) for message in (*question.messages, *question.correction))
+    usage = Usage(input_tokens=words, output_tokens=len(text.split()))
     return Reply(text=text, model=question.settings.model or MODEL, finish_reason="stop", usage=usage)
 
 
-def _prompt(messages: tuple[Message, ...]) -> str:
-    return next((_text(each) for each in reversed(messages) if each.get("role") == "user"), "")
-
-
 def _text(message: Message) -> str:
-    """The words of a message; of parts, those that have any."""
+    """The text of a message, or of its text parts."""
     content = message.get("content")
     if isinstance(content, list):
         return " ".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
     return str(content or "")
 
 
-def _meant(answers: list[Any] | dict[str, Any], prompt: str, turn: int) -> Any:
-    """The answer of a turn: of a list, in order, and the last again; by pattern, that of the longest that matches."""
+def _select_answer(answers: list[Any] | dict[str, Any], prompt: str, turn: int) -> Any:
+    """The answer of a turn: lists are used in order and repeat their last item; the longest matching pattern wins."""
     if isinstance(answers, dict):
-        # Mappings are stored in the order of their keys, so the order in the document says nothing.
+        # Stored mappings are sorted by key, so the order in the document is lost.
         found = [pattern for pattern in answers if _matches(pattern, prompt)]
         if not found:
             hint = "a pattern such as .* stands for every other prompt"
             raise Fail("script_unmatched", f"no scripted answer suits {shorten(prompt, 200)!r}", hint=hint)
-        meant = answers[max(found, key=lambda pattern: (len(pattern), pattern))]
-        answers = meant if isinstance(meant, list) else [meant]
+        selected = answers[max(found, key=lambda pattern: (len(pattern), pattern))]
+        answers = selected if isinstance(selected, list) else [selected]
     if not answers:
         raise Fail("script_unmatched", "the scripted model has no answers", hint="write them under `answers`")
     return answers[min(turn, len(answers) - 1)]

@@ -1,7 +1,7 @@
-"""A conversation of at most two turns: ask, and if the answer does not suit its schema, ask for a better one.
+"""Ask a model, and ask once more if the answer does not match its schema.
 
-The second turn shows the model its answer and what is wrong with it. There is no third: a model that cannot do it
-twice costs money without end.
+The second question shows the model its answer and what is wrong with it. There is no third, because each one costs
+money.
 """
 
 from __future__ import annotations
@@ -14,31 +14,29 @@ import msgspec
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import Schema, compile_schema
 from tidemill.handlers.contract import Fail, NodeContext
-from tidemill.handlers.llm.provider import Ask, Hear, Message, Prices, Question, Reply, Usage, deaf
+from tidemill.handlers.llm.provider import Ask, Message, OnText, Prices, Question, Reply, Usage, ignore_text
 
 PROBLEMS_SHOWN = 10
 CUT_SHORT = "length"
-"""Why an answer ends that has as many tokens as it may have."""
+"""The finish reason of an answer that reached `max_tokens`."""
 _FENCED = re.compile(r"```[A-Za-z]*\s*(.*?)\s*```", re.DOTALL)
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation came to."""
-
     reply: Reply
-    """The last one."""
+    """The last reply."""
     value: Any = None
-    """What the text says, where a schema was given."""
+    """The decoded text, if a schema was given."""
     usage: Usage | None
-    """Of all turns."""
+    """The sum of all turns."""
     repaired: bool = False
 
     def account(self, prices: Prices | None) -> dict[str, Any]:
-        """The fields that all node types over models return: who answered, and what it took."""
+        """The output fields that all node types over models share."""
         usage = self.usage
         return {
             "model": self.reply.model,
-            "usage": None if usage is None else usage.shown(),
+            "usage": None if usage is None else usage.to_output(),
             "cost": None if usage is None or prices is None else usage.cost(prices),
             "repaired": self.repaired,
         }
@@ -62,20 +60,20 @@ ACCOUNT_SCHEMA: dict[str, Any] = {
 
 
 def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message, ...]:
-    """The messages with what the model is to be: first the system's, then which form the answer must have."""
-    said = [system] if system else []
-    # Many models that are run at home take one such message, at the beginning.
+    """The messages after one system message: the system prompt and the required form of the answer."""
+    parts = [system] if system else []
+    # Many local models accept only one system message, at the beginning.
     if messages and messages[0].get("role") == "system" and isinstance(messages[0].get("content"), str):
-        said, messages = [*said, messages[0]["content"]], messages[1:]
+        parts, messages = [*parts, messages[0]["content"]], messages[1:]
     if form is not None:
         schema = msgspec.json.encode(form).decode()
-        said.append(f"Answer with JSON that suits this JSON Schema, and with nothing else:\n{schema}")
-    return (*([{"role": "system", "content": "\n\n".join(said)}] if said else []), *messages)
+        parts.append(f"Answer with JSON that suits this JSON Schema, and with nothing else:\n{schema}")
+    return (*([{"role": "system", "content": "\n\n".join(parts)}] if parts else []), *messages)
 
 
 async def answered(ask: Ask, question: Question, context: NodeContext) -> Answered:
-    """Ask, and have the answer repaired once if it does not suit its schema."""
-    first = await _asked(ask, question, context.stream if question.stream else deaf, context)
+    """Ask, and once more if the answer does not match its schema."""
+    first = await _ask(ask, question, context.stream if question.stream else ignore_text, context)
     if question.form is None:
         return Answered(reply=first, usage=first.usage)
     schema = compile_schema(question.form)
@@ -85,7 +83,7 @@ async def answered(ask: Ask, question: Question, context: NodeContext) -> Answer
     if first.finish_reason == CUT_SHORT:
         raise _invalid(problems, "the answer was cut short: raise max_tokens")
     context.log.info("the answer is repaired, because it does not suit the schema: %s", "; ".join(problems))
-    second = await _asked(ask, _corrected(question, first.text, problems), deaf, context)
+    second = await _ask(ask, _corrected(question, first.text, problems), ignore_text, context)
     usage = second.usage if first.usage is None else first.usage + (second.usage or Usage())
     value, problems = _read(second.text, schema)
     if problems:
@@ -93,15 +91,15 @@ async def answered(ask: Ask, question: Question, context: NodeContext) -> Answer
     return Answered(reply=second, value=value, usage=usage, repaired=True)
 
 
-async def _asked(ask: Ask, question: Question, hear: Hear, context: NodeContext) -> Reply:
-    reply = await ask(question, hear)
+async def _ask(ask: Ask, question: Question, on_text: OnText, context: NodeContext) -> Reply:
+    reply = await ask(question, on_text)
     used = (
         "unknown tokens" if reply.usage is None else f"{reply.usage.input_tokens} + {reply.usage.output_tokens} tokens"
     )
     context.log.info("%s answered: %s, %s", reply.model, reply.finish_reason or "no reason to end", used)
     if reply.refusal or reply.finish_reason == "content_filter":
-        said = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
-        raise Fail("content_refused", f"the model does not answer: {said}", hint="say it differently")
+        reason = shorten(reply.refusal, 300) if reply.refusal else "the provider's filter held the answer back"
+        raise Fail("content_refused", f"the model does not answer: {reason}", hint="say it differently")
     if not reply.text.strip():
         cut = reply.finish_reason == CUT_SHORT
         hint = "raise max_tokens: the model used all of them before it said anything" if cut else ""
@@ -111,13 +109,13 @@ async def _asked(ask: Ask, question: Question, hear: Hear, context: NodeContext)
 
 def _corrected(question: Question, text: str, problems: list[str]) -> Question:
     wrong = "\n".join(f"- {problem}" for problem in problems)
-    wish = f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
-    turns = ({"role": "assistant", "content": text}, {"role": "user", "content": wish})
+    request = f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
+    turns = ({"role": "assistant", "content": text}, {"role": "user", "content": request})
     return msgspec.structs.replace(question, correction=turns, stream=False)
 
 
 def _read(text: str, schema: Schema) -> tuple[Any, list[str]]:
-    """What a text says, and what is wrong with it. Models like to wrap JSON as Markdown does."""
+    """The JSON value of a text, and its problems. Models often wrap JSON in a Markdown code block."""
     fenced = _FENCED.fullmatch(text.strip())
     try:
         value = msgspec.json.decode(fenced[1] if fenced else text)

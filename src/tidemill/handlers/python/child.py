@@ -1,12 +1,8 @@
-"""The process side: calls, context proxy, interruption.
+"""The process side of `python` nodes: reads a call, runs the function, sends the answer, and reads the next call.
 
-The connection from a function's process to its worker: its output, its questions, and its cancellation.
-
-The child process that calls functions of `python` nodes: it reads a call, answers, and reads the next.
-
-The functions are the operator's own code and may do anything; what is limited is the harm. The process has a memory
-limit, and its supervisor kills it with all that it has started, at the latest when the worker is gone. When its time is
-up, the worker sends a signal, and the function gets an exception that it may catch.
+Hides the connection to the worker, the forwarding of output, and cancellation by signal. The functions are the
+operator's own code and may do anything; the memory limit and the supervisor bound the harm. When its time is up, the
+worker sends SIGALRM, and the function gets a `Cancelled` that it may catch. A message is never interrupted half-sent.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from tidemill.handlers.contract import (
     ended,
     truncate,
 )
-from tidemill.handlers.python.functions import Given, callee, drained, imported, settled
+from tidemill.handlers.python.functions import FunctionSignature, Ready, drain, imported, resolve_result
 from tidemill.handlers.python.protocol import (
     OUT_OF_MEMORY_STATUS,
     RESULT_MAX,
@@ -61,10 +57,10 @@ from tidemill.handlers.python.protocol import (
     SentBlob,
     Skipped,
     Stopped,
+    decode_order,
+    encode,
+    extract_blobs,
     failed_of,
-    order_of,
-    packed,
-    taken_out,
     threw,
 )
 from tidemill.observability.capture import Decoded
@@ -72,9 +68,9 @@ from tidemill.processes.supervisor import frame, read_frame, resident_mb
 from tidemill.security.secrets import SecretMissing
 
 TEXT_MAX = 65_536
-"""The most text of one message."""
-FOLDED = object()
-"""Stands for all parts of a result together; the worker has them."""
+"""Characters of one message."""
+COLLECTED = object()
+"""Placeholder for all parts of a result together; the worker has them."""
 OVER = "the time of this attempt is up, or nobody wants its result any more"
 
 
@@ -88,7 +84,6 @@ class CancelSignal:
         self._callback: Callable[[], object] | None = None
 
     def receive(self, number: int, stack: FrameType | None) -> None:
-        """The signal handler."""
         self.received = True
         if self._callback is not None:
             self._callback()
@@ -97,7 +92,7 @@ class CancelSignal:
 
     @contextmanager
     def delivered(self) -> Iterator[None]:
-        """Within it, `Cancelled` is raised in the function."""
+        """Within it, the signal raises `Cancelled`."""
         self._raises = True
         try:
             self._raise_if_due()
@@ -107,7 +102,7 @@ class CancelSignal:
 
     @contextmanager
     def passed_on(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Within it, a callback is called instead."""
+        """Within it, the signal calls a callback instead."""
         self._callback = callback
         try:
             if self.received:
@@ -118,7 +113,7 @@ class CancelSignal:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Within it, nothing is raised: a message must not be half sent."""
+        """Within it, the signal raises nothing: a message must not be half sent."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -167,7 +162,7 @@ class WorkerConnection:
         """Send a message that belongs to a certain call, or to none."""
         if self._forked:
             return
-        data = frame(packed(message))
+        data = frame(encode(message))
         with self._cancel.deferred(), self._lock:
             self._check(call)
             self._wire.sendall(data)
@@ -183,7 +178,7 @@ class WorkerConnection:
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
         if self._forked:
             raise RuntimeError("a forked copy of the process cannot ask for anything")
-        data = frame(packed(Ask(what, encode_value(value))))
+        data = frame(encode(Ask(what, encode_value(value))))
         with self._cancel.deferred(), self._lock:
             self._check(call)
             self._wire.sendall(data)
@@ -203,7 +198,7 @@ class WorkerConnection:
 
     def _next(self) -> Call | Reply | None:
         body = read_frame(self._wire)
-        return None if body is None else order_of(body)
+        return None if body is None else decode_order(body)
 
 
 class CallConnection:
@@ -218,17 +213,17 @@ class CallConnection:
     def ask(self, what: str, value: Any = None) -> bytes | None:
         return self._worker.ask(what, value, self._call)
 
-    def keep(self, value: Any) -> Given[None]:
+    def keep(self, value: Any) -> Ready[None]:
         self.ask("checkpoint", value)
-        return Given(None)
+        return Ready(None)
 
     def over(self) -> bool:
-        """Whether the function is to stop, or has ended."""
+        """Whether the function must stop, or has ended."""
         return self._worker.cancelled() or self._worker.calls != self._call
 
 
-class RemoteVoice:
-    """The voice of an attempt in another process."""
+class RemoteSink:
+    """The `ProgressSink` of an attempt in another process."""
 
     def __init__(self, call: CallConnection) -> None:
         self._call = call
@@ -237,24 +232,22 @@ class RemoteVoice:
         try:
             self._call.send(Part(encode_value(value)))
         except NotJson as refusal:
-            plain, blobs = taken_out(value, refusal)
+            plain, blobs = extract_blobs(value, refusal)
             self._call.send(Part(encode_value(plain), blobs))
 
     def progress(self, fraction: float | None, message: str) -> None:
         self._call.send(Progress(None if fraction is None else float(fraction), str(message)))
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the function is to stop."""
         if self._call.over():
             raise Cancelled(OVER)
 
     def folded(self) -> Any:
-        """All parts; the worker puts them together."""
-        return FOLDED
+        return COLLECTED
 
 
 class RemoteUpstream(Mapping[str, Any]):
-    """The outputs of the nodes before, asked for one by one."""
+    """The outputs of the parents, requested from the worker one by one."""
 
     def __init__(self, call: CallConnection) -> None:
         self._call = call
@@ -279,7 +272,7 @@ class RemoteUpstream(Mapping[str, Any]):
 
 
 class RemoteSecrets(Mapping[str, str]):
-    """Secrets, asked for by name."""
+    """Secrets, requested from the worker by name."""
 
     def __init__(self, call: CallConnection) -> None:
         self._call = call
@@ -298,7 +291,7 @@ class RemoteSecrets(Mapping[str, str]):
 
 
 def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
-    """The context of the function; inputs, outputs and secrets are asked for when it reads them."""
+    """The context of the function; inputs, outputs and secrets are requested when it reads them."""
     return NodeContext(
         run_id=call.run_id,
         node=call.node,
@@ -309,19 +302,19 @@ def context_of(call: Call, config: Any, worker: CallConnection) -> NodeContext:
         upstream=RemoteUpstream(worker),
         deadline_ms=call.deadline_ms,
         last_checkpoint=decode_value(call.last_checkpoint),
-        resume_value=decode_value(call.resumed),
+        resumed=decode_value(call.resumed),
         undoing=call.undoing,
         at_most_once=call.at_most_once,
         checkpoint=worker.keep,
-        read=lambda description: Given(worker.ask("read", description) or b""),
+        read=lambda description: Ready(worker.ask("read", description) or b""),
         given=lambda: decode_value(worker.ask("inputs") or b"null"),
-        voice=RemoteVoice(worker),
+        voice=RemoteSink(worker),
         secrets=RemoteSecrets(worker),
     )
 
 
 class ForwardedStream(io.TextIOBase):
-    """A standard stream that is sent to the worker line by line."""
+    """A standard stream whose text is sent to the worker line by line."""
 
     def __init__(self, worker: WorkerConnection, source: str, number: int) -> None:
         self._worker, self._source, self._number = worker, source, number
@@ -370,17 +363,19 @@ class ForwardedLog(logging.Handler):
             self.handleError(record)
 
 
+# The calls.
+
 RETIRE_MB = 256
 """A process that has grown by more than this since its first call is replaced."""
 
 
 def main(wire: socket.socket) -> None:
     """Serve until the worker closes the wire."""
-    # Programs that functions start must not keep it open when this process is gone.
+    # Programs that a function starts must not keep the wire open when this process is gone.
     wire.set_inheritable(False)
     faulthandler.enable(file=2)
-    # The worker ends its functions when a service is stopped. A handler, because programs that a function starts
-    # would inherit an ignored signal.
+    # The worker ends its functions when a service stops. Not SIG_IGN, which programs that a function starts would
+    # inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     cancel = CancelSignal()
     worker = WorkerConnection(wire, cancel)
@@ -413,31 +408,32 @@ def _answer(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answe
     sys.path[:] = call.paths
     try:
         with _memory(call.memory_mb):
-            answer = _called(call, worker, cancel)
+            answer = _call_function(call, worker, cancel)
     except MemoryError as error:
         answer = _out_of_memory(call, error)
     except BaseException as error:
-        answer = Stopped() if _is_end(error, cancel) else threw(error)
-    for printed in (sys.stdout, sys.stderr):
+        cancelled = cancel.received and isinstance(error, (Cancelled, asyncio.CancelledError))
+        answer = Stopped() if cancelled else threw(error)
+    for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
-            printed.flush()
+            stream.flush()
     worker.end_call()
     return answer
 
 
-def _called(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
+def _call_function(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answer:
     config = decode_value(call.config)
     context = context_of(call, config, CallConnection(worker))
     try:
         function = imported(call.function)
-        arguments = callee(function).arguments(config, context)
+        arguments = FunctionSignature.of(function).arguments(config, context)
         with cancel.delivered():
             result: Any = function(**arguments)
             if inspect.isgenerator(result):
-                result = drained(result, context)
+                result = drain(result, context)
         if inspect.isawaitable(result) or inspect.isasyncgen(result):
-            result = asyncio.run(_in_loop(settled(result, context), cancel))
-        return _done(ended(result))
+            result = asyncio.run(_in_loop(resolve_result(result, context), cancel))
+        return _to_answer(ended(result))
     except Fail as fail:
         return failed_of(fail)
     except SecretMissing as missing:
@@ -445,32 +441,32 @@ def _called(call: Call, worker: WorkerConnection, cancel: CancelSignal) -> Answe
 
 
 async def _in_loop(result: Any, cancel: CancelSignal) -> Ended:
-    """Run a coroutine function; when its time is up, its task is cancelled."""
+    """Await a coroutine; the cancel signal cancels its task."""
     task, loop = asyncio.ensure_future(result), asyncio.get_running_loop()
     with cancel.passed_on(lambda: loop.call_soon_threadsafe(task.cancel)):
-        found: Ended = await task
-        return found
+        outcome: Ended = await task
+        return outcome
 
 
-def _done(outcome: Ended) -> Answer:
+def _to_answer(outcome: Ended) -> Answer:
     match outcome:
         case Pause():
             return Paused(outcome)
         case Skip(reason):
             return Skipped(str(reason))
         case Return(value, next_nodes):
-            if value is FOLDED:
+            if value is COLLECTED:
                 return Done(None, next_nodes)
-    return _valued(value, next_nodes)
+    return _encode_result(value, next_nodes)
 
 
-def _valued(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
+def _encode_result(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
     blobs: list[SentBlob] = []
     try:
         try:
             text = encode_value(value)
         except NotJson as refusal:
-            plain, blobs = taken_out(value, refusal)
+            plain, blobs = extract_blobs(value, refusal)
             text = encode_value(plain)
     except NotJson as error:
         return Failed(code="output_not_json", message=str(error), hint="return plain JSON values")
@@ -483,9 +479,9 @@ def _valued(value: Any, next_nodes: tuple[str, ...] | None) -> Answer:
 
 @contextmanager
 def _memory(limit_mb: int | None) -> Iterator[None]:
-    """Bound the private memory that can be written to, which leaves out mapped libraries and reserved addresses.
+    """Bound the private writable memory, which excludes mapped libraries and reserved addresses.
 
-    This is the limit at which the function is told. The one that it cannot lift was set before this process began.
+    At this soft limit the function gets a MemoryError. The supervisor has set the hard limit, which it cannot raise.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit_mb is not None:
@@ -494,7 +490,7 @@ def _memory(limit_mb: int | None) -> Iterator[None]:
     try:
         yield
     finally:
-        # Saying that there is not enough takes memory too. The function may have changed either.
+        # Reporting the error takes memory too. The function may have changed both limits.
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
 
@@ -506,7 +502,3 @@ def _out_of_memory(call: Call, error: MemoryError) -> Answer:
         return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb", cause=threw(error))
     except MemoryError:
         os._exit(OUT_OF_MEMORY_STATUS)
-
-
-def _is_end(error: BaseException, cancel: CancelSignal) -> bool:
-    return cancel.received and isinstance(error, (Cancelled, asyncio.CancelledError))

@@ -1,18 +1,10 @@
-"""Find a user function, call it in the loop or a thread, generators.
+"""Find the operator's functions, and call them in the event loop or in a thread.
 
-The operator's own functions: how they get a name, how they are found by one, and what they are given.
-
-A function is registered (`functions=`, `--app`) or named by its import path `module:function`. Nothing is registered
-by importing something: `@function` only writes a name on a function, for those who collect them.
-
-Functions that give their results bit by bit: each value that a generator yields is shown to followers.
-
-The visit's value is all of them together, unless the generator returns one of its own.
-
-Calling a function that may block, in a thread of its own.
-
-One that never returns costs its own thread and nobody else's place. Nobody can stop a thread from outside, so when
-the attempt is over it is told at its next heartbeat, checkpoint or chunk.
+A function is registered (`functions=`, `--app`) or named by its import path `module:function`. Importing a module
+registers nothing: `@function` only stores a name on the function. The values that a generator yields are published to
+followers; together they are the result, unless the generator returns a value.
+A thread cannot be stopped from outside: a function in one learns at its next heartbeat, checkpoint or chunk that its
+attempt is over. A function that never returns occupies only its own thread.
 """
 
 from __future__ import annotations
@@ -32,6 +24,8 @@ import msgspec
 
 from tidemill.errors import offered
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Ended, Fail, NodeContext, ended
+
+# Find a function.
 
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
@@ -61,7 +55,7 @@ def _marked(function: Any, name: str | None) -> Any:
 
 
 def function_registry(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
-    """Functions by name; in a list, each has the name that it was marked with, or else its own. Raises TypeError."""
+    """Functions by name; in a list, the name is the one it was marked with or its own. Raises TypeError."""
     if functions is None:
         return {}
     given: Any = functions
@@ -80,13 +74,13 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
-    """The functions of a module that were marked with a name."""
+    """The functions of a module that `@function` has marked, by name."""
     members = [each for each in vars(module).values() if callable(each)]
     return {name: each for each in members if isinstance(name := getattr(each, _MARK, None), str)}
 
 
 def imported(name: str) -> Function:
-    """The function behind an import path."""
+    """Import a function by its path."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise CapabilityMissing(
@@ -97,8 +91,8 @@ def imported(name: str) -> Function:
         for part in attribute.split("."):
             target = getattr(target, part)
     except AttributeError as error:
-        there = getattr(error.obj, "__dict__", {})
-        hint = offered(str(error.name), [each for each, found in there.items() if callable(found)])
+        members = getattr(error.obj, "__dict__", {})
+        hint = offered(str(error.name), [each for each, found in members.items() if callable(found)])
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     except (ImportError, ValueError) as error:
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}") from error
@@ -109,26 +103,33 @@ def imported(name: str) -> Function:
 
 
 def path_of(name: str, function: Function) -> str:
-    """The import path of a registered function, under which another process finds it."""
-    module, words = getattr(function, "__module__", None), str(getattr(function, "__qualname__", ""))
+    """The path by which another process can import a registered function."""
+    module, qualname = getattr(function, "__module__", None), str(getattr(function, "__qualname__", ""))
     target: Any = sys.modules.get(str(module))
-    for part in words.split("."):
+    for part in qualname.split("."):
         target = getattr(target, part, None)
     if target is not function or module == "__main__":
         message = f"the function {name} cannot be imported by another process"
         raise Fail("function_not_importable", message, hint="define it at the top of a module, and not in a script")
-    return f"{module}:{words}"
+    return f"{module}:{qualname}"
 
 
 class FunctionSignature(NamedTuple):
-    """A function, and what it can be called with."""
+    """A function and its signature, inspected once for all calls."""
 
     function: Function
     signature: inspect.Signature | None
-    """None where Python cannot tell: then the call itself will."""
+    """None if Python cannot inspect it; then the call checks the arguments."""
+
+    @classmethod
+    def of(cls, function: Function) -> FunctionSignature:
+        try:
+            return cls(function, inspect.signature(function))
+        except (TypeError, ValueError):
+            return cls(function, None)
 
     def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
-        """What the function is called with; the context only if it has a place for it. Raises Fail."""
+        """The arguments of a call, with the context if there is a parameter for it. Raises Fail."""
         args = dict(config.get("args") or {})
         if self.signature is None:
             return args
@@ -139,42 +140,36 @@ class FunctionSignature(NamedTuple):
             self.signature.bind(**args)
         except TypeError as error:
             name = getattr(self.function, "__name__", "the function")
-            strange = next((arg for arg in args if arg not in known), "")
-            hint = offered(strange, [each for each in known if each != "context"])
+            unknown = next((arg for arg in args if arg not in known), "")
+            hint = offered(unknown, [each for each in known if each != "context"])
             raise Fail("arguments_invalid", f"args do not fit {name}: {error}", hint=hint) from None
         return args
 
 
-def callee(function: Function) -> FunctionSignature:
-    """Look at a function, once for all its calls."""
-    try:
-        return FunctionSignature(function, inspect.signature(function))
-    except (TypeError, ValueError):
-        return FunctionSignature(function, None)
+# Results.
+
+CHUNKS_PER_YIELD = 64
+"""After so many chunks an async generator that never waits yields to other tasks of the event loop."""
 
 
-CHUNKS_PER_BREATH = 64
-"""So often a generator that never waits lets others have the loop."""
-
-
-async def settled(result: Any, context: NodeContext) -> Ended:
-    """What a call comes to in the loop: it may still be awaited, or asked for one value after the other."""
+async def resolve_result(result: Any, context: NodeContext) -> Ended:
+    """The outcome of a call in the event loop: awaits awaitables and drains generators."""
     if inspect.isawaitable(result):
         result = await result
     if isinstance(result, AsyncGenerator):
-        result = await _drained_later(result, context)
+        result = await _drain_async(result, context)
     elif inspect.isgenerator(result):
-        result = drained(result, context)
+        result = drain(result, context)
     return ended(result)
 
 
 def is_final(result: Any) -> bool:
-    """Whether there is nothing left to wait for or to be asked for."""
+    """Whether a result is neither awaitable nor a generator."""
     return not (inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result))
 
 
-def drained(chunks: Generator[Any, Any, Any], context: NodeContext) -> Any:
-    """Show what a generator yields; it is closed when the attempt no longer counts."""
+def drain(chunks: Generator[Any, Any, Any], context: NodeContext) -> Any:
+    """Publish what a generator yields; it is closed when the attempt no longer counts."""
     with closing(chunks):
         while True:
             try:
@@ -185,22 +180,24 @@ def drained(chunks: Generator[Any, Any, Any], context: NodeContext) -> Any:
             context.heartbeat()
 
 
-async def _drained_later(chunks: AsyncGenerator[Any, Any], context: NodeContext) -> Any:
-    shown = 0
+async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -> Any:
+    published = 0
     async with aclosing(chunks):
         async for chunk in chunks:
             context.stream(chunk)
-            shown += 1
-            if shown % CHUNKS_PER_BREATH == 0:
+            published += 1
+            if published % CHUNKS_PER_YIELD == 0:
                 await asyncio.sleep(0)
     return context.voice.folded()
 
 
+# Threads.
+
 T = TypeVar("T")
 
 
-class Given(Generic[T]):
-    """Something that is there already, for those who may await it but need not."""
+class Ready(Generic[T]):
+    """A value that can be awaited but need not be."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -211,66 +208,66 @@ class Given(Generic[T]):
 
 
 class _Bridge:
-    """What a thread may ask of the loop."""
+    """Checkpoints of a function in a thread, written by the event loop."""
 
     def __init__(self, context: NodeContext, loop: asyncio.AbstractEventLoop) -> None:
         self._context, self._loop = context, loop
-        self._home = threading.get_ident()
-        self._asked: Future[None] | None = None
+        self._loop_thread = threading.get_ident()
+        self._pending: Future[None] | None = None
         self._over = False
 
     def context(self) -> NodeContext:
-        """The attempt's context, with a checkpoint that a thread can wait for."""
+        """The attempt's context, with a checkpoint function that blocks the thread."""
         return msgspec.structs.replace(self._context, checkpoint=self._checkpoint)
 
     def _checkpoint(self, value: Any) -> Any:
         checkpoint = self._context.checkpoint
         assert checkpoint is not None, "every attempt can keep one"
-        if threading.get_ident() == self._home:
-            # What the function returned is awaited in the loop.
+        if threading.get_ident() == self._loop_thread:
+            # The function returned an awaitable, which runs in the event loop.
             return checkpoint(value)
         self._context.heartbeat()
-        self._asked = asyncio.run_coroutine_threadsafe(_kept(checkpoint, value), self._loop)
+        self._pending = asyncio.run_coroutine_threadsafe(_run_checkpoint(checkpoint, value), self._loop)
         if self._over:
-            self._asked.cancel()
+            self._pending.cancel()
         try:
-            return Given(self._asked.result())
+            return Ready(self._pending.result())
         except BaseException as error:
             if self._over:
                 raise Cancelled("nobody wants the result of this attempt any more") from error
             raise
 
     def close(self) -> None:
-        """The attempt is over: nothing is kept any more."""
+        """End the attempt: later checkpoints raise `Cancelled`."""
         self._over = True
-        if self._asked is not None:
-            self._asked.cancel()
+        if self._pending is not None:
+            self._pending.cancel()
 
 
-async def _kept(checkpoint: Callable[[Any], Any], value: Any) -> None:
+async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
     await checkpoint(value)
 
 
 async def in_thread(name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> Ended:
-    """Call a function in a thread. What it returns may still want to be awaited, e.g. behind a decorator."""
+    """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
     loop = asyncio.get_running_loop()
     bridge = _Bridge(context, loop)
-    given = bridge.context()
+    bridged = bridge.context()
     future: asyncio.Future[Any] = loop.create_future()
 
     def run() -> None:
         outcome, error = None, None
         try:
-            outcome = _called(function, given)
+            outcome = _call_in_thread(function, bridged)
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with suppress(RuntimeError):  # The event loop is closed.
             loop.call_soon_threadsafe(_settle, future, outcome, error)
 
-    ground = contextvars.copy_context()
-    threading.Thread(target=ground.run, args=(run,), name=f"tidemill-{name}", daemon=True).start()
+    call_context = contextvars.copy_context()
+    threading.Thread(target=call_context.run, args=(run,), name=f"tidemill-{name}", daemon=True).start()
     try:
-        return await settled(await future, given)
+        return await resolve_result(await future, bridged)
     finally:
         bridge.close()
 
@@ -284,10 +281,10 @@ def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | No
         future.set_exception(error)
 
 
-def _called(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:
+def _call_in_thread(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:
     try:
         result = function(context)
-        return drained(result, context) if inspect.isgenerator(result) else result
+        return drain(result, context) if inspect.isgenerator(result) else result
     except (StopIteration, GeneratorExit) as error:
-        # These mean something to those who wait for a future, so they cannot travel through one.
+        # A future cannot hold these, because `await` and generators give them a meaning.
         raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error

@@ -1,9 +1,8 @@
-"""Node type `python`: call a function of the operator's own code, registered by name or found by import path.
+"""Node type `python`: calls a function of the operator's code, registered by name or found by its import path.
 
-An async function runs in the worker's loop, a plain one in a thread, so that it may block; `isolation` says otherwise:
-`inline` is the loop itself, `process` is a process of its own with limits on time and memory. A generator of either
-kind shows its result bit by bit. The function gets `args` as keyword arguments and, when it has a parameter called
-`context`, the attempt's context.
+By default an async function runs in the worker's event loop and a plain one in a thread, so that it may block.
+`isolation: inline` runs it in the event loop, `process` in a child process with limits on time and memory. The
+function gets `args` as keyword arguments and, if it has a parameter `context`, the attempt's context.
 """
 
 from __future__ import annotations
@@ -18,21 +17,20 @@ from tidemill.handlers.contract import Ended, Handler, NodeContext, ended
 from tidemill.handlers.python.functions import (
     Function,
     FunctionSignature,
-    callee,
     imported,
     in_thread,
     is_final,
     path_of,
-    settled,
+    resolve_result,
 )
 from tidemill.handlers.python.pool import Limits, PythonProcesses
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
 MEMORY_MB_MIN = 128
-"""An interpreter needs some for itself."""
+"""What an interpreter needs for itself."""
 
 
-def _flaws(config: Any) -> Iterator[ConfigProblem]:
+def _check(config: Any) -> Iterator[ConfigProblem]:
     if config.get("limits") and config.get("isolation") in (None, "inline", "thread"):
         message = "limits are those of a process, and the function does not run in one"
         yield ConfigProblem("/limits", message, "write isolation: process, or use timeout_seconds")
@@ -62,19 +60,19 @@ PYTHON = NodeType(
         "required": ["function"],
         "additionalProperties": False,
     },
-    check=_flaws,
+    check=_check,
 )
 
 
 def python_handler(functions: Mapping[str, Function], processes: PythonProcesses | None = None) -> Handler:
-    """The node type over a set of registered functions; other names are import paths `module:function`."""
+    """The node type over registered functions; other names are import paths `module:function`."""
     found: dict[str, FunctionSignature] = {}
     pool = processes or PythonProcesses()
 
     def resolve(name: str) -> FunctionSignature:
         known = found.get(name)
         if known is None:
-            known = found[name] = callee(functions.get(name) or imported(name))
+            known = found[name] = FunctionSignature.of(functions.get(name) or imported(name))
         return known
 
     def call(context: NodeContext) -> Ended | Awaitable[Ended]:
@@ -90,12 +88,12 @@ def python_handler(functions: Mapping[str, Function], processes: PythonProcesses
             return _in_loop(function, target.arguments(config, context), context)
         if isolation == "inline":
             result = function(**target.arguments(config, context))
-            return ended(result) if is_final(result) else settled(result, context)
+            return ended(result) if is_final(result) else resolve_result(result, context)
         label = str(getattr(function, "__name__", "call"))
-        return in_thread(label, lambda given: function(**target.arguments(config, given)), context)
+        return in_thread(label, lambda bridged: function(**target.arguments(config, bridged)), context)
 
     return Handler(PYTHON, call, close=pool.close)
 
 
 async def _in_loop(function: Callable[..., Any], arguments: dict[str, Any], context: NodeContext) -> Ended:
-    return await settled(function(**arguments), context)
+    return await resolve_result(function(**arguments), context)

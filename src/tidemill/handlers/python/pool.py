@@ -1,7 +1,7 @@
-"""Functions called in child processes: a pool keeps a few warm, each serves one call at a time.
+"""Calls functions in a pool of warm child processes, each with one call at a time.
 
-A process that was told to stop, has grown, gave no answer or left something running is not used again: the pool kills
-it with all that it has started.
+A process that was told to stop, has grown, gave no answer or left other processes running is not reused: the pool kills
+it with everything that it has started.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tidemill.handlers.python.protocol import (
     Skipped,
     Stopped,
     Threw,
+    decode_message,
+    encode,
     failed_of,
-    packed,
-    put_back,
-    unpacked,
+    restore_blobs,
 )
 from tidemill.processes.child import ChildProcess, ChildSpec, Pool, StartFailed
 
@@ -53,14 +53,12 @@ Ending = Done | Paused | Skipped | Failed | Threw
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a call may take."""
-
     time_seconds: float | None = None
     memory_mb: int | None = None
 
     @property
     def memory_bytes_max(self) -> int | None:
-        """What the supervisor kills for: a quarter more, so that the function sees a `MemoryError` first."""
+        """The supervisor's limit: a quarter more, so that the function sees a `MemoryError` first."""
         return None if self.memory_mb is None else (self.memory_mb << 20) * 5 // 4
 
 
@@ -85,12 +83,12 @@ class PythonProcesses:
         return _outcome(answer, context)
 
     async def close(self) -> None:
-        """End all processes; calls under way get no answer."""
+        """End all processes; running calls get no answer."""
         await self._pool.close()
 
 
 class FunctionCall:
-    """One call: replays the function's output, answers its questions, and ends it in time."""
+    """One call: replays the function's output, answers its requests, and enforces its time limit."""
 
     def __init__(self, process: ChildProcess, context: NodeContext, limits: Limits) -> None:
         self._process, self._context, self._limits = process, context, limits
@@ -100,18 +98,24 @@ class FunctionCall:
         """Call the function and return its answer; raise `Fail` when its time is up."""
         call_context = contextvars.copy_context()
         self._process.set_output_callback(lambda source, text: call_context.run(replay_output, source, text))
-        await self._process.send(packed(self._call(function)))
+        await self._process.send(encode(self._call(function)))
         answer = asyncio.ensure_future(self._answer())
-        # A cancelled caller does not look at the result.
+        # Retrieve the exception, because a cancelled caller does not.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         seconds = self._limits.time_seconds
         try:
             if not await _is_done(answer, seconds):
                 await self._stop(answer, GRACE_MS)
-            found = answer.result() if answer.done() else Stopped()
-            if isinstance(found, Stopped):
-                raise _late(seconds)
-            return found or await self._died()
+            message = answer.result() if answer.done() else Stopped()
+            if isinstance(message, Stopped):
+                bound = "it may" if seconds is None else f"{seconds:g} s"
+                raise Fail(
+                    "timeout",
+                    f"the function took longer than {bound}",
+                    retryable=True,
+                    hint="raise limits.time_seconds",
+                )
+            return message or await self._died()
         except asyncio.CancelledError:
             await self._stop(answer, CANCELLED_GRACE_MS)
             raise
@@ -130,31 +134,29 @@ class FunctionCall:
         report = await self._process.exit_report()
         status = report.status
         if report.taken_bytes:
-            return self._too_large(report.taken_bytes)
+            had, allowed = report.taken_bytes >> 20, self._limits.memory_mb
+            message = f"it was killed with {had} MB of memory; it may have {allowed} MB"
+            return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
         if status == OUT_OF_MEMORY_STATUS:
             return Failed(code="out_of_memory", message="the function used up all of its memory")
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         hint = "the machine may have run out of memory" if status == -signal.SIGKILL else ""
         return Failed(code="process_died", message=f"the function's process {how}", retryable=True, hint=hint)
 
-    def _too_large(self, taken_bytes: int) -> Failed:
-        message = f"it was killed with {taken_bytes >> 20} MB of memory; it may have {self._limits.memory_mb} MB"
-        return Failed(code="out_of_memory", message=message, hint="raise limits.memory_mb")
-
     async def _answer(self) -> Answer | None:
         """Process its messages up to the answer; None if it dies."""
         while (body := await self._process.receive(FRAME_MAX)) is not None:
             try:
-                message = unpacked(body)
+                message = decode_message(body)
             except msgspec.DecodeError as error:
                 why = f"the function ended with something that is no outcome: {error}"
                 raise Fail("answer_invalid", why) from error
             match message:
                 case Ask():
-                    await self._process.send(packed(await self._reply(message)))
+                    await self._process.send(encode(await self._reply(message)))
                 case Part(value, blobs):
                     part = decode_value(value)
-                    self._context.stream(put_back(part, blobs) if blobs else part)
+                    self._context.stream(restore_blobs(part, blobs) if blobs else part)
                 case Progress(fraction, text):
                     self._context.progress(fraction, text)
                 case Said(source, text):
@@ -167,11 +169,11 @@ class FunctionCall:
 
     async def _reply(self, ask: Ask) -> Reply:
         try:
-            return Reply(await self._asked(ask.what, decode_value(ask.value)))
+            return Reply(await self._look_up(ask.what, decode_value(ask.value)))
         except Fail as fail:
             return Reply(None, failed_of(fail))
 
-    async def _asked(self, what: str, value: Any) -> bytes | None:
+    async def _look_up(self, what: str, value: Any) -> bytes | None:
         context = self._context
         match what:
             case "inputs":
@@ -202,7 +204,7 @@ class FunctionCall:
             config=encode_value(context.config),
             deadline_ms=context.deadline_ms,
             last_checkpoint=encode_value(context.last_checkpoint),
-            resumed=encode_value(context.resume_value),
+            resumed=encode_value(context.resumed),
             undoing=context.undoing,
             at_most_once=context.at_most_once,
             memory_mb=self._limits.memory_mb,
@@ -212,7 +214,7 @@ class FunctionCall:
 
 
 def replay_output(source: str, text: str) -> None:
-    """Print what a function printed, where the worker captures output of the attempt."""
+    """Print what a function printed, so that the worker captures it as output of the attempt."""
     with suppress(OSError, ValueError, AttributeError):
         getattr(sys, source).write(text)
 
@@ -226,7 +228,7 @@ def _outcome(answer: Ending, context: NodeContext) -> Ended:
     match answer:
         case Done(text, next_nodes, blobs):
             value = context.voice.folded() if text is None else decode_value(text)
-            return Return(put_back(value, blobs) if blobs else value, next_nodes)
+            return Return(restore_blobs(value, blobs) if blobs else value, next_nodes)
         case Paused(pause):
             return pause
         case Skipped(reason):
@@ -236,8 +238,3 @@ def _outcome(answer: Ending, context: NodeContext) -> Ended:
             raise msgspec.structs.replace(answer, retryable=retryable).error()
         case Failed() | Threw():
             raise answer.error()
-
-
-def _late(seconds: float | None) -> Fail:
-    bound = "it may" if seconds is None else f"{seconds:g} s"
-    return Fail("timeout", f"the function took longer than {bound}", retryable=True, hint="raise limits.time_seconds")

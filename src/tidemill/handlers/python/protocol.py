@@ -1,11 +1,7 @@
-"""Messages between the two; files in results.
+"""Messages between a worker and the child process in which it calls functions.
 
-Messages between a worker and the process in which it calls functions.
-
-The worker sends a `Call` and replies to what the function asks for; the process sends the function's output and at
-last one `Answer`. A message is msgpack; JSON values travel as their texts.
-
-Files in the result of a function that runs in a process: taken out of the value there, put back in the worker.
+The worker sends a `Call` and replies to requests; the child sends the function's output and at last one `Answer`.
+Messages are msgpack; JSON values are sent as JSON text, and blobs beside the value that refers to them.
 """
 
 from __future__ import annotations
@@ -28,12 +24,14 @@ from tidemill.handlers.contract import (
     truncate,
 )
 
+# Blobs in values.
+
 MARK = "$sent-blob"
-"""The key of what stands in the place of a file on its way."""
+"""The key of a placeholder for a blob."""
 
 
 class SentBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Blob` that travels: its bytes, or the path of a file that both processes can read."""
+    """A `Blob` in a message: its bytes, or the path of a file that both processes can read."""
 
     data: bytes
     path: str
@@ -42,22 +40,21 @@ class SentBlob(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool
 
     def blob(self) -> Blob:
-        """The blob."""
         return Blob(Path(self.path) if self.path else self.data, self.media_type, self.name, keep=self.keep)
 
 
-def taken_out(value: Any, refusal: NotJson) -> tuple[Any, list[SentBlob]]:
-    """A value that can be written, and the files that were in it; raises `refusal` if they are not what was wrong."""
+def extract_blobs(value: Any, refusal: NotJson) -> tuple[Any, list[SentBlob]]:
+    """Replace blobs in a value that cannot be encoded by placeholders; raises `refusal` if it still cannot."""
     found: list[SentBlob] = []
 
-    def take(thing: Any) -> dict[str, int]:
+    def replace(thing: Any) -> dict[str, int]:
         if not isinstance(thing, Blob):
             raise NotImplementedError
-        found.append(_sent(thing))
+        found.append(_to_sent(thing))
         return {MARK: len(found) - 1}
 
     try:
-        plain = msgspec.to_builtins(value, enc_hook=take)
+        plain = msgspec.to_builtins(value, enc_hook=replace)
     except (NotImplementedError, TypeError, ValueError, RecursionError):
         raise refusal from None
     if not found:
@@ -65,19 +62,19 @@ def taken_out(value: Any, refusal: NotJson) -> tuple[Any, list[SentBlob]]:
     return plain, found
 
 
-def put_back(value: Any, blobs: Sequence[SentBlob]) -> Any:
-    """The value with its files."""
+def restore_blobs(value: Any, blobs: Sequence[SentBlob]) -> Any:
+    """The inverse of `extract_blobs`."""
     match value:
         case {"$sent-blob": int(number)} if len(value) == 1 and 0 <= number < len(blobs):
             return blobs[number].blob()
         case dict():
-            return {key: put_back(each, blobs) for key, each in value.items()}
+            return {key: restore_blobs(each, blobs) for key, each in value.items()}
         case list():
-            return [put_back(each, blobs) for each in value]
+            return [restore_blobs(each, blobs) for each in value]
     return value
 
 
-def _sent(blob: Blob) -> SentBlob:
+def _to_sent(blob: Blob) -> SentBlob:
     data, path = b"", ""
     held: object = blob.data
     if isinstance(held, Path):
@@ -92,17 +89,19 @@ def _sent(blob: Blob) -> SentBlob:
     return SentBlob(data=data, path=path, media_type=str(blob.media_type), name=str(blob.name), keep=bool(blob.keep))
 
 
+# Messages.
+
 FRAME_MAX = 288 << 20
 """The largest message that a worker accepts."""
 RESULT_MAX = 256 << 20
-"""Bytes of a result; a larger one belongs into a file."""
+"""Bytes of a result; a larger one belongs in a file."""
 CODE_MAX = 100
 OUT_OF_MEMORY_STATUS = 71
 """Exit status of a process that has no memory left to report that."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Call a function. What an attempt may never look at, such as its inputs, is asked for."""
+    """Call a function. Values that it may never read, such as the inputs, are sent on request."""
 
     function: str
     run_id: str
@@ -122,14 +121,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """What was asked for; nothing if there is none."""
+    """The reply to an `Ask`; None if there is no such value."""
 
     value: bytes | None
     failed: Failed | None = None
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """The function wants something: `inputs`, `upstream`, `checkpoint`, `read` or `secret`."""
+    """A request of the function: `inputs`, `names`, `upstream`, `checkpoint`, `read` or `secret`."""
 
     what: str
     value: bytes
@@ -140,56 +139,46 @@ class Part(msgspec.Struct, frozen=True, tag=True):
 
     value: bytes
     blobs: list[SentBlob] = []
-    """The files in it."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """How far the function has come."""
-
     fraction: float | None
     message: str
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):
-    """Something was printed, to `stdout` or `stderr`."""
+    """Text printed to `stdout` or `stderr`."""
 
     source: str
     text: str
 
 
 class Logged(msgspec.Struct, frozen=True, tag=True):
-    """Something was logged."""
-
     name: str
     level: int
     text: str
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The function returned a value; without one, the parts of the result are it."""
+    """The function returned a value; None means the parts that it has sent."""
 
     value: bytes | None
     next_nodes: tuple[str, ...] | None = None
     blobs: list[SentBlob] = []
-    """The files in the value."""
     retire: bool = False
-    """The process has grown too large to be used again."""
+    """The process has grown too large to be reused."""
 
 
 class Paused(msgspec.Struct, frozen=True, tag=True):
-    """The function waits."""
-
     pause: Pause
 
 
 class Skipped(msgspec.Struct, frozen=True, tag=True):
-    """The visit turns out not to be needed."""
-
     reason: str
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The function raised something that it understands, or that a worker does."""
+    """The function raised `Fail`, or failed in a way that the child or worker recognises."""
 
     code: str
     message: str
@@ -200,7 +189,6 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     cause: Threw | None = None
 
     def error(self) -> Fail:
-        """The exception."""
         make = CapabilityMissing if self.lacking else Fail
         after_ms = None if self.retry_after_ms is None else int(self.retry_after_ms)
         fail = make(self.code, self.message, retryable=self.retryable, retry_after_ms=after_ms, hint=self.hint)
@@ -209,7 +197,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Threw(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The function raised anything else."""
+    """The function raised another exception."""
 
     kind: str
     message: str
@@ -218,7 +206,6 @@ class Threw(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     traceback: str
 
     def error(self) -> ExceptionInfo:
-        """What is known of the exception."""
         return ExceptionInfo(
             self.kind, self.message, retryable=self.retryable, causes=self.causes, traceback=self.traceback
         )
@@ -236,23 +223,22 @@ _MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _ORDERS: msgspec.msgpack.Decoder[Call | Reply] = msgspec.msgpack.Decoder(Call | Reply)
 
 
-def packed(message: Message | Call | Reply) -> bytes:
-    """Encode a message."""
+def encode(message: Message | Call | Reply) -> bytes:
     return _ENCODER.encode(message)
 
 
-def unpacked(body: bytes) -> Message:
-    """Decode a message of the process."""
+def decode_message(body: bytes) -> Message:
+    """Decode a message of the child."""
     return _MESSAGES.decode(body)
 
 
-def order_of(body: bytes) -> Call | Reply:
+def decode_order(body: bytes) -> Call | Reply:
     """Decode a message of the worker."""
     return _ORDERS.decode(body)
 
 
 def failed_of(fail: Fail) -> Failed:
-    """Write down a failure, whatever its author put into its fields."""
+    """Convert a failure; its fields may hold anything."""
     after_ms: object = fail.retry_after_ms
     cause = fail.__cause__ or fail.__context__
     return Failed(
@@ -267,7 +253,6 @@ def failed_of(fail: Fail) -> Failed:
 
 
 def threw(error: BaseException) -> Threw:
-    """Write down any other exception."""
     raised = describe_exception(error)
     return Threw(
         kind=raised.kind,
