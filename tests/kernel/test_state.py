@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.kernel.test_maps import DONE
-from tidemill.kernel.activation import SHELF, MapState, Wait
+from tidemill.kernel.activation import CHUNK_ITEMS, MapState, Wait
 from tidemill.kernel.state import SNAPSHOT_FORMAT, SnapshotFormatUnknown, State, Visit, decode_state, encode_state
 
 FORM = "999a5ce65faa29e5"
@@ -17,9 +17,9 @@ FORM = "999a5ce65faa29e5"
 
 def known() -> State:
     """A state with something in most places."""
-    items = MapState(count=SHELF + 1, items=b"[]", window=4, next=SHELF + 1)
-    for index in range(SHELF + 1):
-        items.by_index[index] = msgspec.structs.replace(DONE, failures=int(index == SHELF))
+    items = MapState(count=CHUNK_ITEMS + 1, items=b"[]", window=4, next=CHUNK_ITEMS + 1)
+    for index in range(CHUNK_ITEMS + 1):
+        items.by_index[index] = msgspec.structs.replace(DONE, failures=int(index == CHUNK_ITEMS))
         items.settle(index)
     waiting = Visit(status="WAITING", wait=Wait(on="signal", name="go", since_ms=1), edges={"a": True, "b": False})
     return State(seq=9, status="RUNNING", workflow="w", cells={"m": Visit(status="RUNNING", map=items), "s": waiting})

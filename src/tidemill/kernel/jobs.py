@@ -140,12 +140,12 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
         yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
 
 
-def _jobs_of(node: Node, cell: Visit, paused: bool) -> Iterator[JobSpec]:
-    if cell.status == "WAITING" or owns_job(cell):
-        yield from _jobs_at(node, cell.visit, NOT_AN_ITEM, cell, paused)
-    if cell.map is not None:
-        for index in range(cell.map.next):
-            yield from _jobs_at(node, cell.visit, index, cell.map.get(index) or QUEUED_ITEM, paused)
+def _jobs_of(node: Node, visit: Visit, paused: bool) -> Iterator[JobSpec]:
+    if visit.status == "WAITING" or owns_job(visit):
+        yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
+    if visit.map is not None:
+        for index in range(visit.map.next):
+            yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
 
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[JobSpec]:

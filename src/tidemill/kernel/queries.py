@@ -85,26 +85,26 @@ class VisibleOutput(NamedTuple):
 
 def visible_output(flow: Workflow, state: State, reader: Node, target: str) -> VisibleOutput | str:
     """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
-    cell = state.peek(target)
+    visit = state.peek(target)
     if target in reader.reads_past:
-        return _at_beginning_of_pass(flow, state, reader, target, cell)
-    if cell.status in ENDED:
-        return _shown(cell.status, cell.output, cell.visit)
+        return _at_beginning_of_pass(flow, state, reader, target, visit)
+    if visit.status in ENDED:
+        return _shown(visit.status, visit.output, visit.visit)
     for looping in flow.by_id[target].loops:
         # A loop that the reader is not part of may have begun another pass: its last result is what counts.
         if looping in reader.loops:
             break
-        past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+        past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
         if past is not None:
             return _shown(past.status, past.output, past.visit)
     return "has not ended"
 
 
-def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Visit) -> VisibleOutput | str:
+def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, visit: Visit) -> VisibleOutput | str:
     around = flow.by_id[target].loops
     for looping in reader.loops:
         if looping in around:
-            past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+            past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
             return "has no value in the first pass" if past is None else _shown(past.status, past.output, past.visit)
     return "has not ended"
 
@@ -122,10 +122,10 @@ def iteration(state: State, node: Node) -> int:
 
 def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
     """Outputs of the parents whose edges were taken, by id."""
-    cell = state.peek(node.id)
+    visit = state.peek(node.id)
     found: dict[str, Payload] = {}
     for parent in node.inbound:
-        if cell.edges.get(parent):
+        if visit.edges.get(parent):
             seen = visible_output(flow, state, node, parent)
             if isinstance(seen, VisibleOutput):
                 found[parent] = seen.payload
@@ -145,15 +145,15 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
     """The tokens that make up the counter. A start, loop or outputs token has no source node."""
     if state.rendering:
         yield Token("", "outputs", 1, 0)
-    for name, cell in state.cells.items():
-        if not cell.tokens or name not in flow.by_id:
+    for name, visit in state.cells.items():
+        if not visit.tokens or name not in flow.by_id:
             continue
-        sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
-        from_edges = 0 if cell.has_start_token else min(len(sources), cell.tokens)
+        sources = [source for source in flow.by_id[name].inbound if visit.edges.get(source)]
+        from_edges = 0 if visit.has_start_token else min(len(sources), visit.tokens)
         for source in sources[:from_edges]:
-            yield Token(source, name, cell.visit, cell.hop)
-        for _ in range(cell.tokens - from_edges):
-            yield Token("", name, cell.visit, cell.hop)
+            yield Token(source, name, visit.visit, visit.hop)
+        for _ in range(visit.tokens - from_edges):
+            yield Token("", name, visit.visit, visit.hop)
 
 
 class PathStep(msgspec.Struct, frozen=True, gc=False):

@@ -191,18 +191,18 @@ class State(msgspec.Struct, array_like=True, gc=False):
 
     def peek(self, node: str) -> Visit:
         """The node's cell, to read."""
-        cell = self.cells.get(node)
-        if cell is None and self.behind is not None:
-            cell = self.behind.get(node)
-        return UNVISITED if cell is None else cell
+        visit = self.cells.get(node)
+        if visit is None and self.behind is not None:
+            visit = self.behind.get(node)
+        return UNVISITED if visit is None else visit
 
     def edit(self, node: str) -> Visit:
         """The node's cell, to write; in a draft, a copy of its own."""
-        cell = self.cells.get(node)
-        if cell is None:
+        visit = self.cells.get(node)
+        if visit is None:
             known = None if self.behind is None else self.behind.get(node)
-            cell = self.cells[node] = Visit() if known is None else _fork(known)
-        return cell
+            visit = self.cells[node] = Visit() if known is None else _fork(known)
+        return visit
 
     @property
     def live(self) -> bool:
@@ -246,11 +246,11 @@ def adopt(draft: State) -> State:
     It equals folding the draft's events into that state, but costs only what the draft has changed.
     """
     if draft.behind is not None:
-        for cell in draft.cells.values():
-            if type(cell.edges) is OverlayDict:
-                cell.edges = merged(cell.edges)
-            if cell.map is not None:
-                cell.map.by_index = merged(cell.map.by_index)
+        for visit in draft.cells.values():
+            if type(visit.edges) is OverlayDict:
+                visit.edges = merged(visit.edges)
+            if visit.map is not None:
+                visit.map.by_index = merged(visit.map.by_index)
         draft.behind.update(draft.cells)
         draft.cells, draft.behind = draft.behind, None
         if type(draft.commands) is OverlayDict:
@@ -261,31 +261,31 @@ def adopt(draft: State) -> State:
     return draft
 
 
-def _fork(cell: Visit) -> Visit:
+def _fork(visit: Visit) -> Visit:
     """A copy that may be written, sharing what can be large."""
-    own = _twin(cell)
-    own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else OverlayDict(cell.edges)
-    if cell.map is not None:
-        own.map = _twin(cell.map)
-        own.map.by_index = OverlayDict(cell.map.by_index)
+    own = _twin(visit)
+    own.edges = visit.edges.copy() if len(visit.edges) <= COPIED_EDGES_MAX else OverlayDict(visit.edges)
+    if visit.map is not None:
+        own.map = _twin(visit.map)
+        own.map.by_index = OverlayDict(visit.map.by_index)
     return own
 
 
-def peek_at(cell: Visit, index: int) -> Activation | None:
+def peek_at(visit: Visit, index: int) -> Activation | None:
     """The activation a command or event speaks of, to read; None when there is no such item."""
     if index == NOT_AN_ITEM:
-        return cell
-    items = cell.map
+        return visit
+    items = visit.map
     if items is None or not 0 <= index < items.next:
         return None
     return items.get(index) or QUEUED_ITEM
 
 
-def edit_at(cell: Visit, index: int) -> Activation:
+def edit_at(visit: Visit, index: int) -> Activation:
     """The activation an event speaks of, to write. The cell must be the caller's own (from `edit`)."""
     if index == NOT_AN_ITEM:
-        return cell
-    items = cell.map
+        return visit
+    items = visit.map
     assert items is not None, "an item's event follows NodeExpanded"
     return items.edit(index)
 
@@ -293,6 +293,15 @@ def edit_at(cell: Visit, index: int) -> Activation:
 def key_at(node: str, visit: int, index: int) -> str:
     """The name of an activation within its run: the tail of its effect key."""
     return f"{node}/{visit}/{index}"
+
+
+def find_activation(state: State, key: str) -> Activation | None:
+    """The activation with this key, to read; None unless it belongs to its node's latest visit."""
+    node, number, index = key.rsplit("/", 2)
+    visit = state.peek(node)
+    if visit.visit != int(number):
+        return None
+    return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
 
 SNAPSHOT_FORMAT = 1

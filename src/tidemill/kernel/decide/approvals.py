@@ -70,9 +70,9 @@ def as_role(name: str) -> str:
 # Who may decide
 
 
-def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
+def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
     """Why somebody cannot decide or delegate now. What was decided likewise before is no reason."""
-    node, approval = pen.flow.by_id[command.node], _approval(pen.state, command)
+    node, approval = builder.flow.by_id[command.node], _approval(builder.state, command)
     if isinstance(approval, Problem):
         return approval
     if not command.actor:
@@ -80,18 +80,18 @@ def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem |
     person = as_user(command.actor)
     if isinstance(command, Delegate) and _passed_to(approval, person) == as_user(command.to):
         return None
-    problem = _not_allowed(approval, pen.state, person, command.roles)
+    problem = _not_allowed(approval, builder.state, person, command.roles)
     if problem is not None:
         return problem
     if isinstance(command, Delegate):
-        return _no_delegation(approval, pen.state, person, command.to)
+        return _no_delegation(approval, builder.state, person, command.to)
     if approval.status == "expired":
         return _problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
     if approval.status == "cancelled":
         return _problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
         return _problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
-    if command.verb == "changes" and not _changeable(pen, node, command.index):
+    if command.verb == "changes" and not _changeable(builder, node, command.index):
         return _problem(
             "changes_not_possible",
             f"node {node.id} has no changes_path",
@@ -109,13 +109,13 @@ def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem |
 
 
 def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
-    cell = state.peek(command.node)
-    act = peek_at(cell, command.index)
-    if command.visit and command.visit < cell.visit:
+    visit = state.peek(command.node)
+    act = peek_at(visit, command.index)
+    if command.visit and command.visit < visit.visit:
         return _problem(
-            "approval_closed", f"node {command.node} is at visit {cell.visit} by now", "decide on the present visit"
+            "approval_closed", f"node {command.node} is at visit {visit.visit} by now", "decide on the present visit"
         )
-    if act is None or act.approval is None or command.visit > cell.visit:
+    if act is None or act.approval is None or command.visit > visit.visit:
         return _problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
     return act.approval
 
@@ -155,9 +155,9 @@ def _passed_to(approval: Approval, person: str) -> str:
     return ""
 
 
-def _changeable(pen: DecisionBuilder, node: Node, index: int) -> bool:
+def _changeable(builder: DecisionBuilder, node: Node, index: int) -> bool:
     """Whether somebody would hear of a request for changes: a path, conditions, or the handler itself."""
-    act = peek_at(pen.state.peek(node.id), index)
+    act = peek_at(builder.state.peek(node.id), index)
     recalled = act is not None and act.wait is not None and act.wait.recall
     return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
 
@@ -198,21 +198,21 @@ def _problem(code: str, message: str, hint: str = "") -> Problem:
 # Deciding
 
 
-def apply_decision(pen: DecisionBuilder, node: Node, command: Decide) -> None:
+def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
     """Count a vote, and let the visit go on once enough people agree or one does not."""
-    approval = _approval(pen.state, command)
+    approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     person = as_user(command.actor)
     if _earlier(approval, person):
         return
-    visit, behalf = pen.state.peek(node.id).visit, _on_behalf_of(approval, person)
+    visit, behalf = builder.state.peek(node.id).visit, _on_behalf_of(approval, person)
     agreed = {vote.by for vote in approval.votes} | {person}
     if command.verb == "approve" and len(agreed) < approval.quorum:
-        pen.emit(
+        builder.emit(
             ApprovalVoted(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=command.index,
@@ -223,20 +223,27 @@ def apply_decision(pen: DecisionBuilder, node: Node, command: Decide) -> None:
             )
         )
         return
-    _decide(pen, node, command.index, command.verb, person, command.comments, command.form, behalf)
+    _decide(builder, node, command.index, command.verb, person, command.comments, command.form, behalf)
 
 
 def _decide(
-    pen: DecisionBuilder, node: Node, index: int, verb: str, by: str, comments: str, form: Payload | None, behalf: str
+    builder: DecisionBuilder,
+    node: Node,
+    index: int,
+    verb: str,
+    by: str,
+    comments: str,
+    form: Payload | None,
+    behalf: str,
 ) -> None:
     """Write the decision down and draw its consequence for the visit."""
-    visit = pen.state.peek(node.id).visit
+    visit = builder.state.peek(node.id).visit
     if verb == "changes":
-        pen.emit(
+        builder.emit(
             ApprovalReturned(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=index,
@@ -247,11 +254,11 @@ def _decide(
             )
         )
     else:
-        pen.emit(
+        builder.emit(
             ApprovalDecided(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=index,
@@ -262,52 +269,54 @@ def _decide(
                 on_behalf_of=behalf,
             )
         )
-    pen.cause = pen.state.seq
-    _go_on(pen, node, index, verb, _answer(pen, verb, by, comments, form))
+    builder.cause = builder.state.seq
+    _go_on(builder, node, index, verb, _answer(builder, verb, by, comments, form))
 
 
-def _answer(pen: DecisionBuilder, verb: str, by: str, comments: str, form: Payload | None) -> Payload:
+def _answer(builder: DecisionBuilder, verb: str, by: str, comments: str, form: Payload | None) -> Payload:
     """The output of the visit."""
     return msgspec.json.encode(
         {
             "decision": verb,
             "comments": comments,
             "decided_by": by,
-            "decided_at": iso(pen.now),
+            "decided_at": iso(builder.now),
             "form": msgspec.Raw(form) if isinstance(form, bytes) else None,
         }
     )
 
 
-def _go_on(pen: DecisionBuilder, node: Node, index: int, verb: str, answer: Payload) -> None:
+def _go_on(builder: DecisionBuilder, node: Node, index: int, verb: str, answer: Payload) -> None:
     exit_ = EXITS.get(verb, "")
-    act = peek_at(pen.state.peek(node.id), index)
+    act = peek_at(builder.state.peek(node.id), index)
     if act is not None and act.wait is not None and act.wait.recall:
-        wait_over(pen, node, index, answer)
+        wait_over(builder, node, index, answer)
     elif index == NOT_AN_ITEM and exit_ in node.exits:
-        leave_wait(pen, node, index)
-        leave_visit(pen, node, exit_, answer, AttemptFacts(cause=pen.cause))
+        leave_wait(builder, node, index)
+        leave_visit(builder, node, exit_, answer, AttemptFacts(cause=builder.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
-        leave_wait(pen, node, index)
-        fail_for_good(pen, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=pen.cause))
+        leave_wait(builder, node, index)
+        fail_for_good(
+            builder, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=builder.cause)
+        )
     else:
-        wait_over(pen, node, index, answer)
+        wait_over(builder, node, index, answer)
 
 
-def take_delegation(pen: DecisionBuilder, node: Node, command: Delegate) -> None:
+def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> None:
     """Let somebody decide in another's place."""
-    approval = _approval(pen.state, command)
+    approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
     if _passed_to(approval, by) == to:
         return
-    pen.emit(
+    builder.emit(
         ApprovalDelegated(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             node=node.id,
-            visit=pen.state.peek(node.id).visit,
+            visit=builder.state.peek(node.id).visit,
             index=command.index,
             by=by,
             to=to,
@@ -319,31 +328,33 @@ def take_delegation(pen: DecisionBuilder, node: Node, command: Delegate) -> None
 # Nobody decided in time
 
 
-def timed_out(pen: DecisionBuilder, node: Node, index: int) -> None:
+def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
     """The time to decide is over: what the document says for that case happens."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
     assert act is not None and act.approval is not None, "somebody was asked"
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
-        _decide(pen, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
+        _decide(builder, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
     elif approval.on_timeout == "escalate" and not approval.escalated:
-        _escalate(pen, node, cell.visit, index, approval)
+        _escalate(builder, node, visit.visit, index, approval)
     else:
-        pen.emit(ApprovalExpired(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=index))
-        pen.cause = pen.state.seq
-        leave_wait(pen, node, index)
+        builder.emit(
+            ApprovalExpired(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, index=index)
+        )
+        builder.cause = builder.state.seq
+        leave_wait(builder, node, index)
         error = Error("approval_expired", "nobody decided in time")
-        fail_for_good(pen, node, index, error, AttemptFacts(cause=pen.cause))
+        fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
 
 
-def _escalate(pen: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
+def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
     """Ask others, who have as much time as the first had."""
-    expires = None if approval.timeout_ms is None else pen.now + approval.timeout_ms
-    pen.emit(
+    expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
+    builder.emit(
         ApprovalEscalated(
-            at_ms=pen.now,
-            cause=pen.cause,
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
             visit=visit,
             index=index,
@@ -351,7 +362,7 @@ def _escalate(pen: DecisionBuilder, node: Node, visit: int, index: int, approval
             expires_ms=expires,
         )
     )
-    act = peek_at(pen.state.peek(node.id), index)
+    act = peek_at(builder.state.peek(node.id), index)
     assert act is not None, "it waits"
     for job in wait_jobs(node.id, visit, index, act):
-        pen.add_job(job)
+        builder.add_job(job)

@@ -43,10 +43,10 @@ from tidemill.kernel.events import (
     SignalReceived,
 )
 from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.state import State, key_at
+from tidemill.kernel.state import State, find_activation, key_at
 
 
-def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
+def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
     """Why no run can be branched off like this."""
     if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
@@ -54,12 +54,12 @@ def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
     if fork.rewind:
-        problem = _refuse_beginning(pen, fork)
+        problem = _refuse_beginning(builder, fork)
         if problem is not None:
             return problem
     if fork.patch is None and not fork.undone:
         return None
-    trial = DecisionBuilder(pen.flow, pen.state, pen.now)
+    trial = DecisionBuilder(builder.flow, builder.state, builder.now)
     _take_over(trial, fork)
     gone = [key for key in fork.undone if _shares(trial.state, key)]
     if gone:
@@ -73,15 +73,13 @@ def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
 
 def _shares(state: State, key: str) -> bool:
     """Whether a fork would go on with the result of this visit or item."""
-    node, visit, index = key.rsplit("/", 2)
-    cell = state.peek(node)
-    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
-    return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
+    act = find_activation(state, key)
+    return act is not None and act.status == "COMPLETED"
 
 
-def _refuse_beginning(pen: DecisionBuilder, fork: Fork) -> Problem | None:
-    if fork.rewind not in pen.flow.by_id:
-        hint = f"nodes: {', '.join(list(pen.flow.by_id)[:20])}"
+def _refuse_beginning(builder: DecisionBuilder, fork: Fork) -> Problem | None:
+    if fork.rewind not in builder.flow.by_id:
+        hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
     if not _has_begun(_whole(fork.prefix), fork.rewind):
         return Problem(
@@ -160,50 +158,50 @@ def _waits_for_more(event: AnyEvent) -> bool:
             return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
 
 
-def fork_run(pen: DecisionBuilder, fork: Fork) -> None:
+def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
     """Take over the prefix, and go on from it."""
-    _take_over(pen, fork)
+    _take_over(builder, fork)
     if fork.patch is not None:
-        apply_patch(pen, fork.patch)
-    for put in expected_jobs(pen.flow, pen.state):
-        pen.add_job(put)
-    _go_on(pen)
+        apply_patch(builder, fork.patch)
+    for put in expected_jobs(builder.flow, builder.state):
+        builder.add_job(put)
+    _go_on(builder)
 
 
-def _take_over(pen: DecisionBuilder, fork: Fork) -> None:
+def _take_over(builder: DecisionBuilder, fork: Fork) -> None:
     """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
     prefix = _whole(fork.prefix)
     for event in _renamed(fork, prefix):
-        pen.emit(event)
-    deadline = None if pen.flow.limits.deadline_ms is None else pen.now + pen.flow.limits.deadline_ms
-    pen.emit(
+        builder.emit(event)
+    deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
+    builder.emit(
         RunForked(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             run=fork.run,
             at=len(prefix),
             deadline_at_ms=deadline,
             reason=fork.reason,
         )
     )
-    pen.cause = pen.state.seq
-    if not pen.state.live:
+    builder.cause = builder.state.seq
+    if not builder.state.live:
         # What nobody knows about the other run's effects is no question here: these are effects of its own.
-        reopen(pen, fork.reason, tuple(pen.flow.by_id))
+        reopen(builder, fork.reason, tuple(builder.flow.by_id))
     if fork.rewind:
-        rewind_run(pen, fork.rewind, fork.reason)
+        rewind_run(builder, fork.rewind, fork.reason)
 
 
-def _go_on(pen: DecisionBuilder) -> None:
+def _go_on(builder: DecisionBuilder) -> None:
     """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
-    for node in pen.flow.nodes:
-        cell = pen.state.peek(node.id)
-        if cell.status == "RUNNING" and cell.map is not None:
-            item_over(pen, node)
-        elif cell.wait is not None and cell.wait.on == "loop":
-            pen.loops.append(node.id)
-    schedule(pen, pen.flow.by_id)
+    for node in builder.flow.nodes:
+        visit = builder.state.peek(node.id)
+        if visit.status == "RUNNING" and visit.map is not None:
+            item_over(builder, node)
+        elif visit.wait is not None and visit.wait.on == "loop":
+            builder.loops.append(node.id)
+    schedule(builder, builder.flow.by_id)
 
 
 def _renamed(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:

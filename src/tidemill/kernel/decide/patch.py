@@ -57,12 +57,12 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
     )
 
 
-def _reruns(cell: Visit) -> bool:
-    return cell.status in ("FAILED", "CANCELLED") and not cell.tolerated and (cell.attempt > 0 or cell.fired)
+def _reruns(visit: Visit) -> bool:
+    return visit.status in ("FAILED", "CANCELLED") and not visit.tolerated and (visit.attempt > 0 or visit.fired)
 
 
-def _final(cell: Visit) -> bool:
-    return cell.status in ("COMPLETED", "SKIPPED") or (cell.status == "FAILED" and cell.tolerated)
+def _final(visit: Visit) -> bool:
+    return visit.status in ("COMPLETED", "SKIPPED") or (visit.status == "FAILED" and visit.tolerated)
 
 
 def _differs(old: Node, new: Node) -> bool:
@@ -82,13 +82,13 @@ def _own(node: Node, name: str) -> Any:
 # Refusals
 
 
-def refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
+def refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
     """The first reason why a patch cannot be applied."""
-    return next(problems(pen.flow, pen.state, patch), None) or _reopening_refusal(pen, patch)
+    return next(problems(builder.flow, builder.state, patch), None) or _reopening_refusal(builder, patch)
 
 
-def _reopening_refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
-    return refuse_reopening(pen, patch.confirmed_not_done) if not pen.state.live else None
+def _reopening_refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
+    return refuse_reopening(builder, patch.confirmed_not_done) if not builder.state.live else None
 
 
 def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
@@ -121,22 +121,22 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
         after = new.by_id.get(node.id)
         if same_loops and node == after:
             continue
-        cell = state.peek(node.id)
+        visit = state.peek(node.id)
         if after is None:
-            if _fixed(cell):
+            if _fixed(visit):
                 yield _fixed_problem(state, node.id, "removed")
-        elif _differs(node, after) and _fixed(cell):
+        elif _differs(node, after) and _fixed(visit):
             yield _fixed_problem(state, node.id, "changed")
-        elif node.loops != after.loops and _is_live(cell):
+        elif node.loops != after.loops and _is_live(visit):
             yield _fixed_problem(state, node.id, "put into another loop")
-        elif _relists(old, after, state) and _items_begun(cell):
+        elif _relists(old, after, state) and _items_begun(visit):
             yield Problem(
                 code="patch_items_begun",
                 message=f"items of {node.id} have begun: those of another list would be taken for them",
                 path=f"/nodes/{node.id}/map",
                 hint=f"fork the run with this patch, beginning at {node.id}",
             )
-        if after is not None and _joined(state, cell) and _other_edges(old, new, state, node, after):
+        if after is not None and _joined(state, visit) and _other_edges(old, new, state, node, after):
             yield Problem(
                 code="patch_join_fired",
                 message=f"the edges into {node.id} cannot change: it has begun or was skipped",
@@ -157,26 +157,26 @@ def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: 
     )
 
 
-def _items_begun(cell: Visit) -> bool:
+def _items_begun(visit: Visit) -> bool:
     """Whether any item of a map was tried or settled, so that its effect key is used up."""
-    items = () if cell.map is None else cell.map.known()
+    items = () if visit.map is None else visit.map.known()
     return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
 
 
-def _is_live(cell: Visit) -> bool:
-    return cell.status in ("QUEUED", "RUNNING", "WAITING")
+def _is_live(visit: Visit) -> bool:
+    return visit.status in ("QUEUED", "RUNNING", "WAITING")
 
 
-def _fixed(cell: Visit) -> bool:
+def _fixed(visit: Visit) -> bool:
     """Whether a node's latest visit is under way or has its result."""
-    return _is_live(cell) or cell.status in ("COMPLETED", "SKIPPED")
+    return _is_live(visit) or visit.status in ("COMPLETED", "SKIPPED")
 
 
 def _fixed_problem(state: State, name: str, what: str) -> Problem:
-    cell = state.peek(name)
-    message = f"node {name} is {cell.status} and cannot be {what}"
+    visit = state.peek(name)
+    message = f"node {name} is {visit.status} and cannot be {what}"
     return Problem(
-        code="patch_live_node" if _is_live(cell) else "patch_finished_node",
+        code="patch_live_node" if _is_live(visit) else "patch_finished_node",
         message=message,
         path=f"/nodes/{name}",
         hint=_way_back(state, name),
@@ -189,25 +189,25 @@ def _way_back(state: State, name: str) -> str:
     return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
-def _joined(state: State, cell: Visit) -> bool:
+def _joined(state: State, visit: Visit) -> bool:
     """Whether a join has been settled and will not be looked at again."""
-    return cell.settled and not _reopens(state, cell)
+    return visit.settled and not _reopens(state, visit)
 
 
-def _reopens(state: State, cell: Visit) -> bool:
+def _reopens(state: State, visit: Visit) -> bool:
     """Whether a visit that had ended is to be made again when the run goes on."""
-    return not state.live and cell.status in ("FAILED", "CANCELLED") and not cell.tolerated
+    return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
 
 
 # Applying
 
 
-def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
+def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
     """Go on under the new graph; a run that had ended is reopened in the same breath.
 
     Answers the nodes whose joins are to be looked at.
     """
-    state, old, new = pen.state, pen.flow, patch.workflow
+    state, old, new = builder.state, builder.flow, patch.workflow
     seen = _difference(old, new)
     changed = set(seen.changed)
     joins = tuple(_joins(old, new, state))
@@ -216,15 +216,15 @@ def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
     if state.rendering and emitted:
         # There is more to do before the outputs can be known: their rendering gives its token back.
         consumed += 1
-        pen.remove_job(key_of("outputs"))
+        builder.remove_job(key_of("outputs"))
     before = state.deadline_ms
-    deadline = _deadline(pen, new)
-    pen.flow = new
-    pen.emit(
+    deadline = _deadline(builder, new)
+    builder.flow = new
+    builder.emit(
         RunPatched(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             base=patch.base,
             digest=new.digest,
             revision=state.revision + 1,
@@ -241,37 +241,37 @@ def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
             message=patch.message,
         )
     )
-    pen.cause = state.seq
+    builder.cause = state.seq
     if not state.live:
-        return reopen(pen, patch.message, patch.confirmed_not_done)
-    _go_on(pen, before)
+        return reopen(builder, patch.message, patch.confirmed_not_done)
+    _go_on(builder, before)
     # A join of another kind may fire by edges that it has had for long.
     return [*(join.node for join in joins), *seen.changed]
 
 
-def _go_on(pen: DecisionBuilder, before: int | None) -> None:
+def _go_on(builder: DecisionBuilder, before: int | None) -> None:
     """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
-    deadline = pen.state.deadline_ms
+    deadline = builder.state.deadline_ms
     if deadline != before:
-        pen.remove_job(key_of("deadline"))
+        builder.remove_job(key_of("deadline"))
         if deadline is not None:
-            pen.add_job(system_job("deadline", deadline))
-    for name in pen.flow.bodies:
-        wait = pen.state.peek(name).wait
+            builder.add_job(system_job("deadline", deadline))
+    for name in builder.flow.bodies:
+        wait = builder.state.peek(name).wait
         if wait is not None and wait.on == "loop":
-            pen.loops.append(name)
+            builder.loops.append(name)
 
 
-def _deadline(pen: DecisionBuilder, new: Workflow) -> int | None:
+def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
     """The deadline under the new graph, counted from the moment that the old one was counted from."""
-    state, was, allowed = pen.state, pen.flow.limits.deadline_ms, new.limits.deadline_ms
+    state, was, allowed = builder.state, builder.flow.limits.deadline_ms, new.limits.deadline_ms
     if allowed == was:
         return state.deadline_ms
     if allowed is None:
         return None
     if was is not None and state.deadline_ms is not None:
         return state.deadline_ms - was + allowed
-    return (state.created_ms if state.forked_from is None else pen.now) + allowed
+    return (state.created_ms if state.forked_from is None else builder.now) + allowed
 
 
 def _relists(old: Workflow, node: Node, state: State) -> bool:
@@ -290,15 +290,15 @@ def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
         before = old.by_id.get(node.id)
         if same_loops and before is not None and before.inbound == node.inbound:
             continue
-        cell = state.peek(node.id)
-        if _joined(state, cell):
+        visit = state.peek(node.id)
+        if _joined(state, visit):
             continue
         edges = {source: _edge(old, new, state, source, node.id) for source in node.inbound}
         same = before is not None and set(before.inbound) == set(node.inbound)
-        if same and all(cell.edges.get(source) is taken for source, taken in edges.items()):
+        if same and all(visit.edges.get(source) is taken for source, taken in edges.items()):
             continue
         decided = tuple((source, taken) for source, taken in edges.items() if taken is not None)
-        own = (same and cell.has_start_token) or not node.inbound
+        own = (same and visit.has_start_token) or not node.inbound
         tokens = int(own) or sum(taken for _, taken in decided)
         yield Join(node.id, decided, tokens if state.live else 0, own)
 
@@ -308,21 +308,21 @@ def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) 
 
     An edge that was not taken is dead, unless it leaves the body of a loop that may still come back to its source.
     """
-    known, cell = old.by_id.get(source), state.peek(source)
+    known, visit = old.by_id.get(source), state.peek(source)
     was = known is not None and target in known.outbound
     recorded = state.peek(target).edges.get(source) if was else None
-    if recorded or known is None or cell.status not in ENDED or _reopens(state, cell):
+    if recorded or known is None or visit.status not in ENDED or _reopens(state, visit):
         return bool(recorded) if recorded is not None else None
-    if not was and target in new.by_id[source].plain and _went_on(known, cell):
+    if not was and target in new.by_id[source].plain and _went_on(known, visit):
         return True
     return None if _comes_back(new, state, source, target) else False
 
 
-def _went_on(node: Node, cell: Visit) -> bool:
+def _went_on(node: Node, visit: Visit) -> bool:
     """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
-    if cell.status == "FAILED":
-        return cell.tolerated and node.on_error == "continue"
-    return cell.status == "COMPLETED" and not cell.left_by_exit
+    if visit.status == "FAILED":
+        return visit.tolerated and node.on_error == "continue"
+    return visit.status == "COMPLETED" and not visit.left_by_exit
 
 
 def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
@@ -330,7 +330,7 @@ def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
     for looping in flow.by_id[source].loops:
         if target in flow.bodies[looping]:
             return False
-        cell = state.peek(looping)
-        if looping != source and (cell.status not in ENDED or _reopens(state, cell)):
+        visit = state.peek(looping)
+        if looping != source and (visit.status not in ENDED or _reopens(state, visit)):
             return True
     return False

@@ -23,9 +23,9 @@ from tidemill.kernel.model import Compensator
 from tidemill.kernel.state import CompletedStep, State, key_at
 
 
-def refuse_rollback(pen: DecisionBuilder) -> Problem | None:
+def refuse_rollback(builder: DecisionBuilder) -> Problem | None:
     """Why a run cannot be rolled back now."""
-    state = pen.state
+    state = builder.state
     if state.live:
         return Problem(code="run_not_ended", message=f"the run is {state.status}", hint="cancel it first")
     if state.rollback == "running":
@@ -34,7 +34,7 @@ def refuse_rollback(pen: DecisionBuilder) -> Problem | None:
     if state.rollback == "done":
         hint = "everything that could be undone is undone"
         return Problem(code="rollback_done", message="the run was rolled back already", hint=hint)
-    if not _steps(state) and not (state.rollback == "none" and _unknown(pen)):
+    if not _steps(state) and not (state.rollback == "none" and _unknown(builder)):
         hint = "only completed nodes with a compensator can be undone"
         return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)
     return None
@@ -45,76 +45,76 @@ def _steps(state: State) -> int:
     return sum(undo.status != "done" for undo in items_merged(state.undo).values())
 
 
-def start_rollback(pen: DecisionBuilder, reason: str) -> None:
+def start_rollback(builder: DecisionBuilder, reason: str) -> None:
     """Begin to undo, if there is anything to undo or to be honest about."""
-    unknown, steps = _unknown(pen), _steps(pen.state)
+    unknown, steps = _unknown(builder), _steps(builder.state)
     if not (steps or unknown):
         return
-    pen.emit(
+    builder.emit(
         RollbackStarted(
-            at_ms=pen.now, actor=pen.actor, command=pen.command, steps=steps, unknown=unknown, reason=reason
+            at_ms=builder.now, actor=builder.actor, command=builder.command, steps=steps, unknown=unknown, reason=reason
         )
     )
-    _next_step(pen)
+    _next_step(builder)
 
 
-def _unknown(pen: DecisionBuilder) -> tuple[str, ...]:
+def _unknown(builder: DecisionBuilder) -> tuple[str, ...]:
     """Activations that would have to be undone if only somebody knew whether they happened."""
-    nodes = pen.flow.by_id
-    names = ((key, key.split("/")[0]) for key in pen.state.unknown)
+    nodes = builder.flow.by_id
+    names = ((key, key.split("/")[0]) for key in builder.state.unknown)
     return tuple(key for key, name in names if name in nodes and nodes[name].compensator is not None)
 
 
-def _next_step(pen: DecisionBuilder) -> None:
+def _next_step(builder: DecisionBuilder) -> None:
     """Schedule the next step, or finish. Steps whose compensator is gone fail at once, so this may take several."""
-    state = pen.state
+    state = builder.state
     while state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         assert undo is not None, "the order was made from what is to be undone"
-        pen.emit(
+        builder.emit(
             CompensationScheduled(
-                at_ms=pen.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
+                at_ms=builder.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
             )
         )
-        if compensator_of(pen, undo) is not None:
-            _put_again(pen, undo)
+        if compensator_of(builder, undo) is not None:
+            _put_again(builder, undo)
             return
         gone = Error("compensator_missing", f"node {undo.node} has no compensator any more")
-        _give_up(pen, undo, gone, undo.attempt, 0)
-    finish_rollback(pen)
+        _give_up(builder, undo, gone, undo.attempt, 0)
+    finish_rollback(builder)
 
 
-def compensator_of(pen: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
+def compensator_of(builder: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
     """What undoes a visit, under the graph that the run has now."""
-    node = pen.flow.by_id.get(undo.node)
+    node = builder.flow.by_id.get(undo.node)
     return None if node is None else node.compensator
 
 
-def finish_rollback(pen: DecisionBuilder, *, by_hand: bool = False) -> None:
+def finish_rollback(builder: DecisionBuilder, *, by_hand: bool = False) -> None:
     """Say what became of it, and name what is left."""
-    state = pen.state
+    state = builder.state
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
     left = (*keys, *state.undo_left)
-    pen.emit(
+    builder.emit(
         RollbackFinished(
-            at_ms=pen.now,
+            at_ms=builder.now,
             cause=0 if by_hand else state.seq,
-            actor=pen.actor if by_hand else None,
-            command=pen.command if by_hand else None,
+            actor=builder.actor if by_hand else None,
+            command=builder.command if by_hand else None,
             status="partial" if left else "done",
             left=tuple(left),
         )
     )
 
 
-def stop_rollback(pen: DecisionBuilder) -> None:
+def stop_rollback(builder: DecisionBuilder) -> None:
     """Somebody insists: what has not been undone stays as it is."""
-    state = pen.state
+    state = builder.state
     if state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         if undo is not None:
-            pen.remove_job(key_of("undo", undo.node, undo.visit, undo.index))
-    finish_rollback(pen, by_hand=True)
+            builder.remove_job(key_of("undo", undo.node, undo.visit, undo.index))
+    finish_rollback(builder, by_hand=True)
 
 
 def current(state: State, node: str, visit: int, index: int, token: int) -> CompletedStep | None:
@@ -125,15 +125,15 @@ def current(state: State, node: str, visit: int, index: int, token: int) -> Comp
     return undo if state.undo_order[state.undo_at] == key_at(node, visit, index) else None
 
 
-def take_undone(pen: DecisionBuilder, command: CompensationResult) -> None:
+def take_undone(builder: DecisionBuilder, command: CompensationResult) -> None:
     """Record what an attempt to undo came to, if it still counts."""
-    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+    undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is None:
         return
     if isinstance(command.outcome, Done):
-        pen.emit(
+        builder.emit(
             CompensationCompleted(
-                at_ms=pen.now,
+                at_ms=builder.now,
                 node=undo.node,
                 visit=undo.visit,
                 index=undo.index,
@@ -144,34 +144,34 @@ def take_undone(pen: DecisionBuilder, command: CompensationResult) -> None:
                 token=command.token,
             )
         )
-        _next_step(pen)
+        _next_step(builder)
         return
-    failed, compensator = command.outcome, compensator_of(pen, undo)
+    failed, compensator = command.outcome, compensator_of(builder, undo)
     again = compensator is not None and failed.error.retryable and undo.failures + 1 < compensator.retry.max_attempts
     if compensator is None or not again:
-        _give_up(pen, undo, failed.error, undo.attempt + 1, command.token, command.worker, command.duration_ms)
-        _next_step(pen)
+        _give_up(builder, undo, failed.error, undo.attempt + 1, command.token, command.worker, command.duration_ms)
+        _next_step(builder)
         return
     delay = retry_delay_ms(compensator.retry, undo.failures + 1, failed.retry_after_ms, command.chance)
-    pen.emit(
+    builder.emit(
         CompensationFailed(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=undo.node,
             visit=undo.visit,
             index=undo.index,
             attempt=undo.attempt + 1,
             error=failed.error,
-            retry_at_ms=pen.now + delay,
+            retry_at_ms=builder.now + delay,
             worker=command.worker,
             duration_ms=command.duration_ms,
             token=command.token,
         )
     )
-    _put_again(pen, undo)
+    _put_again(builder, undo)
 
 
 def _give_up(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     undo: CompletedStep,
     error: Error,
     attempt: int,
@@ -179,9 +179,9 @@ def _give_up(
     worker: str = "",
     duration_ms: int = 0,
 ) -> None:
-    pen.emit(
+    builder.emit(
         CompensationFailed(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=undo.node,
             visit=undo.visit,
             index=undo.index,
@@ -194,36 +194,36 @@ def _give_up(
     )
 
 
-def _put_again(pen: DecisionBuilder, undo: CompletedStep) -> None:
+def _put_again(builder: DecisionBuilder, undo: CompletedStep) -> None:
     """Ask for the job of a step, as late as its back-off says by now."""
-    waiting = pen.state.undo.get(key_at(undo.node, undo.visit, undo.index))
+    waiting = builder.state.undo.get(key_at(undo.node, undo.visit, undo.index))
     assert waiting is not None
-    pen.add_job(undo_job(pen.flow, waiting))
+    builder.add_job(undo_job(builder.flow, waiting))
 
 
-def take_undo_lost(pen: DecisionBuilder, command: CompensationWorkerLost) -> None:
+def take_undo_lost(builder: DecisionBuilder, command: CompensationWorkerLost) -> None:
     """Workers were lost while they undid something: it is tried again, a bounded number of times."""
     for _ in range(min(command.times, LOST_IN_A_ROW_MAX)):
-        undo = current(pen.state, command.node, command.visit, command.index, command.token)
+        undo = current(builder.state, command.node, command.visit, command.index, command.token)
         if undo is None:
             return
         if undo.lost + 1 >= LOST_IN_A_ROW_MAX:
             message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they undid it"
-            _give_up(pen, undo, Error("worker_killer", message), undo.attempt + 1, command.token)
-            _next_step(pen)
+            _give_up(builder, undo, Error("worker_killer", message), undo.attempt + 1, command.token)
+            _next_step(builder)
             return
-        pen.emit(
+        builder.emit(
             CompensationFailed(
-                at_ms=pen.now,
+                at_ms=builder.now,
                 node=undo.node,
                 visit=undo.visit,
                 index=undo.index,
                 attempt=undo.attempt + 1,
                 error=Error("worker_lost", "the worker was lost", retryable=True),
-                retry_at_ms=pen.now,
+                retry_at_ms=builder.now,
                 lost=True,
             )
         )
-    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+    undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is not None:
-        pen.add_job(undo_job(pen.flow, undo))
+        builder.add_job(undo_job(builder.flow, undo))

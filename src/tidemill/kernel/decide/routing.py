@@ -18,15 +18,15 @@ from tidemill.kernel.state import State, Visit
 Verdict = Literal["fire", "skip"]
 
 
-def join_verdict(node: Node, cell: Visit) -> Verdict | None:
+def join_verdict(node: Node, visit: Visit) -> Verdict | None:
     """Whether a join fires, is skipped, or (None) has to wait for more edges."""
-    taken = cell.taken
-    undecided = len(node.inbound) - taken - cell.dead
+    taken = visit.taken
+    undecided = len(node.inbound) - taken - visit.dead
     match node.join:
         case "all":
             return None if undecided else ("fire" if taken else "skip")
         case "strict":
-            return None if undecided else ("skip" if cell.dead else "fire")
+            return None if undecided else ("skip" if visit.dead else "fire")
         case "any":
             return "fire" if taken else (None if undecided else "skip")
         case "quorum":
@@ -116,8 +116,8 @@ def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...
         dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
     absorbed = 0
     for target in taken:
-        cell = state.peek(target)
-        if cell.settled or cell.edges.get(node.id):
+        visit = state.peek(target)
+        if visit.settled or visit.edges.get(node.id):
             absorbed += 1
     escapes = () if node.loop is None else _dead_escapes(flow, state, node)
     return Edges(taken, dead, escapes, absorbed)
@@ -157,12 +157,12 @@ def body_busy(flow: Workflow, state: State, node: Node) -> bool:
     """
     assert node.loop is not None
     cells = (state.peek(name) for name in node.loop.body if name != node.id)
-    return any(in_flight(cell) or cell.tokens > 0 for cell in cells)
+    return any(in_flight(visit) or visit.tokens > 0 for visit in cells)
 
 
-def in_flight(cell: Visit) -> bool:
+def in_flight(visit: Visit) -> bool:
     """Whether a visit was made ready and has not ended."""
-    return cell.fired and cell.status not in ENDED
+    return visit.fired and visit.status not in ENDED
 
 
 def descendants(flow: Workflow, node: str) -> set[str]:
@@ -189,6 +189,6 @@ def ancestors(flow: Workflow, node: str) -> set[str]:
     return seen
 
 
-def owns_job(cell: Visit) -> bool:
+def owns_job(visit: Visit) -> bool:
     """Whether a node's own activation (not its items) has a job: a map between expansion and assembly has none."""
-    return cell.status in DISPATCHED and not (cell.map is not None and cell.status == "RUNNING")
+    return visit.status in DISPATCHED and not (visit.map is not None and visit.status == "RUNNING")

@@ -41,24 +41,24 @@ from tidemill.kernel.model import Node
 from tidemill.kernel.state import Buffered, peek_at
 
 
-def begin_wait(pen: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:
+def begin_wait(builder: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:
     """The handler asked to wait. A signal that has arrived before ends the wait in the same breath."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
     assert act is not None, "the result's standing was checked"
-    kept = _buffered(pen, waits.name) if waits.on == "signal" else None
-    pen.emit(
+    kept = _buffered(builder, waits.name) if waits.on == "signal" else None
+    builder.emit(
         NodeWaiting(
-            at_ms=pen.now,
+            at_ms=builder.now,
             cause=facts.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             index=index,
             attempt=act.attempt,
             on=waits.on,
             name=waits.name,
-            until_ms=waits.until_ms if waits.for_ms is None else pen.now + waits.for_ms,
-            expires_ms=_expiry(pen, node, waits, facts),
+            until_ms=waits.until_ms if waits.for_ms is None else builder.now + waits.for_ms,
+            expires_ms=_expiry(builder, node, waits, facts),
             worker=facts.worker,
             duration_ms=facts.duration_ms,
             token=facts.token,
@@ -68,40 +68,40 @@ def begin_wait(pen: DecisionBuilder, node: Node, index: int, waits: WaitRequeste
             signal="" if kept is None else kept.signal,
         )
     )
-    pen.cause = pen.state.seq
+    builder.cause = builder.state.seq
     if kept is not None:
-        wait_over(pen, node, index, kept.payload)
+        wait_over(builder, node, index, kept.payload)
         return
     if waits.approval is not None:
-        _request(pen, node, index, waits.approval)
-    waiting = peek_at(pen.state.peek(node.id), index)
+        _request(builder, node, index, waits.approval)
+    waiting = peek_at(builder.state.peek(node.id), index)
     assert waiting is not None
-    for job in wait_jobs(node.id, cell.visit, index, waiting):
-        pen.add_job(job)
+    for job in wait_jobs(node.id, visit.visit, index, waiting):
+        builder.add_job(job)
 
 
-def _expiry(pen: DecisionBuilder, node: Node, waits: WaitRequested, facts: AttemptFacts) -> int | None:
+def _expiry(builder: DecisionBuilder, node: Node, waits: WaitRequested, facts: AttemptFacts) -> int | None:
     """When the wait has taken too long: people have a time-out of their own, everybody else the attempt's."""
     if waits.approval is not None and waits.approval.timeout_ms is not None:
-        return pen.now + waits.approval.timeout_ms
-    return None if node.timeout_ms is None else pen.now + max(0, node.timeout_ms - facts.duration_ms)
+        return builder.now + waits.approval.timeout_ms
+    return None if node.timeout_ms is None else builder.now + max(0, node.timeout_ms - facts.duration_ms)
 
 
-def _buffered(pen: DecisionBuilder, name: str) -> Buffered | None:
-    return next((kept for kept in pen.state.signals if kept.name == name), None)
+def _buffered(builder: DecisionBuilder, name: str) -> Buffered | None:
+    return next((kept for kept in builder.state.signals if kept.name == name), None)
 
 
-def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
-    act = peek_at(pen.state.peek(node.id), index)
+def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
+    act = peek_at(builder.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
     # Nobody to escalate to must not come to mean everybody.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
-    pen.emit(
+    builder.emit(
         ApprovalRequested(
-            at_ms=pen.now,
-            cause=pen.cause,
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
-            visit=pen.state.peek(node.id).visit,
+            visit=builder.state.peek(node.id).visit,
             index=index,
             title=asked.title,
             description=asked.description,
@@ -109,7 +109,7 @@ def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> No
             approvers=asked.approvers,
             quorum=asked.quorum,
             four_eyes=asked.four_eyes,
-            requester=pen.state.submitted_by,
+            requester=builder.state.submitted_by,
             timeout_ms=asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms,
             expires_ms=expires,
             on_timeout=on_timeout,
@@ -119,40 +119,42 @@ def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> No
     )
 
 
-def leave_wait(pen: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
+def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
     """Remove the timers of a wait that ends now. `close`: nobody waits for its child any more."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
     if act is not None and act.wait is not None:
-        drop_wait(pen, node.id, cell.visit, index, act, close=close)
+        drop_wait(builder, node.id, visit.visit, index, act, close=close)
 
 
-def wait_over(pen: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
+def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
     """A wait ended well: complete the visit, unless a worker has to look at it first."""
-    act = peek_at(pen.state.peek(node.id), index)
-    leave_wait(pen, node, index)
-    facts, size = AttemptFacts(cause=pen.cause), _size(output)
+    act = peek_at(builder.state.peek(node.id), index)
+    leave_wait(builder, node, index)
+    facts, size = AttemptFacts(cause=builder.cause), _size(output)
     if act is not None and act.wait is not None and act.wait.recall:
-        resume(pen, node, index, output, recall=True)
-    elif (error := bytes_exceeded(pen, size)) is not None:
-        fail_for_good(pen, node, index, error, facts, fatal=True)
+        resume(builder, node, index, output, recall=True)
+    elif (error := bytes_exceeded(builder, size)) is not None:
+        fail_for_good(builder, node, index, error, facts, fatal=True)
     elif index != NOT_AN_ITEM:
-        complete_item(pen, node, index, output, size, facts)
+        complete_item(builder, node, index, output, size, facts)
     elif node.routed:
-        resume(pen, node, index, output, recall=False)
+        resume(builder, node, index, output, recall=False)
     else:
-        complete_visit(pen, node, output, None, facts, size)
+        complete_visit(builder, node, output, None, facts, size)
 
 
 def _size(payload: Payload) -> int:
     return len(payload) if isinstance(payload, bytes) else payload.size
 
 
-def wait_expired(pen: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
+def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
     """A wait took longer than the attempt may: that is a time-out, and retryable."""
-    leave_wait(pen, node, index, close=True)
+    leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    attempt_failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=pen.cause))
+    attempt_failed(
+        builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
+    )
 
 
 SIGNALS_MAX = 1_000
@@ -170,32 +172,32 @@ NULL = b"null"
 # Signals
 
 
-def refuse_signal(pen: DecisionBuilder, signal: Signal) -> Problem | None:
+def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
     """Why a signal cannot be taken or kept. A name is known from the document, or because a handler asked for it."""
-    state = pen.state
+    state = builder.state
     if not state.live:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
-    known = pen.flow.signals
+    known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
         names = ", ".join(sorted(known)) or "none"
         return Problem(
             code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
         )
-    if len(state.signals) >= SIGNALS_MAX and _taker(pen, signal.name) is None:
+    if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
         message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
     return None
 
 
-def take_signal(pen: DecisionBuilder, signal: Signal) -> None:
+def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
     """Hand a signal to the node that has waited longest for it, or keep it."""
-    taker = _taker(pen, signal.name)
+    taker = _taker(builder, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
-    pen.emit(
+    builder.emit(
         SignalReceived(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             name=signal.name,
             signal=signal.signal,
             payload=signal.payload,
@@ -205,24 +207,24 @@ def take_signal(pen: DecisionBuilder, signal: Signal) -> None:
         )
     )
     if taker is not None:
-        pen.cause = pen.state.seq
-        wait_over(pen, pen.flow.by_id[node], index, signal.payload)
+        builder.cause = builder.state.seq
+        wait_over(builder, builder.flow.by_id[node], index, signal.payload)
 
 
-def _taker(pen: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
+def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
     """Who has waited longest for a signal; those that wait no more are passed over."""
-    waiting: tuple[tuple[str, int, int], ...] = pen.state.listening.get(name, ())
-    return next((at for at in waiting if listens(pen.state, name, at)), None)
+    waiting: tuple[tuple[str, int, int], ...] = builder.state.listening.get(name, ())
+    return next((at for at in waiting if listens(builder.state, name, at)), None)
 
 
 # Children
 
 
-def _waiting_for(pen: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
+def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
     """The activation that waits for this very child."""
-    cell = pen.state.peek(message.node)
-    act = peek_at(cell, message.index) if cell.visit == message.visit else None
-    if not pen.state.live or act is None or act.wait is None:
+    visit = builder.state.peek(message.node)
+    act = peek_at(visit, message.index) if visit.visit == message.visit else None
+    if not builder.state.live or act is None or act.wait is None:
         return None
     if isinstance(message, ChildEnded) and message.status != COMPLETED and 0 < message.attempt < act.attempt:
         # How it ended for an attempt that is over says nothing about this one: it was asked again.
@@ -235,23 +237,23 @@ def served(commands: Mapping[str, int]) -> int:
     return max((int(name.removeprefix(AGAIN)) for name in commands if name.startswith(AGAIN)), default=1)
 
 
-def child_began(pen: DecisionBuilder, message: ChildBegan) -> None:
+def child_began(builder: DecisionBuilder, message: ChildBegan) -> None:
     """The child exists. If nobody waits for it by now, it is told so."""
-    act = _waiting_for(pen, message)
+    act = _waiting_for(builder, message)
     if act is None:
         if message.close != ABANDON:
-            pen.add_job(close_job(message.node, message.visit, message.index, message.attempt))
+            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt))
     else:
-        _note_start(pen, act, message)
+        _note_start(builder, act, message)
 
 
-def _note_start(pen: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
+def _note_start(builder: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
     """Write down that the child exists, once; a child may have ended before anybody heard of it."""
     if act.wait is None or act.wait.started or not message.digest:
         return
-    pen.emit(
+    builder.emit(
         ChildStarted(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=message.node,
             visit=message.visit,
             index=message.index,
@@ -263,16 +265,16 @@ def _note_start(pen: DecisionBuilder, act: Activation, message: ChildBegan | Chi
     )
 
 
-def child_ended(pen: DecisionBuilder, message: ChildEnded) -> None:
+def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
     """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
-    act = _waiting_for(pen, message)
+    act = _waiting_for(builder, message)
     if act is None:
         return
-    node = pen.flow.by_id[message.node]
-    _note_start(pen, act, message)
-    pen.emit(
+    node = builder.flow.by_id[message.node]
+    _note_start(builder, act, message)
+    builder.emit(
         ChildFinished(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=message.node,
             visit=message.visit,
             index=message.index,
@@ -281,13 +283,13 @@ def child_ended(pen: DecisionBuilder, message: ChildEnded) -> None:
             error=message.error,
         )
     )
-    pen.cause = pen.state.seq
+    builder.cause = builder.state.seq
     if message.status == COMPLETED:
         output: Payload = NULL if message.output is None else message.output
-        wait_over(pen, node, message.index, output)
+        wait_over(builder, node, message.index, output)
         return
-    leave_wait(pen, node, message.index)
-    fail_for_good(pen, node, message.index, _child_error(message), AttemptFacts(cause=pen.cause))
+    leave_wait(builder, node, message.index)
+    fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
 
 
 def _child_error(message: ChildEnded) -> Error:
