@@ -241,9 +241,9 @@ def _carry_out_further(
         case commands.Rollback():
             rollback.start_rollback(builder, command.reason)
         case commands.CompensationResult():
-            rollback.take_undone(builder, command)
+            rollback.take_compensation_result(builder, command)
         case commands.CompensationWorkerLost():
-            rollback.take_undo_lost(builder, command)
+            rollback.take_compensation_lost(builder, command)
         case commands.CloseDeadLetter():
             operations.discard_letter(builder, command)
         case _ as never:

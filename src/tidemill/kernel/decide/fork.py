@@ -1,8 +1,8 @@
-"""Fork: a run of its own that begins with what another one has done.
+"""Fork: create a run that starts with the events of another one.
 
-The first events are taken over as they are, under the new run's name; nothing is ever written to the other run.
-What was under way there begins anew here, with effect keys of its own, and is undone, if it ever has to be, by
-this run alone. Any event may be the last: what had followed from it in the same commit is worked out again.
+The prefix is copied as it is; the other run is never written to. Whatever was in flight there starts again here, with
+effect keys of this run, and only this run compensates it. Any event may be the last of the prefix: consequences that
+the same commit had drawn from it are drawn again.
 """
 
 from __future__ import annotations
@@ -47,20 +47,19 @@ from tidemill.kernel.state import State, find_activation, key_at
 
 
 def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
-    """Why no run can be branched off like this."""
     if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
     if any(isinstance(event, RunCompleted) for event in fork.prefix):
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
     if fork.rewind:
-        problem = _refuse_beginning(builder, fork)
+        problem = _refuse_rewind(builder, fork)
         if problem is not None:
             return problem
     if fork.patch is None and not fork.undone:
         return None
     trial = DecisionBuilder(builder.flow, builder.state, builder.now)
-    _take_over(trial, fork)
+    _copy_prefix(trial, fork)
     gone = [key for key in fork.undone if _shares(trial.state, key)]
     if gone:
         message = f"the run has undone what {', '.join(dict.fromkeys(key.rsplit('/', 2)[0] for key in gone))} did"
@@ -72,16 +71,16 @@ def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _shares(state: State, key: str) -> bool:
-    """Whether a fork would go on with the result of this visit or item."""
+    """Whether a fork would reuse the result of this visit or item."""
     act = find_activation(state, key)
     return act is not None and act.status == "COMPLETED"
 
 
-def _refuse_beginning(builder: DecisionBuilder, fork: Fork) -> Problem | None:
+def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
     if fork.rewind not in builder.flow.by_id:
         hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
-    if not _has_begun(_whole(fork.prefix), fork.rewind):
+    if not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
         return Problem(
             code="node_not_begun",
             message=f"node {fork.rewind} had not begun at this event",
@@ -91,7 +90,7 @@ def _refuse_beginning(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
-    """Whether a node's present visit had begun, or was over: the last word about it says so."""
+    """Whether a node's latest visit had started: its last event in the prefix decides."""
     for event in reversed(prefix):
         if isinstance(event, LoopContinued):
             if node in event.body:
@@ -105,38 +104,38 @@ def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
 
 
 def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
-    """How many events a fork takes over when nobody says: all, but for the end of a run that completed."""
+    """How many events a fork copies by default: all, except the end of a completed run."""
     ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
     return next(ends, len(events)) if rewinds else len(events)
 
 
 def undone(events: Iterable[AnyEvent]) -> Iterator[str]:
-    """What a run has undone, as node/visit/index."""
+    """The activations a run has compensated, as node/visit/index."""
     for event in events:
         if isinstance(event, CompensationCompleted):
             yield key_at(event.node, event.visit, event.index)
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
-    """The digest of the graph that a run has after these events."""
+    """The digest of the run's graph after these events."""
     changes = (event.digest for event in reversed(prefix) if isinstance(event, (RunPatched, RunCreated)))
     return next(changes, "")
 
 
-def _whole(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
-    """The prefix without events at its end that mean nothing without those behind them.
+def _complete_prefix(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
+    """The prefix without trailing events that are incomplete without their successors.
 
-    The end of a run that is only half written did not happen here. An answer on its way to the visit that waits for
-    it has to be given once more, and so has the last word of a pass whose successor does not begin here.
+    These are a half-written end of the run, an answer that has not reached its waiting visit, and the end of a pass
+    whose next pass has not started.
     """
     length = len(prefix)
     while length > 1 and _ends_run(prefix, length - 1):
         length -= 1
-    return prefix[: length - _waits_for_more(prefix[length - 1])]
+    return prefix[: length - _needs_successor(prefix[length - 1])]
 
 
 def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
-    """Whether an event is part of how a run, or a map, is brought to an end: it is followed by more of that."""
+    """Whether an event belongs to the end of a run or map, which takes several events."""
     event = events[at]
     if isinstance(event, DeadLettered):
         return _ends_run(events, at - 1)
@@ -145,8 +144,8 @@ def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
     return isinstance(event, NodeCancelled)
 
 
-def _waits_for_more(event: AnyEvent) -> bool:
-    """Whether what follows from an event stands right behind it and cannot be worked out without it."""
+def _needs_successor(event: AnyEvent) -> bool:
+    """Whether the next event completes this one and cannot be derived from it."""
     match event:
         case SignalReceived():
             return bool(event.node)
@@ -159,19 +158,18 @@ def _waits_for_more(event: AnyEvent) -> bool:
 
 
 def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
-    """Take over the prefix, and go on from it."""
-    _take_over(builder, fork)
+    _copy_prefix(builder, fork)
     if fork.patch is not None:
         apply_patch(builder, fork.patch)
-    for put in expected_jobs(builder.flow, builder.state):
-        builder.add_job(put)
-    _go_on(builder)
+    for job in expected_jobs(builder.flow, builder.state):
+        builder.add_job(job)
+    _draw_consequences(builder)
 
 
-def _take_over(builder: DecisionBuilder, fork: Fork) -> None:
-    """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
-    prefix = _whole(fork.prefix)
-    for event in _renamed(fork, prefix):
+def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
+    """Emit the copied events and those that adapt them to this run; schedules nothing."""
+    prefix = _complete_prefix(fork.prefix)
+    for event in _adapted(fork, prefix):
         builder.emit(event)
     deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
     builder.emit(
@@ -187,14 +185,14 @@ def _take_over(builder: DecisionBuilder, fork: Fork) -> None:
     )
     builder.cause = builder.state.seq
     if not builder.state.live:
-        # What nobody knows about the other run's effects is no question here: these are effects of its own.
+        # Unknown outcomes of the other run do not matter: the effect keys here are new.
         reopen(builder, fork.reason, tuple(builder.flow.by_id))
     if fork.rewind:
         rewind_run(builder, fork.rewind, fork.reason)
 
 
-def _go_on(builder: DecisionBuilder) -> None:
-    """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
+def _draw_consequences(builder: DecisionBuilder) -> None:
+    """Draw the consequences of edges, items and passes that the prefix may lack."""
     for node in builder.flow.nodes:
         visit = builder.state.peek(node.id)
         if visit.status == "RUNNING" and visit.map is not None:
@@ -204,8 +202,8 @@ def _go_on(builder: DecisionBuilder) -> None:
     schedule(builder, builder.flow.by_id)
 
 
-def _renamed(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
-    """The shared events; the first says whose they are now."""
+def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
+    """The copied events; the first is adapted to this run."""
     first = prefix[0]
     assert isinstance(first, RunCreated), "it was not refused"
     yield msgspec.structs.replace(

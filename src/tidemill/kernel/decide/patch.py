@@ -1,8 +1,8 @@
-"""Patch: let a run go on under another graph, without losing or doubling a token.
+"""Apply a graph patch to a run without losing or doubling a token.
 
-What has happened stays: a finished or live node may not change, and no edge may be added to or removed from a
-join that has fired. Everything else is looked at anew: each visit that has not begun gets the inbound edges of
-the new graph, decided by what their sources did, and the tokens that go with the taken ones.
+History stays: a finished or live node must not change, and a join that has fired keeps its edges. Every visit that
+has not started gets the inbound edges of the new graph, decided by what their sources did, with one token per taken
+edge. `problems` yields every reason for a refusal; the document format of patches is in `document.json_patch`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_p
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a patch would do to a run."""
-
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     rerun: tuple[str, ...] = ()
-    """Nodes that had begun and will be run again."""
+    """Nodes that had started and will run again."""
     kept: tuple[str, ...] = ()
     """Nodes whose results stay."""
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    """What would be added, removed and changed, what would run again and what would stay."""
+    """What a patch would do to a run."""
     again = not state.live
     return msgspec.structs.replace(
         _difference(old, new),
@@ -49,7 +47,7 @@ def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
 
 
 def _difference(old: Workflow, new: Workflow) -> Verdict:
-    """What a patch does to the graph, whatever the run has done."""
+    """What a patch does to the graph, whatever the state of the run."""
     return Verdict(
         added=tuple(name for name in new.by_id if name not in old.by_id),
         removed=tuple(name for name in old.by_id if name not in new.by_id),
@@ -66,7 +64,7 @@ def _final(visit: Visit) -> bool:
 
 
 def _differs(old: Node, new: Node) -> bool:
-    """Whether a node itself was changed, and not only what surrounds it."""
+    """Whether the node itself differs, not only the graph around it."""
     if old == new:
         return False
     return any(_own(old, name) != _own(new, name) for name in old.__struct_fields__ if name not in _DERIVED)
@@ -84,11 +82,10 @@ def _own(node: Node, name: str) -> Any:
 
 def refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
     """The first reason why a patch cannot be applied."""
-    return next(problems(builder.flow, builder.state, patch), None) or _reopening_refusal(builder, patch)
-
-
-def _reopening_refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
-    return refuse_reopening(builder, patch.confirmed_not_done) if not builder.state.live else None
+    problem = next(problems(builder.flow, builder.state, patch), None)
+    if problem is not None or builder.state.live:
+        return problem
+    return refuse_reopening(builder, patch.confirmed_not_done)
 
 
 def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
@@ -141,24 +138,24 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
                 code="patch_join_fired",
                 message=f"the edges into {node.id} cannot change: it has begun or was skipped",
                 path=f"/nodes/{node.id}",
-                hint=_way_back(state, node.id),
+                hint=_change_hint(state, node.id),
             )
 
 
 def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: Node) -> bool:
-    """Whether a join would have had other edges: others lead to it, or a loop could come back to a dead one."""
+    """Whether a join would have other edges: other sources, or a dead edge that a loop could still take."""
     if set(node.inbound) != set(after.inbound):
         return True
     dead = [source for source in node.inbound if state.peek(node.id).edges.get(source) is False]
     return any(
-        _comes_back(new, state, source, node.id) and not _comes_back(old, state, source, node.id)
+        _may_come_back(new, state, source, node.id) and not _may_come_back(old, state, source, node.id)
         for source in dead
         if source in new.by_id
     )
 
 
 def _items_begun(visit: Visit) -> bool:
-    """Whether any item of a map was tried or settled, so that its effect key is used up."""
+    """Whether any item of a map has used its effect key."""
     items = () if visit.map is None else visit.map.known()
     return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
 
@@ -168,7 +165,7 @@ def _is_live(visit: Visit) -> bool:
 
 
 def _fixed(visit: Visit) -> bool:
-    """Whether a node's latest visit is under way or has its result."""
+    """Whether a node's latest visit is in flight or has its result."""
     return _is_live(visit) or visit.status in ("COMPLETED", "SKIPPED")
 
 
@@ -179,23 +176,23 @@ def _fixed_problem(state: State, name: str, what: str) -> Problem:
         code="patch_live_node" if _is_live(visit) else "patch_finished_node",
         message=message,
         path=f"/nodes/{name}",
-        hint=_way_back(state, name),
+        hint=_change_hint(state, name),
     )
 
 
-def _way_back(state: State, name: str) -> str:
-    """How a node can be changed whose visit is under way or has its result."""
+def _change_hint(state: State, name: str) -> str:
+    """The hint how to change a node whose visit is in flight or has its result."""
     fork = f"fork the run with this patch, beginning at {name}"
     return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
 def _joined(state: State, visit: Visit) -> bool:
-    """Whether a join has been settled and will not be looked at again."""
+    """Whether a join is settled for good."""
     return visit.settled and not _reopens(state, visit)
 
 
 def _reopens(state: State, visit: Visit) -> bool:
-    """Whether a visit that had ended is to be made again when the run goes on."""
+    """Whether an ended visit starts again when the run goes on."""
     return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
 
 
@@ -203,18 +200,15 @@ def _reopens(state: State, visit: Visit) -> bool:
 
 
 def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
-    """Go on under the new graph; a run that had ended is reopened in the same breath.
-
-    Answers the nodes whose joins are to be looked at.
-    """
+    """Switch the run to the new graph, and reopen it if it had ended; return the nodes whose joins to check."""
     state, old, new = builder.state, builder.flow, patch.workflow
-    seen = _difference(old, new)
-    changed = set(seen.changed)
+    change = _difference(old, new)
+    changed = set(change.changed)
     joins = tuple(_joins(old, new, state))
     emitted = sum(join.tokens for join in joins)
-    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *seen.removed))
+    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *change.removed))
     if state.rendering and emitted:
-        # There is more to do before the outputs can be known: their rendering gives its token back.
+        # New visits come before the outputs, so the rendering gives its token back.
         consumed += 1
         builder.remove_job(key_of("outputs"))
     before = state.deadline_ms
@@ -229,9 +223,9 @@ def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
             digest=new.digest,
             revision=state.revision + 1,
             patch=patch.patch,
-            added=seen.added,
-            removed=seen.removed,
-            changed=seen.changed,
+            added=change.added,
+            removed=change.removed,
+            changed=change.changed,
             joins=joins,
             relisted=tuple(node.id for node in new.nodes if node.id in changed and _relists(old, node, state)),
             emitted=emitted,
@@ -245,12 +239,12 @@ def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
     if not state.live:
         return reopen(builder, patch.message, patch.confirmed_not_done)
     _go_on(builder, before)
-    # A join of another kind may fire by edges that it has had for long.
-    return [*(join.node for join in joins), *seen.changed]
+    # A join of another kind may fire over edges that were decided before.
+    return [*(join.node for join in joins), *change.changed]
 
 
 def _go_on(builder: DecisionBuilder, before: int | None) -> None:
-    """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
+    """Replace the deadline timer, and check loops that may have waited for a removed node."""
     deadline = builder.state.deadline_ms
     if deadline != before:
         builder.remove_job(key_of("deadline"))
@@ -263,7 +257,7 @@ def _go_on(builder: DecisionBuilder, before: int | None) -> None:
 
 
 def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
-    """The deadline under the new graph, counted from the moment that the old one was counted from."""
+    """The deadline under the new graph, from the same start time as the old one."""
     state, was, allowed = builder.state, builder.flow.limits.deadline_ms, new.limits.deadline_ms
     if allowed == was:
         return state.deadline_ms
@@ -275,7 +269,7 @@ def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
 
 
 def _relists(old: Workflow, node: Node, state: State) -> bool:
-    """Whether a map that had its list must make a new one; other changes leave the items that completed alone."""
+    """Whether a map must evaluate its list again; other changes keep the completed items."""
     return state.peek(node.id).map is not None and _list_of(old.by_id[node.id]) != _list_of(node)
 
 
@@ -284,7 +278,7 @@ def _list_of(node: Node) -> Any:
 
 
 def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
-    """The inbound edges, under the new graph, of every visit that has not begun and whose edges are others now."""
+    """Inbound edges, under the new graph, of every unstarted visit whose edges change."""
     same_loops = old.bodies == new.bodies
     for node in new.nodes:
         before = old.by_id.get(node.id)
@@ -304,9 +298,9 @@ def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
 
 
 def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
-    """What an edge of the new graph was decided to be by the visit that its source has made.
+    """How the latest visit of its source decides an edge of the new graph: taken, dead, or None.
 
-    An edge that was not taken is dead, unless it leaves the body of a loop that may still come back to its source.
+    An edge that was not taken is dead, unless it leaves a loop that may still come back to its source.
     """
     known, visit = old.by_id.get(source), state.peek(source)
     was = known is not None and target in known.outbound
@@ -315,17 +309,17 @@ def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) 
         return bool(recorded) if recorded is not None else None
     if not was and target in new.by_id[source].plain and _went_on(known, visit):
         return True
-    return None if _comes_back(new, state, source, target) else False
+    return None if _may_come_back(new, state, source, target) else False
 
 
 def _went_on(node: Node, visit: Visit) -> bool:
-    """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
+    """Whether a visit ended by its plain edges: not by an error, time-out or exit path."""
     if visit.status == "FAILED":
         return visit.tolerated and node.on_error == "continue"
     return visit.status == "COMPLETED" and not visit.left_by_exit
 
 
-def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
+def _may_come_back(flow: Workflow, state: State, source: str, target: str) -> bool:
     """Whether a loop around the source of an edge, but not around its target, may make another pass."""
     for looping in flow.by_id[source].loops:
         if target in flow.bodies[looping]:

@@ -1,22 +1,14 @@
-"""Life of a visit: ready → dispatched → completed/skipped/failed, retry, loops, map windows, settle.
+"""Life of a visit: ready, dispatched, completed, skipped or failed; with retries, loops, map windows and `settle`.
 
-The life of a visit, from the join that fires to the edges it leaves behind.
-
-Each function writes the facts of one step with the pen. Whatever ends a visit asks `balance` first,
-so edges, tokens and the counter are settled in the same event as the result; `settle` then draws the
-consequences, one node after the other, until nothing follows any more.
-
-How an activation goes on when an attempt or a wait of it has ended: an item's end, a retry, or failure for good.
-
-Shared by those who hear of attempts and those who hear of waits; what an end means for the visit's edges and
-tokens is in `visits.py`.
+Whatever ends a visit calls `balance` first, so that its event settles edges, tokens and the counter together with the
+result. `follow` queues the affected joins, and `settle` processes them until nothing follows any more.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from tidemill.kernel.activation import ENDED, MapState
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.builder import (
     NO_FACTS,
@@ -54,13 +46,13 @@ from tidemill.kernel.state import Visit, peek_at
 
 
 def settle(builder: DecisionBuilder) -> None:
-    """Draw every consequence of the edges decided so far, then fill free slots, then see if the run is over."""
-    agenda, state, nodes = builder.pending_nodes, builder.state, builder.flow.by_id
-    while agenda or builder.loops:
-        if not agenda:
-            _look_at_loop(builder, builder.loops.pop())
+    """Process all joins affected so far, then fill free slots, then complete the run if nothing is in flight."""
+    pending, state, nodes = builder.pending_nodes, builder.state, builder.flow.by_id
+    while pending or builder.loops:
+        if not pending:
+            _check_loop(builder, builder.loops.pop())
             continue
-        name, builder.cause = agenda.popleft()
+        name, builder.cause = pending.popleft()
         visit = state.peek(name)
         if visit.settled or not state.live:
             continue
@@ -79,7 +71,7 @@ def settle(builder: DecisionBuilder) -> None:
 
 
 def make_ready(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
-    """A visit may begin: dispatch it, hold it back, or find that the run has reached a limit."""
+    """Dispatch a visit whose join fired, hold it back, or fail the run at a limit."""
     state, limits = builder.state, builder.flow.limits
     hop = visit.hop + 1
     if state.visits >= limits.max_visits:
@@ -91,14 +83,14 @@ def make_ready(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
         _schedule(builder, node, visit, hop, held=True)
     elif visit.map is not None and visit.map.done < visit.map.count:
-        # After a retry the list is known: only its items are queued, as many as the window admits.
+        # A retried map has its list: `fill_slots` queues as many items as the window admits.
         _schedule(builder, node, visit, hop, held=True)
     else:
         dispatch(builder, node, visit, hop)
 
 
 def dispatch(builder: DecisionBuilder, node: Node, visit: Visit, hop: int) -> None:
-    """Queue an activation of the node itself."""
+    """Queue the visit itself, as opposed to items."""
     _schedule(builder, node, visit, hop)
     builder.add_job(run_job(node, visit.visit))
 
@@ -110,9 +102,9 @@ def _schedule(builder: DecisionBuilder, node: Node, visit: Visit, hop: int, *, h
 
 
 def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, recall: bool) -> None:
-    """A wait is over, but a worker is needed once more: for the conditions, or because the handler asked for it.
+    """Queue a visit after its wait, to evaluate conditions or to call the handler again (`recall`).
 
-    It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
+    No limit holds it back because it has started: `max_parallel` may be exceeded until another visit ends.
     """
     visit = builder.state.peek(node.id)
     builder.emit(
@@ -131,7 +123,7 @@ def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, 
 
 
 def fill_slots(builder: DecisionBuilder) -> None:
-    """Dispatch what a limit held back, oldest first: single visits, and as many items as a map's window admits."""
+    """Dispatch held nodes, oldest first: single visits, and as many items as a map's window admits."""
     state, limit = builder.state, builder.flow.limits.max_parallel
     builder.cause = state.seq
     name = state.first_held
@@ -146,7 +138,7 @@ def fill_slots(builder: DecisionBuilder) -> None:
 
 
 def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int | None) -> None:
-    """Queue the next items; after a retry they may lie in several stretches between those that had ended."""
+    """Queue the next items; after a retry, ended items may split them into several ranges."""
     while True:
         items = builder.state.peek(node.id).map
         assert items is not None, "only a map has items"
@@ -154,7 +146,8 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
         if room <= 0:
             return
         first = items.next
-        until = _end_of_stretch(items, first, first + room)
+        ended = (n for n in range(first, first + room) if (item := items.get(n)) is not None and item.status in ENDED)
+        until = next(ended, first + room)
         builder.emit(
             NodeScheduled(
                 at_ms=builder.now,
@@ -170,18 +163,10 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
             builder.add_job(run_job(node, visit.visit, index))
 
 
-def _end_of_stretch(items: MapState, first: int, last: int) -> int:
-    for index in range(first, last):
-        known = items.get(index)
-        if known is not None and known.status in ENDED:
-            return index
-    return last
-
-
 def complete_visit(
     builder: DecisionBuilder, node: Node, output: Payload, route: Route | None, facts: AttemptFacts, size: int = 0
 ) -> None:
-    """A visit has its result: one more pass, out of the loop, or simply on."""
+    """Apply the result of a visit: complete it, or decide about another pass of its loop."""
     loop = node.loop
     if loop is None or route is None or not route.again:
         _complete(builder, node, on_completion(node, route), output, route, facts, size)
@@ -194,7 +179,21 @@ def complete_visit(
             message = f"the condition still held after {loop.max_iterations} passes"
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
     elif body_busy(builder.flow, builder.state, node):
-        _wait_for_body(builder, node, visit, output, route, facts)
+        builder.emit(
+            NodeWaiting(
+                at_ms=builder.now,
+                cause=facts.cause,
+                node=node.id,
+                visit=visit.visit,
+                attempt=visit.attempt,
+                on="loop",
+                output=output,
+                route=route,
+                worker=facts.worker,
+                duration_ms=facts.duration_ms,
+                token=facts.token,
+            )
+        )
     else:
         _continue_loop(builder, node, output, route, facts, size)
 
@@ -210,8 +209,8 @@ def _complete(
 ) -> None:
     visit = builder.state.peek(node.id)
     end = balance(builder, node, visit, taken)
-    # By far the most frequent event. What is rarely needed is filled in afterwards: a call with more than 15
-    # keywords costs several times as much as one with fewer.
+    # The most frequent event by far. Rare fields are filled in afterwards because a call with more than 15 keywords
+    # costs several times as much.
     event = NodeCompleted(
         at_ms=builder.now,
         cause=facts.cause,
@@ -239,49 +238,27 @@ def _complete(
 
 
 def leave_visit(builder: DecisionBuilder, node: Node, exit_: str, output: Payload, facts: AttemptFacts) -> None:
-    """A wait ended with a choice of its own: its way out is taken, all other edges are dead."""
+    """Complete a visit by a named exit of its wait; all other edges are dead."""
     targets = node.exits[exit_]
     taken = tuple(target for target in node.outbound if target in targets)
     _complete(builder, node, taken, output, None, facts, 0)
 
 
-def _wait_for_body(
-    builder: DecisionBuilder, node: Node, visit: Visit, output: Payload, route: Route, facts: AttemptFacts
-) -> None:
-    builder.emit(
-        NodeWaiting(
-            at_ms=builder.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=visit.visit,
-            attempt=visit.attempt,
-            on="loop",
-            output=output,
-            route=route,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            token=facts.token,
-        )
-    )
-
-
-def _look_at_loop(builder: DecisionBuilder, name: str) -> None:
-    """A visit of a waiting loop's body has ended: go on with the next pass if it was the last one in flight."""
+def _check_loop(builder: DecisionBuilder, name: str) -> None:
+    """Start the next pass of a waiting loop if no visit of its body is in flight any more."""
     visit, node = builder.state.peek(name), builder.flow.by_id[name]
     wait = visit.wait
     if not builder.state.live or wait is None or wait.on != "loop" or body_busy(builder.flow, builder.state, node):
         return
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
-    size = len(wait.output) if isinstance(wait.output, bytes) else wait.output.size
-    _continue_loop(
-        builder, node, wait.output, wait.route, AttemptFacts(cause=builder.state.seq, token=visit.token), size
-    )
+    facts = AttemptFacts(cause=builder.state.seq, token=visit.token)
+    _continue_loop(builder, node, wait.output, wait.route, facts, payload_size(wait.output))
 
 
 def _continue_loop(
     builder: DecisionBuilder, node: Node, output: Payload, route: Route, facts: AttemptFacts, size: int
 ) -> None:
-    """End the pass and begin the next: the event that ends the visit emits the loop's own token."""
+    """End the pass and start the next; the event that ends the visit emits the token of the next pass."""
     loop, visit = node.loop, builder.state.peek(node.id)
     assert loop is not None
     hop, iteration = visit.hop, visit.passes + 1
@@ -304,7 +281,7 @@ def _continue_loop(
 def skip_visit(
     builder: DecisionBuilder, node: Node, reason: str, facts: AttemptFacts, reads: tuple[Reading, ...] = ()
 ) -> None:
-    """The visit does not happen: all its edges are dead."""
+    """End a visit as SKIPPED: all its edges are dead."""
     visit = builder.state.peek(node.id)
     end = balance(builder, node, visit, ())
     builder.emit(
@@ -336,11 +313,11 @@ def fail_visit(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """The visit has failed for good: a dead letter, and then what `on_error` says (`fatal`: the run fails)."""
+    """End a visit as FAILED, with a dead letter, and apply `on_error` (`fatal`: fail the run)."""
     visit = builder.state.peek(node.id)
     attempts = visit.attempt if attempt is None else attempt
     tolerated = node.on_error != "fail" and not fatal
-    # A failure that ends the run decides no edges: its descendants fail with it instead of being skipped.
+    # A failure that ends the run decides no edges, so that descendants fail instead of being skipped.
     end = (
         balance(builder, node, visit, on_tolerated_failure(node))
         if tolerated
@@ -369,7 +346,7 @@ def fail_visit(
 
 
 def item_over(builder: DecisionBuilder, node: Node) -> None:
-    """An item of a map has ended: after the last one a worker assembles the list, in the slot that became free."""
+    """After the last item of a map has ended, queue the visit so that a worker assembles the list."""
     visit = builder.state.peek(node.id)
     assert visit.map is not None
     if visit.map.done == visit.map.count:
@@ -390,7 +367,7 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
 
 
 def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str, ...] | None) -> Balance:
-    """Settle a visit's account. `taken` None: its loop goes on, so no edge is decided and one token is emitted."""
+    """Compute edges and tokens of an ending visit. `taken` None: its loop goes on, with one token and no edges."""
     state = builder.state
     if taken is None:
         return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
@@ -405,15 +382,15 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
 
 
 def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
-    """Put on the agenda whatever the end of a visit may have consequences for."""
-    state, agenda = builder.state, builder.pending_nodes
+    """Queue the joins and loops that the end of a visit may affect."""
+    state, pending = builder.state, builder.pending_nodes
     seq = state.seq
     for target in end.taken:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for target in end.dead:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for _, target in end.dead_escapes:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for looping in node.loops:
         if looping != node.id and state.peek(looping).wait is not None:
             builder.loops.append(looping)
@@ -431,7 +408,6 @@ def complete_item(
     *,
     undoable: bool = True,
 ) -> None:
-    """An item of a map has its value."""
     visit = builder.state.peek(node.id)
     act = peek_at(visit, index)
     builder.emit(
@@ -455,8 +431,12 @@ def complete_item(
     item_over(builder, node)
 
 
+def payload_size(payload: Payload) -> int:
+    return len(payload) if isinstance(payload, bytes) else payload.size
+
+
 def bytes_exceeded(builder: DecisionBuilder, size: int) -> Error | None:
-    """Why the run cannot have an output of this size, which fails it whatever the node tolerates."""
+    """The error if an output of this size exceeds `max_bytes`; it is fatal whatever the node tolerates."""
     limit = builder.flow.limits.max_bytes
     if limit is None or builder.state.size + size <= limit:
         return None
@@ -466,9 +446,9 @@ def bytes_exceeded(builder: DecisionBuilder, size: int) -> Error | None:
 def attempt_failed(
     builder: DecisionBuilder, node: Node, index: int, failed: Failed, chance: float, facts: AttemptFacts
 ) -> None:
-    """An attempt failed: try again if that may help and may be, else give up."""
+    """Retry a failed attempt if the error and the policy allow it, else fail the activation."""
     act = peek_at(builder.state.peek(node.id), index)
-    assert act is not None, "the result's standing was checked"
+    assert act is not None, "the attempt's status was checked"
     error = failed.error
     if failed.unknown_outcome and node.delivery == "at_most_once":
         fail_for_good(builder, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
@@ -490,7 +470,7 @@ def try_again(
     *,
     lost: bool = False,
 ) -> None:
-    """Queue the activation once more, now or after a while."""
+    """Record a failed attempt and queue the next one at `at_ms`."""
     failed = failure(builder, node, index, attempt, error, facts)
     builder.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
     if not lost:
@@ -507,7 +487,7 @@ def fail_for_good(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """No more attempts. An item is tolerated or fails its map; a visit goes to its `on_error`."""
+    """Fail an activation for good. An item is tolerated or fails its map; a visit follows its `on_error`."""
     visit = builder.state.peek(node.id)
     if index == NOT_AN_ITEM:
         fail_visit(builder, node, error, facts, attempt=attempt, fatal=fatal)
@@ -527,7 +507,7 @@ def fail_for_good(
 
 
 def _fail_map(builder: DecisionBuilder, node: Node, index: int, error: Error, fatal: bool) -> None:
-    """One failure too many: the rest of the items is cancelled and the visit fails with the item's error."""
+    """Cancel the remaining items of a map and fail its visit with the item's error."""
     builder.cause = builder.state.seq
     cancel_items(builder, node, f"item {index} failed")
     item_error = Error(

@@ -1,11 +1,7 @@
-"""Begin/end of waits: timers, signals, child runs.
+"""Start and end waits: timers, signals and child runs; approvals are in `approvals`.
 
-How a visit waits without costing anything, and what follows when its wait is over.
-
-What it waits for has a name: a timer, a person, a signal, a child, or a word of the handler's own. However the
-wait ends, its timers go with it in the same commit.
-
-What other runs and the outside world tell a run: signals, and what becomes of its children.
+A waiting activation holds no worker. However its wait ends, its timers are removed in the same commit. A signal goes
+to the node that has waited longest, or is buffered; a child run's outputs or failure become those of the visit.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from tidemill.kernel.decide.visits import (
     complete_item,
     complete_visit,
     fail_for_good,
+    payload_size,
     resume,
 )
 from tidemill.kernel.events import (
@@ -38,15 +35,26 @@ from tidemill.kernel.events import (
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Buffered, peek_at
+from tidemill.kernel.state import peek_at
+
+SIGNALS_MAX = 1_000
+"""Signals that a run buffers for nodes that do not wait for them yet."""
+
+AGAIN = "again:"
+"""Prefix under which a child run records later attempts of its parent in `State.commands`."""
+COMPLETED = "COMPLETED"
+CAUSES_MAX = 8
+CHILD_FAILED = "child_failed"
+NULL = b"null"
 
 
-def begin_wait(builder: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:
-    """The handler asked to wait. A signal that has arrived before ends the wait in the same breath."""
+def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRequested, facts: AttemptFacts) -> None:
+    """Start a wait that the handler requested; a buffered signal ends it in the same decision."""
     visit = builder.state.peek(node.id)
     act = peek_at(visit, index)
-    assert act is not None, "the result's standing was checked"
-    kept = _buffered(builder, waits.name) if waits.on == "signal" else None
+    assert act is not None, "the attempt's status was checked"
+    signals = builder.state.signals if request.on == "signal" else ()
+    kept = next((signal for signal in signals if signal.name == request.name), None)
     builder.emit(
         NodeWaiting(
             at_ms=builder.now,
@@ -55,16 +63,16 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, waits: WaitRequ
             visit=visit.visit,
             index=index,
             attempt=act.attempt,
-            on=waits.on,
-            name=waits.name,
-            until_ms=waits.until_ms if waits.for_ms is None else builder.now + waits.for_ms,
-            expires_ms=_expiry(builder, node, waits, facts),
+            on=request.on,
+            name=request.name,
+            until_ms=request.until_ms if request.for_ms is None else builder.now + request.for_ms,
+            expires_ms=_expiry(builder, node, request, facts),
             worker=facts.worker,
             duration_ms=facts.duration_ms,
             token=facts.token,
-            recall=waits.recall,
-            ask=waits.ask,
-            close=waits.close,
+            recall=request.recall,
+            ask=request.ask,
+            close=request.close,
             signal="" if kept is None else kept.signal,
         )
     )
@@ -72,29 +80,25 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, waits: WaitRequ
     if kept is not None:
         wait_over(builder, node, index, kept.payload)
         return
-    if waits.approval is not None:
-        _request(builder, node, index, waits.approval)
+    if request.approval is not None:
+        _request(builder, node, index, request.approval)
     waiting = peek_at(builder.state.peek(node.id), index)
     assert waiting is not None
     for job in wait_jobs(node.id, visit.visit, index, waiting):
         builder.add_job(job)
 
 
-def _expiry(builder: DecisionBuilder, node: Node, waits: WaitRequested, facts: AttemptFacts) -> int | None:
-    """When the wait has taken too long: people have a time-out of their own, everybody else the attempt's."""
-    if waits.approval is not None and waits.approval.timeout_ms is not None:
-        return builder.now + waits.approval.timeout_ms
+def _expiry(builder: DecisionBuilder, node: Node, request: WaitRequested, facts: AttemptFacts) -> int | None:
+    """When the wait times out: an approval may have its own time-out, otherwise the attempt's remaining time."""
+    if request.approval is not None and request.approval.timeout_ms is not None:
+        return builder.now + request.approval.timeout_ms
     return None if node.timeout_ms is None else builder.now + max(0, node.timeout_ms - facts.duration_ms)
-
-
-def _buffered(builder: DecisionBuilder, name: str) -> Buffered | None:
-    return next((kept for kept in builder.state.signals if kept.name == name), None)
 
 
 def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
     act = peek_at(builder.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
-    # Nobody to escalate to must not come to mean everybody.
+    # An empty list of approvers means any user, so an escalation without approvers must fail instead.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
     builder.emit(
         ApprovalRequested(
@@ -120,7 +124,7 @@ def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -
 
 
 def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
-    """Remove the timers of a wait that ends now. `close`: nobody waits for its child any more."""
+    """Remove the timers of a wait that ends now. `close`: also ask its child run to close."""
     visit = builder.state.peek(node.id)
     act = peek_at(visit, index)
     if act is not None and act.wait is not None:
@@ -128,10 +132,10 @@ def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool 
 
 
 def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
-    """A wait ended well: complete the visit, unless a worker has to look at it first."""
+    """End a wait with its result: complete the activation, or queue it if a worker is needed first."""
     act = peek_at(builder.state.peek(node.id), index)
     leave_wait(builder, node, index)
-    facts, size = AttemptFacts(cause=builder.cause), _size(output)
+    facts, size = AttemptFacts(cause=builder.cause), payload_size(output)
     if act is not None and act.wait is not None and act.wait.recall:
         resume(builder, node, index, output, recall=True)
     elif (error := bytes_exceeded(builder, size)) is not None:
@@ -144,12 +148,8 @@ def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload)
         complete_visit(builder, node, output, None, facts, size)
 
 
-def _size(payload: Payload) -> int:
-    return len(payload) if isinstance(payload, bytes) else payload.size
-
-
 def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
-    """A wait took longer than the attempt may: that is a time-out, and retryable."""
+    """Fail the attempt with a retryable time-out."""
     leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
     attempt_failed(
@@ -157,23 +157,11 @@ def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float
     )
 
 
-SIGNALS_MAX = 1_000
-"""Signals that a run keeps for nodes that have not asked for them yet."""
-
-AGAIN = "again:"
-"""What a child remembers the later attempts of its parent under, beside the ids of commands."""
-COMPLETED = "COMPLETED"
-CAUSES_MAX = 8
-CHILD_FAILED = "child_failed"
-
-NULL = b"null"
-
-
 # Signals
 
 
 def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
-    """Why a signal cannot be taken or kept. A name is known from the document, or because a handler asked for it."""
+    """Why a signal is refused. Its name must be in the document, or a handler must have waited for it."""
     state = builder.state
     if not state.live:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
@@ -190,7 +178,7 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
 
 
 def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
-    """Hand a signal to the node that has waited longest for it, or keep it."""
+    """Give a signal to the node that has waited longest for it, or buffer it."""
     taker = _taker(builder, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
     builder.emit(
@@ -212,7 +200,7 @@ def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
 
 
 def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
-    """Who has waited longest for a signal; those that wait no more are passed over."""
+    """The activation that has waited longest for a signal; skips those that no longer wait."""
     waiting: tuple[tuple[str, int, int], ...] = builder.state.listening.get(name, ())
     return next((at for at in waiting if listens(builder.state, name, at)), None)
 
@@ -221,34 +209,34 @@ def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
 
 
 def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
-    """The activation that waits for this very child."""
+    """The activation that waits for this child."""
     visit = builder.state.peek(message.node)
     act = peek_at(visit, message.index) if visit.visit == message.visit else None
     if not builder.state.live or act is None or act.wait is None:
         return None
     if isinstance(message, ChildEnded) and message.status != COMPLETED and 0 < message.attempt < act.attempt:
-        # How it ended for an attempt that is over says nothing about this one: it was asked again.
+        # The child failed for an earlier attempt; the present attempt has requested it again.
         return None
     return act if act.wait.on == "child" and act.wait.name == message.child else None
 
 
 def served(commands: Mapping[str, int]) -> int:
-    """Which attempt of its parent a child works for: the last one that has asked for it."""
+    """The latest attempt of the parent that requested this child run."""
     return max((int(name.removeprefix(AGAIN)) for name in commands if name.startswith(AGAIN)), default=1)
 
 
 def child_began(builder: DecisionBuilder, message: ChildBegan) -> None:
-    """The child exists. If nobody waits for it by now, it is told so."""
+    """Record that the child run exists, or close it if no activation waits for it any more."""
     act = _waiting_for(builder, message)
     if act is None:
         if message.close != ABANDON:
             builder.add_job(close_job(message.node, message.visit, message.index, message.attempt))
     else:
-        _note_start(builder, act, message)
+        _record_start(builder, act, message)
 
 
-def _note_start(builder: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
-    """Write down that the child exists, once; a child may have ended before anybody heard of it."""
+def _record_start(builder: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
+    """Record once that the child run exists; its end may be reported before its start."""
     if act.wait is None or act.wait.started or not message.digest:
         return
     builder.emit(
@@ -266,12 +254,12 @@ def _note_start(builder: DecisionBuilder, act: Activation, message: ChildBegan |
 
 
 def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
-    """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
+    """End the wait with the outputs or the failure of the child run."""
     act = _waiting_for(builder, message)
     if act is None:
         return
     node = builder.flow.by_id[message.node]
-    _note_start(builder, act, message)
+    _record_start(builder, act, message)
     builder.emit(
         ChildFinished(
             at_ms=builder.now,
@@ -285,8 +273,7 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
     )
     builder.cause = builder.state.seq
     if message.status == COMPLETED:
-        output: Payload = NULL if message.output is None else message.output
-        wait_over(builder, node, message.index, output)
+        wait_over(builder, node, message.index, NULL if message.output is None else message.output)
         return
     leave_wait(builder, node, message.index)
     fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
@@ -296,7 +283,7 @@ def _child_error(message: ChildEnded) -> Error:
     error = message.error
     if error is None:
         return Error(CHILD_FAILED, f"child {message.child} is {message.status}")
-    # A child that failed because of its own child has named it already: the story stays short in a large family.
+    # A child that failed because of its own child already names it: the message stays short at any depth.
     causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
-    said = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
-    return Error(CHILD_FAILED, said, error.type, hint=error.hint, causes=causes)
+    text = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
+    return Error(CHILD_FAILED, text, error.type, hint=error.hint, causes=causes)
