@@ -29,7 +29,7 @@ def asked(script: str, graph: str = "h > z", node: Any = None, **request: Any) -
 def reopened(sure: str) -> Told:
     """Node `a` was interrupted at an unknown point; then an operator is sure that it had no effect."""
     run = play("a e", "begin a token=5; " + sure, {"a": ONCE})
-    run.retry(sure=("a",))
+    run.retry(confirmed_not_done=("a",))
     run.end(*(name for name in "ae" if run.nodes(name).endswith("QUEUED")))
     return told(run)
 
