@@ -15,19 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.events import (
-    AnyEvent,
-    ApprovalDecided,
-    ApprovalDelegated,
-    ApprovalEscalated,
-    ApprovalExpired,
-    ApprovalRequested,
-    ApprovalReturned,
-    ApprovalVoted,
-    Error,
-    Payload,
-    Route,
-)
+from tidemill.kernel import events
+from tidemill.kernel.events import AnyEvent, Error, Payload, Route
 
 # Approvals
 
@@ -70,7 +59,7 @@ class Approval(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
 
 def folded(approval: Approval | None, event: AnyEvent) -> Approval | None:
     """The approval after one of its own events; any other event leaves it as it is."""
-    if isinstance(event, ApprovalRequested):
+    if isinstance(event, events.ApprovalRequested):
         return Approval(
             title=event.title,
             description=event.description,
@@ -90,31 +79,31 @@ def folded(approval: Approval | None, event: AnyEvent) -> Approval | None:
         return None
     replace = msgspec.structs.replace
     match event:
-        case ApprovalVoted():
+        case events.ApprovalVoted():
             return replace(approval, votes=(*approval.votes, _vote(event)))
-        case ApprovalDelegated():
+        case events.ApprovalDelegated():
             return replace(approval, delegated=(*approval.delegated, (event.by, event.to)))
-        case ApprovalEscalated():
+        case events.ApprovalEscalated():
             # Delegations of the first approvers do not apply to the new ones.
             return replace(approval, approvers=event.to, delegated=(), expires_ms=event.expires_ms, escalated=True)
-        case ApprovalDecided() | ApprovalReturned():
+        case events.ApprovalDecided() | events.ApprovalReturned():
             return replace(
                 approval,
                 status="decided",
                 votes=(*approval.votes, _vote(event)),
-                decision=event.decision if isinstance(event, ApprovalDecided) else "changes",
+                decision=event.decision if isinstance(event, events.ApprovalDecided) else "changes",
                 decided_by=event.by,
                 on_behalf_of=event.on_behalf_of,
                 comments=event.comments,
                 decided_ms=event.at_ms,
             )
-        case ApprovalExpired():
+        case events.ApprovalExpired():
             return replace(approval, status="expired", decided_ms=event.at_ms)
         case _:
             return approval
 
 
-def _vote(event: ApprovalVoted | ApprovalDecided | ApprovalReturned) -> Vote:
+def _vote(event: events.ApprovalVoted | events.ApprovalDecided | events.ApprovalReturned) -> Vote:
     return Vote(event.by, event.on_behalf_of, event.comments, event.form)
 
 

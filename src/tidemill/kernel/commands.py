@@ -366,6 +366,24 @@ class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
     reason: str = ""
 
 
+InfrequentCommand = (
+    Decide
+    | Delegate
+    | Signal
+    | ChildBegan
+    | ChildEnded
+    | Retry
+    | Rewind
+    | Override
+    | Patch
+    | Fork
+    | Rollback
+    | CompensationResult
+    | CompensationWorkerLost
+    | CloseDeadLetter
+)
+"""Commands of people, other runs and rollbacks."""
+
 AnyCommand = (
     Start
     | Pause
@@ -381,20 +399,7 @@ AnyCommand = (
     | WaitExpired
     | RequeueJob
     | OutputsRendered
-    | Decide
-    | Delegate
-    | Signal
-    | ChildBegan
-    | ChildEnded
     | Delivered
-    | Retry
-    | Rewind
-    | Override
-    | Patch
-    | Fork
-    | Rollback
-    | CompensationResult
-    | CompensationWorkerLost
     | Relabel
-    | CloseDeadLetter
+    | InfrequentCommand
 )

@@ -7,31 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.kernel import events
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    ApprovalEscalated,
-    ApprovalEvents,
-    ApprovalRequested,
-    BlobRef,
-    ChildFinished,
-    ChildStarted,
-    DeadLettered,
-    Ending,
-    LoopContinued,
-    NodeCancelled,
-    NodeCheckpointed,
-    NodeCompleted,
-    NodeEvent,
-    NodeExpanded,
-    NodeFailed,
-    NodeScheduled,
-    NodeSkipped,
-    NodeStarted,
-    NodeWaiting,
-    ResultDiscarded,
-    SignalReceived,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef
 from tidemill.kernel.state import (
     Buffered,
     CompletedStep,
@@ -49,18 +27,18 @@ SIGNAL_ID = "signal:"
 """Prefix of signal ids in `State.commands`, where they are remembered like command ids."""
 
 
-def approval_changed(state: State, event: ApprovalEvents) -> None:
+def approval_changed(state: State, event: events.ApprovalEvents) -> None:
     """Apply an approval event; an escalation also moves the time-out of the wait."""
     act = edit_at(state.edit(event.node), event.index)
     act.approval = folded(act.approval, event)
-    if isinstance(event, ApprovalRequested):
+    if isinstance(event, events.ApprovalRequested):
         state.approvals += 1
         state.blobs += type(event.form) is BlobRef
-    elif isinstance(event, ApprovalEscalated) and act.wait is not None:
+    elif isinstance(event, events.ApprovalEscalated) and act.wait is not None:
         act.wait = msgspec.structs.replace(act.wait, expires_ms=event.expires_ms)
 
 
-def signal_awaited(state: State, event: NodeWaiting) -> None:
+def signal_awaited(state: State, event: events.NodeWaiting) -> None:
     """Add the activation to the queue for its signal, or take the buffered signal the event names."""
     if event.signal:
         state.signals = tuple(kept for kept in state.signals if kept.signal != event.signal)
@@ -81,7 +59,7 @@ def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
     return act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name
 
 
-def signal_received(state: State, event: SignalReceived) -> None:
+def signal_received(state: State, event: events.SignalReceived) -> None:
     """Remember the signal's id, and buffer its payload unless a node took it."""
     notes(state, "commands")[SIGNAL_ID + event.signal] = state.seq
     state.blobs += type(event.payload) is BlobRef
@@ -95,13 +73,13 @@ def signal_received(state: State, event: SignalReceived) -> None:
         state.signals = (*state.signals, Buffered(event.name, event.signal, event.payload, state.seq))
 
 
-def child_started(state: State, event: ChildStarted) -> None:
+def child_started(state: State, event: events.ChildStarted) -> None:
     act = edit_at(state.edit(event.node), event.index)
     if act.wait is not None:
         act.wait = msgspec.structs.replace(act.wait, started=True)
 
 
-def child_finished(state: State, event: ChildFinished) -> None:
+def child_finished(state: State, event: events.ChildFinished) -> None:
     """Changes nothing: the next event ends the wait."""
 
 
@@ -109,7 +87,7 @@ UNKNOWN_OUTCOME = "unknown_outcome"
 """Error code of an attempt that may or may not have happened."""
 
 
-def node_scheduled(state: State, event: NodeScheduled) -> None:
+def node_scheduled(state: State, event: events.NodeScheduled) -> None:
     visit = state.edit(event.node)
     if event.index != NOT_AN_ITEM and event.resumed is None:
         _items_queued(state, visit, event)
@@ -132,7 +110,7 @@ def node_scheduled(state: State, event: NodeScheduled) -> None:
     state.in_flight += 1
 
 
-def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
+def _resumed(state: State, act: Activation, event: events.NodeScheduled) -> None:
     """Queue a visit whose wait is over, to evaluate conditions over the result or to call the handler again."""
     act.resumed, act.recall, act.wait = event.resumed, event.recall, None
     act.status, act.since_ms = "QUEUED", event.at_ms
@@ -142,7 +120,7 @@ def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
     state.in_flight += 1
 
 
-def _items_queued(state: State, visit: Visit, event: NodeScheduled) -> None:
+def _items_queued(state: State, visit: Visit, event: events.NodeScheduled) -> None:
     items = visit.map
     assert items is not None, "items are queued after NodeExpanded"
     flying = event.until - event.index
@@ -194,7 +172,7 @@ def unhold(state: State, node: str, visit: Visit) -> None:
     visit.held, visit.next_held = False, ""
 
 
-def node_started(state: State, event: NodeStarted) -> None:
+def node_started(state: State, event: events.NodeStarted) -> None:
     if state.started_ms is None:
         state.started_ms = event.at_ms
     visit = state.edit(event.node)
@@ -206,12 +184,12 @@ def node_started(state: State, event: NodeStarted) -> None:
         visit.map.attempts = visit.attempt = event.attempt
 
 
-def node_checkpointed(state: State, event: NodeCheckpointed) -> None:
+def node_checkpointed(state: State, event: events.NodeCheckpointed) -> None:
     edit_at(state.edit(event.node), event.index).checkpoint = event.value
     state.blobs += type(event.value) is BlobRef
 
 
-def node_expanded(state: State, event: NodeExpanded) -> None:
+def node_expanded(state: State, event: events.NodeExpanded) -> None:
     visit = state.edit(event.node)
     visit.map = MapState(count=event.count, items=event.items, window=event.window)
     visit.token = visit.reported = event.token
@@ -223,7 +201,7 @@ def node_expanded(state: State, event: NodeExpanded) -> None:
         hold(state, event.node, visit)
 
 
-def node_waiting(state: State, event: NodeWaiting) -> None:
+def node_waiting(state: State, event: events.NodeWaiting) -> None:
     visit = state.edit(event.node)
     act = edit_at(visit, event.index)
     if counted(visit, act):
@@ -249,7 +227,7 @@ def node_waiting(state: State, event: NodeWaiting) -> None:
         signal_awaited(state, event)
 
 
-def node_completed(state: State, event: NodeCompleted) -> None:
+def node_completed(state: State, event: events.NodeCompleted) -> None:
     visit = state.edit(event.node)
     act = edit_at(visit, event.index)
     state.size += event.size
@@ -268,7 +246,7 @@ def node_completed(state: State, event: NodeCompleted) -> None:
         visit.map.settle(event.index)
 
 
-def undoable(state: State, event: NodeEvent) -> None:
+def undoable(state: State, event: events.NodeEvent) -> None:
     """Record a completed step that a rollback has to compensate."""
     key = key_at(event.node, event.visit, event.index)
     notes(state, "undo")[key] = CompletedStep(event.node, event.visit, event.index, state.seq)
@@ -280,7 +258,7 @@ def note_token(act: Activation, token: int) -> None:
         act.token = act.reported = token
 
 
-def node_failed(state: State, event: NodeFailed) -> None:
+def node_failed(state: State, event: events.NodeFailed) -> None:
     visit = state.edit(event.node)
     act = edit_at(visit, event.index)
     act.error = event.error
@@ -310,14 +288,14 @@ def node_failed(state: State, event: NodeFailed) -> None:
     over(state, visit, act, event, "FAILED")
 
 
-def node_skipped(state: State, event: NodeSkipped) -> None:
+def node_skipped(state: State, event: events.NodeSkipped) -> None:
     visit = state.edit(event.node)
     visit.settled, visit.why = True, event.reason
     note_token(visit, event.token)
     over(state, visit, visit, event, "SKIPPED")
 
 
-def node_cancelled(state: State, event: NodeCancelled) -> None:
+def node_cancelled(state: State, event: events.NodeCancelled) -> None:
     visit = state.edit(event.node)
     act = edit_at(visit, event.index)
     if act is visit:
@@ -332,7 +310,7 @@ def counted(visit: Visit, act: Activation) -> bool:
     return act.status in DISPATCHED and not (act is visit and visit.map is not None and act.status == "RUNNING")
 
 
-def over(state: State, visit: Visit, act: Activation, event: Ending, status: NodeStatus) -> None:
+def over(state: State, visit: Visit, act: Activation, event: events.Ending, status: NodeStatus) -> None:
     """End a visit or an item: settle its edges and tokens, and release its slot."""
     if counted(visit, act):
         state.in_flight -= 1
@@ -383,7 +361,7 @@ def arrive(state: State, source: str, target: str, taken: bool, hop: int) -> Non
             visit.hop = hop
 
 
-def loop_continued(state: State, event: LoopContinued) -> None:
+def loop_continued(state: State, event: events.LoopContinued) -> None:
     """Give every node of the body its next visit; `past` keeps the previous result for readers."""
     for node in event.body:
         old = state.edit(node) if node == event.entry else state.peek(node)
@@ -400,7 +378,7 @@ def loop_continued(state: State, event: LoopContinued) -> None:
         state.cells[node] = fresh
 
 
-def result_discarded(state: State, event: ResultDiscarded) -> None:
+def result_discarded(state: State, event: events.ResultDiscarded) -> None:
     state.discarded += 1
     visit = state.edit(event.node)
     if event.visit == visit.visit:
@@ -409,7 +387,7 @@ def result_discarded(state: State, event: ResultDiscarded) -> None:
         visit.discarded_before += 1
 
 
-def dead_lettered(state: State, event: DeadLettered) -> None:
+def dead_lettered(state: State, event: events.DeadLettered) -> None:
     state.dead_letters += 1
     key = key_at(event.node, event.visit, event.index)
     notes(state, "letters")[key] = DeadLetter(state.seq, event.at_ms, event.attempts, event.error)

@@ -12,25 +12,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.commands import Decide, Delegate
 from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, problem
 from tidemill.kernel.decide.visits import fail_for_good, leave_visit
 from tidemill.kernel.decide.waits import leave_wait, wait_over
-from tidemill.kernel.events import (
-    INLINE_BYTES_MAX,
-    NOT_AN_ITEM,
-    SYSTEM,
-    ApprovalDecided,
-    ApprovalDelegated,
-    ApprovalEscalated,
-    ApprovalExpired,
-    ApprovalReturned,
-    ApprovalVoted,
-    BlobRef,
-    Error,
-    Payload,
-)
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, SYSTEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, peek_at
@@ -199,7 +187,7 @@ def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> Non
     agreed = {vote.by for vote in approval.votes} | {user}
     if command.verb == "approve" and len(agreed) < approval.quorum:
         builder.emit(
-            ApprovalVoted(
+            events.ApprovalVoted(
                 at_ms=builder.now,
                 actor=builder.actor,
                 command=builder.command,
@@ -230,7 +218,7 @@ def _decide(
     visit = builder.state.peek(node.id).visit
     if verb == "changes":
         builder.emit(
-            ApprovalReturned(
+            events.ApprovalReturned(
                 at_ms=builder.now,
                 actor=builder.actor,
                 command=builder.command,
@@ -245,7 +233,7 @@ def _decide(
         )
     else:
         builder.emit(
-            ApprovalDecided(
+            events.ApprovalDecided(
                 at_ms=builder.now,
                 actor=builder.actor,
                 command=builder.command,
@@ -296,7 +284,7 @@ def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> 
     if _delegated_to(approval, by) == to:
         return
     builder.emit(
-        ApprovalDelegated(
+        events.ApprovalDelegated(
             at_ms=builder.now,
             actor=builder.actor,
             command=builder.command,
@@ -325,7 +313,7 @@ def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
         _escalate(builder, node, visit.visit, index, approval)
     else:
         builder.emit(
-            ApprovalExpired(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, index=index)
+            events.ApprovalExpired(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, index=index)
         )
         builder.cause = builder.state.seq
         leave_wait(builder, node, index)
@@ -337,7 +325,7 @@ def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, appr
     """Ask the next approvers, with the same time-out."""
     expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
     builder.emit(
-        ApprovalEscalated(
+        events.ApprovalEscalated(
             at_ms=builder.now,
             cause=builder.cause,
             node=node.id,

@@ -17,7 +17,7 @@ import msgspec
 from tidemill.errors import Problem, offered
 from tidemill.kernel import commands, events
 from tidemill.kernel.activation import DISPATCHED, items_merged
-from tidemill.kernel.commands import AnyCommand
+from tidemill.kernel.commands import AnyCommand, InfrequentCommand
 from tidemill.kernel.decide import approvals, operations, patch, rollback, waits
 from tidemill.kernel.decide.attempts import begin, take_checkpoint, take_lost, take_result
 from tidemill.kernel.decide.builder import Decision, DecisionBuilder, problem
@@ -199,24 +199,7 @@ def _carry_out(builder: DecisionBuilder, command: AnyCommand) -> None:
             _carry_out_further(builder, command)
 
 
-def _carry_out_further(
-    builder: DecisionBuilder,
-    command: commands.Decide
-    | commands.Delegate
-    | commands.Signal
-    | commands.ChildBegan
-    | commands.ChildEnded
-    | commands.Retry
-    | commands.Rewind
-    | commands.Override
-    | commands.Patch
-    | commands.Fork
-    | commands.Rollback
-    | commands.CompensationResult
-    | commands.CompensationWorkerLost
-    | commands.CloseDeadLetter,
-) -> None:
-    """Commands of people and of other runs; rare beside those of workers."""
+def _carry_out_further(builder: DecisionBuilder, command: InfrequentCommand) -> None:
     match command:
         case commands.Decide():
             approvals.apply_decision(builder, builder.flow.by_id[command.node], command)

@@ -12,44 +12,22 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.commands import Fork
 from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.operations import reopen, rewind_run, schedule
 from tidemill.kernel.decide.patch import apply_patch
 from tidemill.kernel.decide.patch import problems as patch_problems
 from tidemill.kernel.decide.visits import item_over
-from tidemill.kernel.events import (
-    AnyEvent,
-    ApprovalDecided,
-    ApprovalExpired,
-    ApprovalReturned,
-    ChildFinished,
-    CompensationCompleted,
-    DeadLetterClosed,
-    DeadLettered,
-    LoopContinued,
-    NodeCancelled,
-    NodeCompleted,
-    NodeEvent,
-    NodeFailed,
-    NodeWaiting,
-    ResultDiscarded,
-    RunCompleted,
-    RunCreated,
-    RunForked,
-    RunPatched,
-    RunRetried,
-    RunRewound,
-    SignalReceived,
-)
+from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.jobs import expected_jobs
 from tidemill.kernel.state import State, find_activation, key_at
 
 
 def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
-    if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
+    if not fork.prefix or not isinstance(fork.prefix[0], events.RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
-    if any(isinstance(event, RunCompleted) for event in fork.prefix):
+    if any(isinstance(event, events.RunCompleted) for event in fork.prefix):
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
     if fork.rewind:
@@ -92,33 +70,37 @@ def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
 def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
     """Whether a node's latest visit had started: its last event in the prefix decides."""
     for event in reversed(prefix):
-        if isinstance(event, LoopContinued):
+        if isinstance(event, events.LoopContinued):
             if node in event.body:
                 return False
-        elif isinstance(event, NodeEvent):
-            if event.node == node and not isinstance(event, (ResultDiscarded, DeadLettered, DeadLetterClosed)):
+        elif isinstance(event, events.NodeEvent):
+            if event.node == node and not isinstance(
+                event, (events.ResultDiscarded, events.DeadLettered, events.DeadLetterClosed)
+            ):
                 return True
-        elif isinstance(event, (RunRetried, RunRewound)) and any(again.node == node for again in event.nodes):
+        elif isinstance(event, (events.RunRetried, events.RunRewound)) and any(
+            again.node == node for again in event.nodes
+        ):
             return False
     return False
 
 
-def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
+def shared_prefix(log: Sequence[AnyEvent], *, rewinds: bool) -> int:
     """How many events a fork copies by default: all, except the end of a completed run."""
-    ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
-    return next(ends, len(events)) if rewinds else len(events)
+    ends = (number for number, event in enumerate(log) if isinstance(event, events.RunCompleted))
+    return next(ends, len(log)) if rewinds else len(log)
 
 
-def undone(events: Iterable[AnyEvent]) -> Iterator[str]:
+def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
     """The activations a run has compensated, as node/visit/index."""
-    for event in events:
-        if isinstance(event, CompensationCompleted):
+    for event in log:
+        if isinstance(event, events.CompensationCompleted):
             yield key_at(event.node, event.visit, event.index)
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
     """The digest of the run's graph after these events."""
-    changes = (event.digest for event in reversed(prefix) if isinstance(event, (RunPatched, RunCreated)))
+    changes = (event.digest for event in reversed(prefix) if isinstance(event, (events.RunPatched, events.RunCreated)))
     return next(changes, "")
 
 
@@ -134,27 +116,29 @@ def _complete_prefix(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
     return prefix[: length - _needs_successor(prefix[length - 1])]
 
 
-def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
+def _ends_run(prefix: tuple[AnyEvent, ...], at: int) -> bool:
     """Whether an event belongs to the end of a run or map, which takes several events."""
-    event = events[at]
-    if isinstance(event, DeadLettered):
-        return _ends_run(events, at - 1)
-    if isinstance(event, NodeFailed):
+    event = prefix[at]
+    if isinstance(event, events.DeadLettered):
+        return _ends_run(prefix, at - 1)
+    if isinstance(event, events.NodeFailed):
         return event.retry_at_ms is None and event.output is None
-    return isinstance(event, NodeCancelled)
+    return isinstance(event, events.NodeCancelled)
 
 
 def _needs_successor(event: AnyEvent) -> bool:
     """Whether the next event completes this one and cannot be derived from it."""
     match event:
-        case SignalReceived():
+        case events.SignalReceived():
             return bool(event.node)
-        case NodeWaiting():
+        case events.NodeWaiting():
             return bool(event.signal) or event.on == "human"
-        case NodeCompleted():
+        case events.NodeCompleted():
             return event.route is not None and bool(event.route.again) and not event.taken
         case _:
-            return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
+            return isinstance(
+                event, (events.ApprovalDecided, events.ApprovalReturned, events.ApprovalExpired, events.ChildFinished)
+            )
 
 
 def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
@@ -173,7 +157,7 @@ def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
         builder.emit(event)
     deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
     builder.emit(
-        RunForked(
+        events.RunForked(
             at_ms=builder.now,
             actor=builder.actor,
             command=builder.command,
@@ -205,7 +189,7 @@ def _draw_consequences(builder: DecisionBuilder) -> None:
 def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
     """The copied events; the first is adapted to this run."""
     first = prefix[0]
-    assert isinstance(first, RunCreated), "it was not refused"
+    assert isinstance(first, events.RunCreated), "it was not refused"
     yield msgspec.structs.replace(
         first,
         inputs=first.inputs if fork.inputs is None else fork.inputs,

@@ -12,21 +12,14 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED, Activation, items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder, problem
 from tidemill.kernel.decide.completion import drop_wait, end_visit
 from tidemill.kernel.decide.routing import descendants, in_flight, on_completion
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    DeadLetterClosed,
-    NodeOverridden,
-    Reopened,
-    Route,
-    RunRetried,
-    RunRewound,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route
 from tidemill.kernel.jobs import key_of, run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, Visit, key_at, peek_at
@@ -81,7 +74,7 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     builder.emit(
-        RunRetried(
+        events.RunRetried(
             at_ms=builder.now,
             actor=builder.actor,
             command=builder.command,
@@ -151,7 +144,7 @@ def _close_letters(
 ) -> None:
     for node, visit, index in letters:
         builder.emit(
-            DeadLetterClosed(
+            events.DeadLetterClosed(
                 at_ms=builder.now,
                 cause=builder.cause,
                 actor=builder.actor,
@@ -230,7 +223,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
     if state.rendering:
         builder.remove_job(key_of("outputs"))
     builder.emit(
-        RunRewound(
+        events.RunRewound(
             at_ms=builder.now,
             actor=builder.actor,
             command=builder.command,
@@ -391,12 +384,12 @@ def _settle(builder: DecisionBuilder, node: Node, command: Override, status: str
 
 def _overridden(
     builder: DecisionBuilder, node: Node, command: Override, status: str, *, undoable: bool = False
-) -> NodeOverridden:
+) -> events.NodeOverridden:
     output = command.output
     if output is None and command.index != NOT_AN_ITEM:
         # The list of a map has an entry for every item, also for a skipped one.
         output = b"null"
-    return NodeOverridden(
+    return events.NodeOverridden(
         at_ms=builder.now,
         cause=builder.cause,
         actor=builder.actor,

@@ -9,17 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms
-from tidemill.kernel.events import (
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    Error,
-    RollbackFinished,
-    RollbackStarted,
-)
+from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator
 from tidemill.kernel.state import CompletedStep, State, key_at
@@ -52,7 +46,7 @@ def start_rollback(builder: DecisionBuilder, reason: str) -> None:
     if not (steps or unknown):
         return
     builder.emit(
-        RollbackStarted(
+        events.RollbackStarted(
             at_ms=builder.now, actor=builder.actor, command=builder.command, steps=steps, unknown=unknown, reason=reason
         )
     )
@@ -73,7 +67,7 @@ def _next_step(builder: DecisionBuilder) -> None:
         undo = state.undo.get(state.undo_order[state.undo_at])
         assert undo is not None, "the order was made from what is to be undone"
         builder.emit(
-            CompensationScheduled(
+            events.CompensationScheduled(
                 at_ms=builder.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
             )
         )
@@ -97,7 +91,7 @@ def finish_rollback(builder: DecisionBuilder, *, by_hand: bool = False) -> None:
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
     left = (*keys, *state.undo_left)
     builder.emit(
-        RollbackFinished(
+        events.RollbackFinished(
             at_ms=builder.now,
             cause=0 if by_hand else state.seq,
             actor=builder.actor if by_hand else None,
@@ -133,7 +127,7 @@ def take_compensation_result(builder: DecisionBuilder, command: CompensationResu
         return
     if isinstance(command.outcome, Done):
         builder.emit(
-            CompensationCompleted(
+            events.CompensationCompleted(
                 at_ms=builder.now,
                 node=undo.node,
                 visit=undo.visit,
@@ -164,9 +158,9 @@ def take_compensation_result(builder: DecisionBuilder, command: CompensationResu
 
 def _failure(
     builder: DecisionBuilder, undo: CompletedStep, error: Error, attempt: int, token: int = 0
-) -> CompensationFailed:
+) -> events.CompensationFailed:
     """The event of a failed compensation attempt that is not retried."""
-    return CompensationFailed(
+    return events.CompensationFailed(
         at_ms=builder.now,
         node=undo.node,
         visit=undo.visit,

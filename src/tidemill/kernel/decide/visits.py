@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.builder import (
@@ -28,18 +29,7 @@ from tidemill.kernel.decide.routing import (
     on_exhaustion,
     on_tolerated_failure,
 )
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    Error,
-    LoopContinued,
-    NodeCompleted,
-    NodeScheduled,
-    NodeSkipped,
-    NodeWaiting,
-    Payload,
-    Reading,
-    Route,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import Visit, peek_at
@@ -97,7 +87,9 @@ def dispatch(builder: DecisionBuilder, node: Node, visit: Visit, hop: int) -> No
 
 def _schedule(builder: DecisionBuilder, node: Node, visit: Visit, hop: int, *, held: bool = False) -> None:
     builder.emit(
-        NodeScheduled(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop, held=held)
+        events.NodeScheduled(
+            at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop, held=held
+        )
     )
 
 
@@ -108,7 +100,7 @@ def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, 
     """
     visit = builder.state.peek(node.id)
     builder.emit(
-        NodeScheduled(
+        events.NodeScheduled(
             at_ms=builder.now,
             cause=builder.cause,
             node=node.id,
@@ -149,7 +141,7 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
         ended = (n for n in range(first, first + room) if (item := items.get(n)) is not None and item.status in ENDED)
         until = next(ended, first + room)
         builder.emit(
-            NodeScheduled(
+            events.NodeScheduled(
                 at_ms=builder.now,
                 cause=builder.cause,
                 node=node.id,
@@ -180,7 +172,7 @@ def complete_visit(
             fail_visit(builder, node, Error("loop_exhausted", message), facts)
     elif body_busy(builder.flow, builder.state, node):
         builder.emit(
-            NodeWaiting(
+            events.NodeWaiting(
                 at_ms=builder.now,
                 cause=facts.cause,
                 node=node.id,
@@ -211,7 +203,7 @@ def _complete(
     end = balance(builder, node, visit, taken)
     # The most frequent event by far. Rare fields are filled in afterwards because a call with more than 15 keywords
     # costs several times as much.
-    event = NodeCompleted(
+    event = events.NodeCompleted(
         at_ms=builder.now,
         cause=facts.cause,
         node=node.id,
@@ -264,7 +256,7 @@ def _continue_loop(
     hop, iteration = visit.hop, visit.passes + 1
     _complete(builder, node, None, output, route, facts, size)
     builder.emit(
-        LoopContinued(
+        events.LoopContinued(
             at_ms=builder.now,
             cause=builder.state.seq,
             node=node.id,
@@ -285,7 +277,7 @@ def skip_visit(
     visit = builder.state.peek(node.id)
     end = balance(builder, node, visit, ())
     builder.emit(
-        NodeSkipped(
+        events.NodeSkipped(
             at_ms=builder.now,
             cause=facts.cause or builder.cause,
             node=node.id,
@@ -411,7 +403,7 @@ def complete_item(
     visit = builder.state.peek(node.id)
     act = peek_at(visit, index)
     builder.emit(
-        NodeCompleted(
+        events.NodeCompleted(
             at_ms=builder.now,
             cause=facts.cause,
             node=node.id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
 from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
@@ -22,16 +23,7 @@ from tidemill.kernel.decide.visits import (
     payload_size,
     resume,
 )
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    ApprovalRequested,
-    ChildFinished,
-    ChildStarted,
-    Error,
-    NodeWaiting,
-    Payload,
-    SignalReceived,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
@@ -56,7 +48,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
     signals = builder.state.signals if request.on == "signal" else ()
     kept = next((signal for signal in signals if signal.name == request.name), None)
     builder.emit(
-        NodeWaiting(
+        events.NodeWaiting(
             at_ms=builder.now,
             cause=facts.cause,
             node=node.id,
@@ -101,7 +93,7 @@ def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -
     # An empty list of approvers means any user, so an escalation without approvers must fail instead.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
     builder.emit(
-        ApprovalRequested(
+        events.ApprovalRequested(
             at_ms=builder.now,
             cause=builder.cause,
             node=node.id,
@@ -182,7 +174,7 @@ def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
     taker = _taker(builder, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
     builder.emit(
-        SignalReceived(
+        events.SignalReceived(
             at_ms=builder.now,
             actor=builder.actor,
             command=builder.command,
@@ -240,7 +232,7 @@ def _record_start(builder: DecisionBuilder, act: Activation, message: ChildBegan
     if act.wait is None or act.wait.started or not message.digest:
         return
     builder.emit(
-        ChildStarted(
+        events.ChildStarted(
             at_ms=builder.now,
             node=message.node,
             visit=message.visit,
@@ -261,7 +253,7 @@ def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
     node = builder.flow.by_id[message.node]
     _record_start(builder, act, message)
     builder.emit(
-        ChildFinished(
+        events.ChildFinished(
             at_ms=builder.now,
             node=message.node,
             visit=message.visit,
