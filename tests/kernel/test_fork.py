@@ -288,7 +288,7 @@ def outcome(walk: Any) -> Any:
     cells = {node.id: state.peek(node.id) for node in walk.flow.nodes}
     # Of a map that failed, which item failed first is a matter of order.
     outputs = {name: cell.output for name, cell in cells.items() if cell.status == "COMPLETED"}
-    return outputs, {name: (cell.status, cell.visit, cell.went) for name, cell in cells.items()}
+    return outputs, {name: (cell.status, cell.visit, cell.edges_taken) for name, cell in cells.items()}
 
 
 def cuts(events: list[ev.AnyEvent], rng: random.Random) -> list[int]:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.kernel.tables import Run, begun, choose, loop, rows
-from tidemill.kernel.activation import QUEUED_ITEM, SHELF, Activation, MapState, OverlayDict, merged
+from tidemill.kernel.activation import CHUNK_ITEMS, QUEUED_ITEM, Activation, MapState, OverlayDict, merged
 from tidemill.kernel.commands import Done, Result, SkipRequested
 from tidemill.kernel.events import BlobRef, Error, NodeExpanded, NodeFailed, Route
 
@@ -350,7 +350,7 @@ def test_an_item_with_a_story_is_kept_whole(story: dict[str, object]) -> None:
 
 def test_an_item_is_written_to_in_front_of_the_state_it_was_drawn_from() -> None:
     base = holding(DONE)
-    drawn = msgspec.structs.replace(base, at=OverlayDict(base.by_index))
+    drawn = msgspec.structs.replace(base, by_index=OverlayDict(base.by_index))
     drawn.edit(1).discarded = 3
     drawn.edit(0).status = "RUNNING"
     assert base.get(1) == DONE
@@ -374,14 +374,14 @@ def complete(items: MapState, *indexes: int) -> None:
         items.settle(index)
 
 
-@pytest.mark.parametrize("count", [1, SHELF - 1, SHELF, SHELF + 1, 3 * SHELF])
+@pytest.mark.parametrize("count", [1, CHUNK_ITEMS - 1, CHUNK_ITEMS, CHUNK_ITEMS + 1, 3 * CHUNK_ITEMS])
 @pytest.mark.parametrize("order", ["forwards", "backwards", "mixed"])
 def test_items_that_have_completed_share_a_shelf_and_are_read_as_they_were(count: int, order: str) -> None:
     items, indexes = many(count), list(range(count))
     if order != "forwards":
         indexes = indexes[::-1] if order == "backwards" else [*indexes[::2], *indexes[1::2]]
     complete(items, *indexes)
-    assert len(items.by_index) == -(-count // SHELF), "one string for all items of a stretch"
+    assert len(items.by_index) == -(-count // CHUNK_ITEMS), "one string for all items of a stretch"
     assert [items.get(index) for index in range(count)] == [done(index) for index in range(count)]
     assert sorted(items.known()) == [(index, done(index)) for index in range(count)]
     assert items.get(count) is None
@@ -389,19 +389,19 @@ def test_items_that_have_completed_share_a_shelf_and_are_read_as_they_were(count
 
 
 def test_one_item_with_a_story_keeps_its_stretch_off_the_shelf() -> None:
-    items = many(2 * SHELF)
+    items = many(2 * CHUNK_ITEMS)
     items.by_index[3] = msgspec.structs.replace(DONE, failures=1)
-    complete(items, *(index for index in range(2 * SHELF) if index != 3))
-    assert len(items.by_index) == SHELF + 1
+    complete(items, *(index for index in range(2 * CHUNK_ITEMS) if index != 3))
+    assert len(items.by_index) == CHUNK_ITEMS + 1
     assert items.get(3) == items.by_index[3]
-    assert [index for index, _ in items.known() if index >= SHELF] == list(range(SHELF, 2 * SHELF))
+    assert [index for index, _ in items.known() if index >= CHUNK_ITEMS] == list(range(CHUNK_ITEMS, 2 * CHUNK_ITEMS))
 
 
 def test_an_item_is_taken_from_its_shelf_when_it_changes() -> None:
-    items = many(SHELF)
-    complete(items, *range(SHELF))
+    items = many(CHUNK_ITEMS)
+    complete(items, *range(CHUNK_ITEMS))
     items.edit(5).discarded = 2
-    assert [item.discarded for _, item in sorted(items.known())] == [0] * 5 + [2] + [0] * (SHELF - 6)
+    assert [item.discarded for _, item in sorted(items.known())] == [0] * 5 + [2] + [0] * (CHUNK_ITEMS - 6)
     items.settle(5)
     assert items.get(5) == msgspec.structs.replace(done(5), discarded=2)
     assert items.get(4) == done(4)
@@ -409,23 +409,23 @@ def test_an_item_is_taken_from_its_shelf_when_it_changes() -> None:
 
 def test_a_draft_fills_a_shelf_in_front_of_the_state_it_was_drawn_from() -> None:
     """What its base still has of an item is older than the shelf."""
-    base = many(SHELF)
-    complete(base, *range(SHELF - 2))
-    base.edit(SHELF - 2).status = "RUNNING"
+    base = many(CHUNK_ITEMS)
+    complete(base, *range(CHUNK_ITEMS - 2))
+    base.edit(CHUNK_ITEMS - 2).status = "RUNNING"
     before = dict(base.by_index)
-    drawn = msgspec.structs.replace(base, at=OverlayDict(base.by_index))
-    complete(drawn, SHELF - 2, SHELF - 1)
-    assert [drawn.get(index) for index in range(SHELF)] == [done(index) for index in range(SHELF)]
-    assert sorted(drawn.known()) == [(index, done(index)) for index in range(SHELF)]
+    drawn = msgspec.structs.replace(base, by_index=OverlayDict(base.by_index))
+    complete(drawn, CHUNK_ITEMS - 2, CHUNK_ITEMS - 1)
+    assert [drawn.get(index) for index in range(CHUNK_ITEMS)] == [done(index) for index in range(CHUNK_ITEMS)]
+    assert sorted(drawn.known()) == [(index, done(index)) for index in range(CHUNK_ITEMS)]
     assert base.by_index == before
-    at_once = many(SHELF)
-    complete(at_once, *range(SHELF))
+    at_once = many(CHUNK_ITEMS)
+    complete(at_once, *range(CHUNK_ITEMS))
     assert merged(drawn.by_index) == at_once.by_index
 
 
 def test_an_item_that_was_just_put_on_a_shelf_can_be_written() -> None:
-    drawn = msgspec.structs.replace(many(SHELF), at=OverlayDict({}))
-    complete(drawn, *range(SHELF))
+    drawn = msgspec.structs.replace(many(CHUNK_ITEMS), by_index=OverlayDict({}))
+    complete(drawn, *range(CHUNK_ITEMS))
     drawn.edit(0).discarded = 1
     assert drawn.get(0) == msgspec.structs.replace(done(0), discarded=1)
     assert drawn.get(1) == done(1)

@@ -454,7 +454,7 @@ def test_other_refusals() -> None:
     run.lost("a")
     new = flow("a > b", {"a": {"delivery": "at_most_once"}})
     assert run.refused(run.patching(new, retry=True)) == "outcome_unknown"
-    run.patch(new, retry=True, sure=("a",))
+    run.patch(new, retry=True, confirmed_not_done=("a",))
 
 
 def test_a_patch_is_done_once_per_command() -> None:

@@ -321,7 +321,7 @@ def test_an_unknown_outcome_runs_again_only_if_somebody_is_sure() -> None:
     run.lost("a")
     assert run.refused(Retry()) == "outcome_unknown"
     assert run.refused(Retry(confirmed_not_done=("b",))) == "outcome_unknown"
-    run.retry(sure=("a",))
+    run.retry(confirmed_not_done=("a",))
     assert run.of(ev.RunRetried)[-1].sure == ("a",)
     assert run.jobs == "run a; run b"
 
@@ -333,7 +333,7 @@ def test_an_attempt_that_was_abandoned_has_an_unknown_outcome_too(end: str) -> N
     run.begin("a", token=1)
     getattr(run, end)()
     assert run.refused(Retry()) == "outcome_unknown"
-    run.retry(sure=("a",))
+    run.retry(confirmed_not_done=("a",))
     assert "run a" in run.jobs
 
 

@@ -284,7 +284,7 @@ def test_what_somebody_was_sure_about_is_not_named() -> None:
     run = Acts("b > c", {"b": ONCE}).begun()
     run.begin("b", token=5)
     run.lost("b")
-    run.retry(sure=("b",))
+    run.retry(confirmed_not_done=("b",))
     run.done("b")
     run.fail("c")
     run.rollback()

@@ -1,23 +1,9 @@
-"""Activation, Wait, Approval, compact map items, OverlayDict.
+"""Activation (the attempts at one visit or map item), Wait, Approval, the items of a map, and OverlayDict.
 
-The attempts at one visit of a node, or at one item of a map: where they stand, and what they came to.
-
-An approval as the log knows it: what was asked of whom, who has voted, and how it came out.
-
-The value and its fold live apart from the rest of the state because two readers need them: the state itself, and
-the row under which people find what waits for them, which is written from the events of one commit.
-
-Dicts in front of dicts: how a draft changes what it shares with the state it was drawn from.
-
-Containers that can grow with a run are never copied whole; changes are kept in front of them and written into
-them once they are committed.
-
-The items of a map: what is known of each, and as little as possible of those that are simply done.
-
-A map may have a hundred thousand items, and each result is needed until the list is put together. So an item that
-completed without a story is kept as one string of bytes, and becomes an activation again when somebody asks for it.
-When all items in a stretch of the list have, they are put on one shelf: a single string, for what would else be as
-many entries with as many strings, each several times as large as what it says.
+A map can have 100,000 items, all needed until the list is assembled. A completed item without further history is kept
+as bytes, and CHUNK_ITEMS consecutive ones as a single packed chunk; reading an item unpacks it. A draft never copies a
+container that grows with the run: an OverlayDict holds its changes until they are committed.
+Approval and its fold are used by the state and by the index row of an approval; no other rule belongs here.
 """
 
 from __future__ import annotations
@@ -29,26 +15,15 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from tidemill.kernel.events import (
-    AnyEvent,
-    ApprovalDecided,
-    ApprovalDelegated,
-    ApprovalEscalated,
-    ApprovalExpired,
-    ApprovalRequested,
-    ApprovalReturned,
-    ApprovalVoted,
-    Error,
-    Payload,
-    Route,
-)
+from tidemill.kernel import events
+from tidemill.kernel.events import AnyEvent, Error, Payload, Route
+
+# Approvals
 
 ApprovalStatus = Literal["pending", "decided", "expired", "cancelled"]
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One person's approval."""
-
     by: str
     on_behalf_of: str
     comments: str
@@ -56,8 +31,6 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Approval(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """Everything that is known of one approval."""
-
     title: str
     description: str
     form: Payload | None
@@ -74,68 +47,63 @@ class Approval(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     status: ApprovalStatus = "pending"
     votes: tuple[Vote, ...] = ()
     delegated: tuple[tuple[str, str], ...] = ()
-    """(who, to whom), oldest first."""
+    """(from, to), oldest first."""
     escalated: bool = False
     decision: str = ""
-    """`approve`, `reject` or `changes`, once it is decided."""
+    """`approve`, `reject` or `changes`."""
     decided_by: str = ""
     on_behalf_of: str = ""
     comments: str = ""
     decided_ms: int | None = None
 
 
-def requested(event: ApprovalRequested) -> Approval:
-    """The approval that an event asks for."""
-    return Approval(
-        title=event.title,
-        description=event.description,
-        form=event.form,
-        approvers=event.approvers,
-        quorum=event.quorum,
-        four_eyes=event.four_eyes,
-        requester=event.requester,
-        timeout_ms=event.timeout_ms,
-        expires_ms=event.expires_ms,
-        on_timeout=event.on_timeout,
-        escalate_to=event.escalate_to,
-        url=event.url,
-        requested_ms=event.at_ms,
-    )
-
-
 def folded(approval: Approval | None, event: AnyEvent) -> Approval | None:
     """The approval after one of its own events; any other event leaves it as it is."""
-    if isinstance(event, ApprovalRequested):
-        return requested(event)
+    if isinstance(event, events.ApprovalRequested):
+        return Approval(
+            title=event.title,
+            description=event.description,
+            form=event.form,
+            approvers=event.approvers,
+            quorum=event.quorum,
+            four_eyes=event.four_eyes,
+            requester=event.requester,
+            timeout_ms=event.timeout_ms,
+            expires_ms=event.expires_ms,
+            on_timeout=event.on_timeout,
+            escalate_to=event.escalate_to,
+            url=event.url,
+            requested_ms=event.at_ms,
+        )
     if approval is None:
         return None
     replace = msgspec.structs.replace
     match event:
-        case ApprovalVoted():
+        case events.ApprovalVoted():
             return replace(approval, votes=(*approval.votes, _vote(event)))
-        case ApprovalDelegated():
+        case events.ApprovalDelegated():
             return replace(approval, delegated=(*approval.delegated, (event.by, event.to)))
-        case ApprovalEscalated():
-            # Others are asked now; whom the first had passed it on to is no longer of interest.
+        case events.ApprovalEscalated():
+            # Delegations of the first approvers do not apply to the new ones.
             return replace(approval, approvers=event.to, delegated=(), expires_ms=event.expires_ms, escalated=True)
-        case ApprovalDecided() | ApprovalReturned():
+        case events.ApprovalDecided() | events.ApprovalReturned():
             return replace(
                 approval,
                 status="decided",
                 votes=(*approval.votes, _vote(event)),
-                decision=event.decision if isinstance(event, ApprovalDecided) else "changes",
+                decision=event.decision if isinstance(event, events.ApprovalDecided) else "changes",
                 decided_by=event.by,
                 on_behalf_of=event.on_behalf_of,
                 comments=event.comments,
                 decided_ms=event.at_ms,
             )
-        case ApprovalExpired():
+        case events.ApprovalExpired():
             return replace(approval, status="expired", decided_ms=event.at_ms)
         case _:
             return approval
 
 
-def _vote(event: ApprovalVoted | ApprovalDecided | ApprovalReturned) -> Vote:
+def _vote(event: events.ApprovalVoted | events.ApprovalDecided | events.ApprovalReturned) -> Vote:
     return Vote(event.by, event.on_behalf_of, event.comments, event.form)
 
 
@@ -144,16 +112,18 @@ def closed(approval: Approval) -> Approval:
     return msgspec.structs.replace(approval, status="cancelled") if approval.status == "pending" else approval
 
 
+# Activations
+
 NodeStatus = Literal["PENDING", "QUEUED", "RUNNING", "WAITING", "COMPLETED", "FAILED", "SKIPPED", "CANCELLED"]
 
 ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"})
-"""Statuses of a visit or item that is over."""
+"""Statuses of a visit or item that has ended."""
 DISPATCHED: frozenset[str] = frozenset({"QUEUED", "RUNNING"})
 """Statuses that own a job in the store and count against `max_parallel`."""
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a WAITING visit waits for, and since when."""
+    """What a WAITING activation waits for."""
 
     on: str
     name: str
@@ -166,7 +136,7 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ask: Payload | None = None
     close: str = ""
     started: bool = False
-    """For `child`: it is known to exist."""
+    """For `child`: the child run exists."""
 
 
 class Activation(msgspec.Struct, array_like=True, gc=False):
@@ -174,48 +144,49 @@ class Activation(msgspec.Struct, array_like=True, gc=False):
 
     status: NodeStatus = "PENDING"
     attempt: int = 0
-    """Attempts made so far, which is also the number of the running one."""
+    """Number of the latest attempt."""
     running: bool = False
     """NodeStarted was recorded for the current attempt and its end was not."""
     failures: int = 0
-    """Attempts that used up the retry policy; lost workers do not."""
+    """Failed attempts that count for the retry policy; lost workers do not."""
     lost: int = 0
     """Lost workers in a row."""
     token: int = 0
     """Highest fence seen; a result with a lower one is stale."""
     reported: int = 0
-    """The fence of the attempt whose end was recorded last; a result with the same one is a repetition."""
+    """Fence of the latest recorded result; another result with the same fence is a repetition."""
     retry_at_ms: int | None = None
     wait: Wait | None = None
     output: Payload | None = None
     error: Error | None = None
     checkpoint: Payload | None = None
     since_ms: int = 0
-    """When it got its present status."""
+    """When the status last changed."""
     ended_seq: int = 0
     duration_ms: int = 0
     discarded: int = 0
     resumed: Payload | None = None
-    """What a wait ended with, while conditions over it are still to be evaluated, or the handler to be called."""
+    """Result of a wait, until a worker has evaluated the conditions over it or called the handler."""
     recall: bool = False
-    """The handler is called again with `resumed`."""
+    """Call the handler again, with `resumed`."""
     approval: Approval | None = None
 
 
 QUEUED_ITEM = Activation(status="QUEUED")
-"""An item that has been queued and nothing else. Shared: never written."""
+"""An item that was queued and has no history. Shared: never written."""
 
+
+# Overlays
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-
 GONE: Any = object()
-"""What a layer has in the place of an entry that was taken out."""
+"""Marks a removed entry in an OverlayDict."""
 
 
 class OverlayDict(dict[K, V]):
-    """A dict in front of another one that it never changes. Only `get`, `in` (own keys) and item writes are used."""
+    """Changes to a dict that is left unchanged. Supports only `get`, `in` (own keys) and item writes."""
 
     __slots__ = ("behind",)
 
@@ -223,7 +194,6 @@ class OverlayDict(dict[K, V]):
         self.behind = behind
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The own value, else the base's."""
         own = dict.get(self, key)
         if own is None:
             return self.behind.get(key, default)
@@ -231,7 +201,7 @@ class OverlayDict(dict[K, V]):
 
 
 def pop(mapping: dict[K, V], key: K) -> None:
-    """Remove an entry, also one that is behind a layer."""
+    """Remove an entry, also from the base of an overlay."""
     if type(mapping) is OverlayDict:
         mapping[key] = GONE
     else:
@@ -239,12 +209,12 @@ def pop(mapping: dict[K, V], key: K) -> None:
 
 
 def items_merged(mapping: dict[K, V]) -> dict[K, V]:
-    """All entries of a dict, those behind a layer included."""
+    """All entries, those of the base included; the base is not changed."""
     return _with(mapping, dict(mapping.behind)) if type(mapping) is OverlayDict else mapping
 
 
 def merged(layer: dict[K, V]) -> dict[K, V]:
-    """A layer's changes written into what is behind it."""
+    """Write the changes of an overlay into its base, and return the base."""
     return _with(layer, layer.behind) if type(layer) is OverlayDict else layer
 
 
@@ -255,63 +225,65 @@ def _with(layer: dict[K, V], base: dict[K, V]) -> dict[K, V]:
     return base
 
 
+# Items of a map
+
 _FACTS = struct.Struct("<IQQqI")
 """attempt, token, ended_seq, since_ms, duration_ms; the output follows."""
-_STRETCH = struct.Struct("<II")
-"""On a shelf: where an item begins, and where the next one does."""
-SHELF = 64
-"""How many items a shelf has room for."""
+_OFFSETS = struct.Struct("<II")
+"""In a packed chunk: offsets of an item and of the next one."""
+CHUNK_ITEMS = 64
+"""Items per packed chunk."""
 
 
 class MapState(msgspec.Struct, array_like=True, gc=False):
-    """The items of a map in its present visit. Items from `next` on have not been queued yet.
+    """The items of a map in its latest visit. Items from `next` on are not queued yet.
 
-    After a retry, some of those are there already: they had ended before, and are passed over.
+    After a retry some of those have ended already; they are skipped.
     """
 
     count: int
     items: Payload
     window: int
-    """How many items may be in flight at a time."""
+    """Maximum number of items in flight."""
     next: int = 0
     flying: int = 0
-    """Items that were queued and have not ended."""
+    """Items queued and not ended."""
     done: int = 0
     failed: int = 0
     attempts: int = 0
     """The largest number of attempts of any item."""
     by_index: dict[int, Activation | bytes] = {}
-    """Items that something has happened to; an item below `next` that is not here is simply queued.
+    """Items with a history; an item below `next` without an entry is queued.
 
-    Shelves stand here too, the first one at -1. An item that has an entry of its own as well was changed since.
+    Packed chunks have negative keys, from -1 down. An item with an entry of its own was changed after packing.
     """
 
     @property
     def room(self) -> int:
-        """How many more items the window admits now."""
+        """How many more items may be queued now."""
         return min(self.count - self.next, self.window - self.flying)
 
     def get(self, index: int) -> Activation | None:
-        """Give an item to read; None if nothing has happened to it."""
+        """An item, to read; None if it has no history."""
         known: Activation | bytes | None = self.by_index.get(index)
         if known is None and index < self.count:
-            shelf = self.by_index.get(_shelf_of(index))
-            known = None if shelf is None else _on(shelf, index % SHELF)  # type: ignore[arg-type]
+            chunk = self.by_index.get(_chunk_key(index))
+            known = None if chunk is None else _chunk_item(chunk, index % CHUNK_ITEMS)  # type: ignore[arg-type]
         return _unpacked(known) if type(known) is bytes else known  # type: ignore[return-value]
 
     def known(self) -> Iterator[tuple[int, Activation]]:
-        """Go through the items that something has happened to, to read."""
+        """Iterate over the items with a history, to read."""
         entries = items_merged(self.by_index)
         for key, entry in entries.items():
             if key >= 0:
                 yield key, _unpacked(entry) if isinstance(entry, bytes) else entry
                 continue
-            for index in _stretch(~key, self.count):
+            for index in _chunk_range(key, self.count):
                 if index not in entries:
-                    yield index, _unpacked(_on(entry, index % SHELF))  # type: ignore[arg-type]
+                    yield index, _unpacked(_chunk_item(entry, index % CHUNK_ITEMS))  # type: ignore[arg-type]
 
     def edit(self, index: int) -> Activation:
-        """Give an item to write; the map must be the caller's own."""
+        """An item, to write; the caller must own the map."""
         own: Activation | bytes | None = dict.get(self.by_index, index)
         if not isinstance(own, Activation):
             own = (self.get(index) or QUEUED_ITEM).__copy__()  # type: ignore[attr-defined]
@@ -319,50 +291,44 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
         return own  # type: ignore[return-value]
 
     def settle(self, index: int) -> None:
-        """Keep an item that has completed in as little room as possible."""
+        """Pack an item that has completed."""
         item = dict.get(self.by_index, index)
         if isinstance(item, Activation) and (packed := _packed(item)) is not None:
             self.by_index[index] = packed
-            self._put_on_shelf(_shelf_of(index))
+            self._pack_chunk(_chunk_key(index))
 
-    def _put_on_shelf(self, shelf: int) -> None:
-        """Put a stretch of items together, if all of them have simply completed."""
-        stretch = _stretch(~shelf, self.count)
+    def _pack_chunk(self, key: int) -> None:
+        """Pack the items of a chunk together once all of them are packed."""
+        indices = _chunk_range(key, self.count)
         items: list[bytes] = []
-        # From its end: that is where one is missing for longest, when they end in their order.
-        for index in reversed(stretch):
+        # Backwards, because items mostly end in order: the last ones of a chunk are missing longest.
+        for index in reversed(indices):
             item = self.by_index.get(index)
             if type(item) is not bytes:
                 return
             items.append(item)
-        self.by_index[shelf] = _shelf(items[::-1])
-        for index in stretch:
+        offsets = accumulate(map(len, reversed(items)), initial=4 * (len(items) + 1))
+        self.by_index[key] = struct.pack(f"<{len(items) + 1}I", *offsets) + b"".join(reversed(items))
+        for index in indices:
             pop(self.by_index, index)
 
 
-def _shelf_of(index: int) -> int:
-    """The key of the shelf for an item; below zero, where no item is."""
-    return ~(index // SHELF)
+def _chunk_key(index: int) -> int:
+    """The key of an item's chunk in `by_index`; negative, so that it is no item's index."""
+    return ~(index // CHUNK_ITEMS)
 
 
-def _stretch(number: int, count: int) -> range:
-    """The items that a shelf is for."""
-    return range(number * SHELF, min((number + 1) * SHELF, count))
+def _chunk_range(key: int, count: int) -> range:
+    return range(~key * CHUNK_ITEMS, min((~key + 1) * CHUNK_ITEMS, count))
 
 
-def _shelf(items: list[bytes]) -> bytes:
-    """All of them in a row, behind a list of where each begins and the last one ends."""
-    begins = accumulate(map(len, items), initial=4 * (len(items) + 1))
-    return struct.pack(f"<{len(items) + 1}I", *begins) + b"".join(items)
-
-
-def _on(shelf: bytes, place: int) -> bytes:
-    begin, end = _STRETCH.unpack_from(shelf, 4 * place)
-    return shelf[begin:end]
+def _chunk_item(chunk: bytes, place: int) -> bytes:
+    begin, end = _OFFSETS.unpack_from(chunk, 4 * place)
+    return chunk[begin:end]
 
 
 def _packed(item: Activation) -> bytes | None:
-    """Write an item as bytes; None when there is more to it than its result."""
+    """An item as bytes; None if it has more history than its result."""
     if type(item.output) is not bytes:
         return None
     facts = (item.attempt, item.token, item.ended_seq, item.since_ms, item.duration_ms)
@@ -371,7 +337,7 @@ def _packed(item: Activation) -> bytes | None:
     try:
         return _FACTS.pack(*facts) + item.output
     except struct.error:
-        # A number that has no room there is kept as it is.
+        # A number is too large for its field: the item stays unpacked.
         return None
 
 

@@ -1,8 +1,7 @@
-"""Events to bytes and back. The bytes are a promise: golden samples of every event are kept under test.
+"""Events to bytes and back. Golden samples of every event are under test: the bytes are stored for ever.
 
-An event written by an older version is lifted by the upcasts of its type, one format after the other, before
-it is read; the kernel only ever sees the present format. One written by a newer version is refused with a
-sentence instead of being misread.
+The upcasts of its type lift an event of an older format, one format at a time, so that the kernel sees only the
+present format. An event of a newer version is refused instead of being misread.
 """
 
 from __future__ import annotations
@@ -25,25 +24,23 @@ FORMATS: dict[str, int] = {}
 """The present format of event types that have left format 1."""
 
 DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError, RecursionError)
-"""What reading damaged bytes may raise; anything else is a bug."""
+"""Exceptions that damaged bytes may cause; any other is a bug."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(AnyEvent)
 
 
 def encode_event(event: AnyEvent) -> bytes:
-    """The bytes of one record."""
     return _ENCODER.encode(event)
 
 
 def encode_events(events: Iterable[AnyEvent]) -> tuple[bytes, ...]:
-    """The records of a commit."""
     encode = _ENCODER.encode
     return tuple([encode(event) for event in events])
 
 
 def decode_event(raw: bytes) -> AnyEvent:
-    """Read a record of this or an older format."""
+    """Decode a record of this or an older format."""
     try:
         event: AnyEvent = _DECODER.decode(raw)
     except DAMAGE:
@@ -61,7 +58,7 @@ def _fields(raw: bytes) -> Any:
 
 
 def _lift(fields: Any) -> AnyEvent:
-    """Bring raw fields to the present format; each step raises `v` by one, so this ends."""
+    """Upcast raw fields to the present format; each step raises `v` by one, so the loop ends."""
     if not isinstance(fields, list) or len(fields) < 2 or type(fields[0]) is not str or type(fields[1]) is not int:
         raise rejected("event_unreadable", "a record is not an event")
     tag, present = fields[0], FORMATS.get(fields[0], 1)

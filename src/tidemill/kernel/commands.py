@@ -1,7 +1,7 @@
-"""What may be asked of a run: a closed set of frozen values.
+"""Commands: everything that may be asked of a run, a closed union of frozen values.
 
-A command is a wish, an event is a fact. Everything that is not pure (time, chance, ids, what a handler
-returned, what a condition evaluated to) reaches the kernel inside a command or as `now_ms`.
+Whatever is not pure (time, randomness, ids, results of handlers and conditions) enters the kernel in a command or as
+`now_ms`. Commands are never stored; events are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Verb = Literal["approve", "reject", "changes"]
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A repeated command with the same id is recognised and changes nothing."""
+    """Repeating a command with the same id changes nothing."""
 
     id: str | None = None
     actor: str | None = None
@@ -51,11 +51,11 @@ class Resume(Command, frozen=True, kw_only=True):
 class Cancel(Command, frozen=True, kw_only=True):
     reason: str = ""
     attempt: int = 0
-    """Of a child: which attempt of its parent no longer waits for it; a later one has the last word."""
+    """Of a child run: the parent's attempt that no longer waits for it; a later attempt keeps it alive."""
     compensate: bool | None = None
-    """Roll back what was completed; None is what the document says."""
+    """Start a rollback; None follows the document."""
     force: bool = False
-    """Stop a rollback that is under way; what it has not undone yet stays as it is."""
+    """Stop a running rollback."""
 
 
 class DeadlineReached(Command, frozen=True, kw_only=True):
@@ -63,13 +63,13 @@ class DeadlineReached(Command, frozen=True, kw_only=True):
 
 
 class Repair(Command, frozen=True, kw_only=True):
-    """The audit compared the store's jobs with the state: these are missing, those have no owner."""
+    """The reconciler compared the store's jobs with the state and found missing and surplus ones."""
 
     missing: tuple[str, ...] = ()
     surplus: tuple[str, ...] = ()
     reason: str = ""
     seq: int = 0
-    """The version that was compared; when the run has moved on, nothing can be said. 0 is any."""
+    """The seq that was compared; ignored if the run has moved on. 0 is any."""
 
 
 class ToActivation(Command, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class ToActivation(Command, frozen=True, kw_only=True):
     visit: int
     index: int = NOT_AN_ITEM
     admission: Admission | None = None
-    """Of an attempt that has asked `when`: why it lets the visit happen."""
+    """Of an attempt that evaluated `when` as true."""
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
@@ -95,12 +95,12 @@ class Failed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     error: Error
     retry_after_ms: int | None = None
     unknown_outcome: bool = False
-    """Nobody knows whether the effect happened (a time-out): decides for `at_most_once` nodes."""
+    """It is unknown whether the effect happened (a time-out); matters for `at_most_once` nodes."""
     reads: tuple[Reading, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is asked of people: the rendered configuration of a human node."""
+    """A requested approval: the rendered configuration of a human node."""
 
     title: str
     description: str = ""
@@ -121,11 +121,11 @@ class WaitRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     name: str = ""
     for_ms: int | None = None
     until_ms: int | None = None
-    """A moment of the store's clock, instead of a time from now."""
+    """A time of the store's clock, instead of a duration."""
     recall: bool = False
-    """Call the handler again, with what the wait ended with."""
+    """Call the handler again with the result of the wait."""
     approval: Request | None = None
-    """For `human`: what is asked of whom."""
+    """For `human`."""
     ask: Payload | None = None
     """For `child`: which workflow to start with which inputs."""
     close: str = ""
@@ -139,7 +139,7 @@ class SkipRequested(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MapExpanded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The list of a map is known. An empty one completes at once: then `output` is its `[]`."""
+    """The list of a map is known. An empty one completes at once with `output`, its `[]`."""
 
     count: int
     items: Payload
@@ -156,22 +156,22 @@ class Result(ToActivation, frozen=True, kw_only=True):
     outcome: Outcome
     route: Route | None = None
     called: bool = True
-    """Whether the handler was called; rendering, expansion and assembly alone are not attempts."""
+    """Whether the handler was called; rendering, expansion and assembly are not attempts."""
     worker: str = ""
     started_ms: int = 0
-    """When the handler was called, by the store's clock; 0 where the moment of the commit is near enough."""
+    """When the handler was called, by the store's clock; 0 is the time of the commit."""
     duration_ms: int = 0
     waited_ms: int = 0
     chance: float = 0.5
     """A number in [0, 1) for the jitter of a retry."""
     late: bool = False
-    """The store said that the lease is lost: the result may only be recorded as discarded."""
+    """The store reported the lease as lost: the result can only be discarded."""
     again: bool = False
-    """Nobody knows whether this very result was committed already: if it was, nothing is left to say."""
+    """The worker does not know whether this result was committed before; if it was, ignore it."""
 
 
 class AttemptStarted(ToActivation, frozen=True, kw_only=True):
-    """Record that an attempt has begun: before an at-most-once handler, or when one takes long."""
+    """An attempt has started; sent before an at-most-once handler, or during a long one."""
 
     token: int
     worker: str = ""
@@ -186,7 +186,7 @@ class WorkerLost(ToActivation, frozen=True, kw_only=True):
 
 
 class Checkpoint(ToActivation, frozen=True, kw_only=True):
-    """A long handler stores how far it has come."""
+    """A long handler stores its progress."""
 
     token: int
     value: Payload
@@ -203,7 +203,7 @@ class WaitExpired(ToActivation, frozen=True, kw_only=True):
 
 
 class RequeueJob(ToActivation, frozen=True, kw_only=True):
-    """A worker claimed a job that it must not run (the run is paused, or has moved on): put it back if it is needed."""
+    """A worker claimed a job that must not run now (the run is paused or has moved on)."""
 
     kind: str = "run"
 
@@ -214,11 +214,11 @@ class OutputsRendered(Command, frozen=True, kw_only=True):
     outcome: Done | Failed
 
 
-# What the world says to a waiting visit
+# People, signals, children
 
 
 class Decide(ToActivation, frozen=True, kw_only=True):
-    """Somebody decides on an approval. `actor` is the person, `roles` the roles they have at this moment."""
+    """A user decides on an approval. `actor` is the user, `roles` are their present roles."""
 
     verb: Verb
     roles: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ class Decide(ToActivation, frozen=True, kw_only=True):
 
 
 class Delegate(ToActivation, frozen=True, kw_only=True):
-    """Somebody who may decide asks another person to do it in their place."""
+    """A user passes the decision on an approval to another user."""
 
     to: str
     roles: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ class Delegate(ToActivation, frozen=True, kw_only=True):
 
 
 class Signal(Command, frozen=True, kw_only=True):
-    """Tell the run something; the first node that waits for this name takes it, else it is kept."""
+    """The node that has waited longest for this name takes the payload, else it is buffered."""
 
     name: str
     signal: str
@@ -243,7 +243,7 @@ class Signal(Command, frozen=True, kw_only=True):
 
 
 class ChildBegan(ToActivation, frozen=True, kw_only=True):
-    """The child that a visit asked for exists."""
+    """The child run that a visit requested exists."""
 
     child: str
     workflow: str
@@ -254,77 +254,77 @@ class ChildBegan(ToActivation, frozen=True, kw_only=True):
 
 
 class ChildEnded(ToActivation, frozen=True, kw_only=True):
-    """A child has ended, or could not be started: then there is no status but an error."""
+    """A child run has ended, or could not be started: then it has an error but no status."""
 
     child: str
     status: str
     output: Payload | None = None
     error: Error | None = None
     attempt: int = 0
-    """Which attempt of the parent the child worked for; 0 is the present one."""
+    """The attempt of the parent that the child worked for; 0 is the present one."""
     workflow: str = ""
     version: int = 0
     digest: str = ""
 
 
 class Delivered(Command, frozen=True, kw_only=True):
-    """A message to another run has arrived there: its job is done, nothing follows here."""
+    """A message reached its run: its job is done, nothing follows here."""
 
 
-# What operators do
+# Operator actions
 
 
 class Retry(Command, frozen=True, kw_only=True):
-    """Let a FAILED or CANCELLED run go on where it stopped."""
+    """Continue a FAILED or CANCELLED run where it stopped."""
 
     reason: str = ""
     confirmed_not_done: tuple[str, ...] = ()
-    """Nodes with an unknown outcome that are known not to have happened, so that they may run again."""
+    """Nodes with an unknown outcome that the operator confirms as not done, so that they may run again."""
 
 
 class Rewind(Command, frozen=True, kw_only=True):
-    """Let a node of an unfinished run, and everything behind it, happen anew."""
+    """Run a node of an unfinished run, and its descendants, again."""
 
     node: str
     reason: str = ""
     confirmed_not_done: tuple[str, ...] = ()
-    """At-most-once nodes that are under way and known not to have happened."""
+    """At-most-once nodes in flight that the operator confirms as not done."""
 
 
 class Override(ToActivation, frozen=True, kw_only=True):
-    """Settle a visit or item by hand: with a value, or by skipping it. `visit` 0 is the present one."""
+    """Settle a visit or item with a value, or skip it. `visit` 0 is the latest."""
 
     output: Payload | None = None
     """None: skip it."""
     size: int = 0
     next_nodes: tuple[str, ...] | None = None
-    """Where a node with a branch goes on; None lets a worker evaluate its conditions over the value."""
+    """Targets of a node with a branch; None: a worker evaluates its conditions over the value."""
     reason: str = ""
 
 
 class Patch(Command, frozen=True, kw_only=True):
-    """Let the run go on under another graph, which was compiled from its own by `patch`."""
+    """Continue the run under `workflow`, compiled from its own document by `patch`."""
 
     base: str
-    """The digest of the workflow that the patch was made against."""
+    """Digest of the workflow that the patch was made against."""
     workflow: Workflow
     patch: Payload
     expected_seq: int = 0
     retry: bool = False
-    """On a FAILED or CANCELLED run: let it go on (fix and continue)."""
+    """Also retry a FAILED or CANCELLED run."""
     confirmed_not_done: tuple[str, ...] = ()
     message: str = ""
 
 
 class Fork(Command, frozen=True, kw_only=True):
-    """Create a run that takes over the first events of another one."""
+    """Create a run that starts with the events of another one."""
 
     run: str
     prefix: tuple[AnyEvent, ...]
     rewind: str = ""
-    """Begin anew at this node."""
+    """Rewind the new run to this node."""
     undone: tuple[str, ...] = ()
-    """What the other run has undone since: such results cannot be shared."""
+    """What the other run has compensated since; such results cannot be reused."""
     patch: Patch | None = None
     inputs: Payload | None = None
     labels: dict[str, str] | None = None
@@ -333,13 +333,13 @@ class Fork(Command, frozen=True, kw_only=True):
 
 
 class Rollback(Command, frozen=True, kw_only=True):
-    """Undo what a run that has ended did, as far as its nodes have compensators."""
+    """Compensate the completed visits of an ended run."""
 
     reason: str = ""
 
 
 class CompensationResult(ToActivation, frozen=True, kw_only=True):
-    """An attempt to undo a visit or item has ended."""
+    """A compensation attempt has ended."""
 
     token: int
     outcome: Done | Failed
@@ -349,24 +349,40 @@ class CompensationResult(ToActivation, frozen=True, kw_only=True):
 
 
 class CompensationWorkerLost(ToActivation, frozen=True, kw_only=True):
-    """The worker that undid a visit or item was lost."""
+    """The worker of a compensation was lost."""
 
     token: int
     times: int = 1
 
 
 class Relabel(Command, frozen=True, kw_only=True):
-    """Change what a run can be found by."""
-
     labels: dict[str, str]
     remove: tuple[str, ...] = ()
 
 
 class CloseDeadLetter(ToActivation, frozen=True, kw_only=True):
-    """Nobody will try this again: take it off the list of dead letters."""
+    """Discard a dead letter."""
 
     reason: str = ""
 
+
+InfrequentCommand = (
+    Decide
+    | Delegate
+    | Signal
+    | ChildBegan
+    | ChildEnded
+    | Retry
+    | Rewind
+    | Override
+    | Patch
+    | Fork
+    | Rollback
+    | CompensationResult
+    | CompensationWorkerLost
+    | CloseDeadLetter
+)
+"""Commands of people, other runs and rollbacks."""
 
 AnyCommand = (
     Start
@@ -383,20 +399,7 @@ AnyCommand = (
     | WaitExpired
     | RequeueJob
     | OutputsRendered
-    | Decide
-    | Delegate
-    | Signal
-    | ChildBegan
-    | ChildEnded
     | Delivered
-    | Retry
-    | Rewind
-    | Override
-    | Patch
-    | Fork
-    | Rollback
-    | CompensationResult
-    | CompensationWorkerLost
     | Relabel
-    | CloseDeadLetter
+    | InfrequentCommand
 )

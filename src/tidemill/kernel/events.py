@@ -1,26 +1,9 @@
-"""Everything that can have happened (closed union; one file, sections run / node / wait / operator).
+"""The events of a run: one closed, tagged and versioned union.
 
-Facts about what operators did to a run: reopened, rewound, changed, branched off, undid or labelled it.
-
-Whatever a rule decided is written down here (which visits begin again and how many tokens they hold), so that
-folding needs neither the workflow nor the rules of the day.
-
-What facts are made of: values as they are stored, errors, routes, and the fields that every event has.
-
-Everything is positional, so a new field is appended with a default and never inserted.
-
-Facts about a visit of a node, or about one item of a map.
-
-Facts about a run as a whole: how it began, how it ended, and what was done to it from outside.
-
-Facts about what a run waits for: people who decide, signals, children.
-
-The facts of a run: one closed set, tagged and versioned.
-
-An event is written once and read for ever, so its bytes are a promise: fields are positional, new ones are
-appended with a default, and anything else is a new format `v` with an upcast in `codec.py`. The run and the
-seq are not stored inside: they are the stream's name and the record's place in it. Values (outputs, inputs)
-travel as JSON text or as a reference to a blob, never as decoded objects, so folding a log decodes nothing.
+The bytes of an event are stored for ever. Fields are positional: append new ones with a default, never insert or
+reorder; any other change needs a new format `v` and an upcast in `codec`. The run id and the seq are not stored in
+the event. Payloads stay JSON text or a blob reference, so that folding a log decodes nothing. Everything a rule
+decided (edges, tokens, visits that start again) is recorded, so that folding needs neither workflow nor rules.
 """
 
 from __future__ import annotations
@@ -28,14 +11,14 @@ from __future__ import annotations
 import msgspec
 
 INLINE_BYTES_MAX = 65_536
-"""Values longer than this are stored by content and referenced."""
+"""Longer values are stored as blobs and referenced."""
 
 NOT_AN_ITEM = -1
 """The `index` of an activation that is not an item of a map."""
 
 
 class BlobRef(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A value stored by content outside the log."""
+    """A value stored outside the log, addressed by its content."""
 
     digest: str
     size: int
@@ -44,11 +27,11 @@ class BlobRef(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 Payload = bytes | BlobRef
-"""A JSON value: its text, or where its text is."""
+"""A JSON value: its text, or a reference to its text."""
 
 
 class Error(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Why a visit or attempt failed; always serialisable, whatever the exception held."""
+    """Why a visit or attempt failed; always serialisable."""
 
     code: str
     message: str
@@ -58,38 +41,38 @@ class Error(msgspec.Struct, frozen=True, gc=False, array_like=True):
     causes: tuple[str, ...] = ()
     traceback: str = ""
     index: int = NOT_AN_ITEM
-    """The failing item, when a map failed because of one."""
+    """The item because of which a map failed."""
 
 
 Reading = tuple[str, str]
-"""A value that a decision was made over: its name, and the digest of its text."""
+"""A value that a condition read: its name, and the digest of its text."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a worker found when it evaluated a node's conditions; recorded, never evaluated again."""
+    """The result of a node's conditions, evaluated once by a worker."""
 
     again: bool | None = None
     """The loop's condition: True for one more pass. None on a node without a loop."""
     branch: tuple[str, ...] | None = None
-    """Targets the branch chose; None when no branch was evaluated."""
+    """Targets that the branch chose; None if no branch was evaluated."""
     rule: int = -1
-    """Which rule of the branch matched; -1 is the default."""
+    """Index of the rule that matched; -1 is the default."""
     reason: str = ""
-    """Why the branch went this way."""
+    """Why the branch chose these targets."""
     again_reason: str = ""
     """Why the loop goes on or ends."""
     reads: tuple[Reading, ...] = ()
 
 
 class Admission(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How `when` was decided, once and for the whole visit, where it was true."""
+    """Why `when` was true; decided once per visit."""
 
     reason: str
     reads: tuple[Reading, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):
-    """What every fact carries. `cause` is the seq that led to it, 0 when somebody outside did."""
+    """`cause` is the seq of the event that led to this one, 0 for a cause outside the run."""
 
     v: int = 1
     at_ms: int = 0
@@ -99,7 +82,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True
 
 
 class NodeEvent(Event, frozen=True, array_like=True, kw_only=True):
-    """A fact about one activation of a node."""
+    """An event of one activation."""
 
     node: str
     visit: int
@@ -107,10 +90,10 @@ class NodeEvent(Event, frozen=True, array_like=True, kw_only=True):
 
 
 class Ending(NodeEvent, frozen=True, array_like=True, kw_only=True):
-    """A fact that may end a visit: it decides edges, consumes tokens and emits others, all at once.
+    """An event that may end a visit: it decides edges, consumes tokens and emits others, all at once.
 
-    `counter` is the run's token count after this fact. An edge listed in `dead_escapes` belongs to another
-    node of a loop that is over. An attempt that is tried again and an item of a map decide no edges.
+    `counter` is the run's token count after the event. Edges in `dead_escapes` leave other nodes of a loop that has
+    ended. An attempt that will be retried and an item of a map decide no edges.
     """
 
     taken: tuple[str, ...] = ()
@@ -120,11 +103,14 @@ class Ending(NodeEvent, frozen=True, array_like=True, kw_only=True):
     consumed: int = 0
     counter: int = 0
     renders: bool = False
-    """This was the last visit: the one token left stands for the rendering of the run's outputs."""
+    """This was the last visit: one token is left for the rendering of the run's outputs."""
+
+
+# Operator actions
 
 
 class Reopened(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A visit that is to be made (again), and the tokens that stand at it."""
+    """A visit that starts again, and the tokens it holds."""
 
     node: str
     visit: int
@@ -132,31 +118,31 @@ class Reopened(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Join(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How the inbound edges of a visit that has not begun stand under a changed graph."""
+    """Inbound edges of a visit that has not started, under a patched graph."""
 
     node: str
     edges: tuple[tuple[str, bool], ...]
     tokens: int
     own: bool = False
-    """It holds a start token, which no edge brought."""
+    """It holds a start token."""
 
 
 class RunRetried(Event, frozen=True, array_like=True, kw_only=True, tag="RunRetried"):
-    """A FAILED or CANCELLED run goes on: what failed or was cancelled is PENDING again, in the same visit."""
+    """A FAILED or CANCELLED run goes on: failed and cancelled visits are PENDING again, with the same number."""
 
     nodes: tuple[Reopened, ...]
     emitted: int
     counter: int
     renders: bool = False
-    """All visits had ended; the run's outputs are rendered once more."""
+    """All visits had ended: only the run's outputs are rendered again."""
     deadline_at_ms: int | None = None
     reason: str = ""
     sure: tuple[str, ...] = ()
-    """Nodes whose outcome was unknown and of which the operator says that it did not happen."""
+    """Nodes with an unknown outcome that the operator confirmed as not done."""
 
 
 class RunRewound(Event, frozen=True, array_like=True, kw_only=True, tag="RunRewound"):
-    """A node and everything behind it is to happen anew, with the next visit number."""
+    """A node and its descendants run again, with the next visit number."""
 
     node: str
     nodes: tuple[Reopened, ...]
@@ -164,26 +150,24 @@ class RunRewound(Event, frozen=True, array_like=True, kw_only=True, tag="RunRewo
     consumed: int
     counter: int
     restarted: tuple[str, ...] = ()
-    """Looping nodes whose loop begins anew, from pass 0."""
+    """Looping nodes whose loop restarts at pass 0."""
     reason: str = ""
     undecided: tuple[tuple[str, str], ...] = ()
-    """Edges (from, to) that had died with the end of a loop which now goes on."""
+    """Edges (from, to) that are undecided again because their loop goes on."""
 
 
 class RunPatched(Event, frozen=True, array_like=True, kw_only=True, tag="RunPatched"):
-    """The run goes on under another graph."""
-
     base: str
     digest: str
     revision: int
-    """How many patches this run has had: it runs `name@version+revision` now."""
+    """Number of patches so far; the run now runs `name@version+revision`."""
     patch: Payload
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     joins: tuple[Join, ...] = ()
     relisted: tuple[str, ...] = ()
-    """Maps whose list is evaluated anew."""
+    """Maps whose list is evaluated again."""
     emitted: int = 0
     consumed: int = 0
     counter: int = 0
@@ -192,22 +176,22 @@ class RunPatched(Event, frozen=True, array_like=True, kw_only=True, tag="RunPatc
 
 
 class RunForked(Event, frozen=True, array_like=True, kw_only=True, tag="RunForked"):
-    """Everything before this was taken over from another run; what was under way there begins anew here."""
+    """All earlier events were copied from another run; what was in flight there starts again here."""
 
     run: str
     at: int
-    """The seq of the last event that is shared."""
+    """The seq of the last copied event."""
     deadline_at_ms: int | None = None
     reason: str = ""
 
 
 class RunLabelled(Event, frozen=True, array_like=True, kw_only=True, tag="RunLabelled"):
     labels: dict[str, str]
-    """All labels that the run has from now on."""
+    """All labels of the run from now on."""
 
 
 class NodeOverridden(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeOverridden"):
-    """A visit or item was settled by hand. QUEUED: the value stands, a worker still evaluates the conditions."""
+    """An operator settled a visit or item. QUEUED: a worker still evaluates the conditions over the value."""
 
     status: str
     output: Payload | None = None
@@ -225,20 +209,20 @@ class DeadLetterClosed(NodeEvent, frozen=True, array_like=True, kw_only=True, ta
 class RollbackStarted(Event, frozen=True, array_like=True, kw_only=True, tag="RollbackStarted"):
     steps: int
     unknown: tuple[str, ...] = ()
-    """Activations nobody knows the outcome of: a rollback cannot undo them, and says so."""
+    """Activations with an unknown outcome, which the rollback cannot undo."""
     reason: str = ""
 
 
 class RollbackFinished(Event, frozen=True, array_like=True, kw_only=True, tag="RollbackFinished"):
     status: str
-    """`done`, or `partial` when something is left."""
+    """`done` or `partial`."""
     left: tuple[str, ...] = ()
-    """Activations that were not undone, as node/visit/index."""
+    """Activations not undone, as node/visit/index."""
 
 
 class CompensationScheduled(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="CompensationScheduled"):
     of: int
-    """The seq at which the visit or item had completed."""
+    """The seq at which the visit or item completed."""
 
 
 class CompensationCompleted(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="CompensationCompleted"):
@@ -250,7 +234,7 @@ class CompensationCompleted(NodeEvent, frozen=True, array_like=True, kw_only=Tru
 
 
 class CompensationFailed(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="CompensationFailed"):
-    """An attempt to undo failed. Without `retry_at_ms` it is given up, and the rollback will be partial."""
+    """A compensation attempt failed. Without `retry_at_ms` it was the last, and the rollback is partial."""
 
     attempt: int
     error: Error
@@ -277,26 +261,29 @@ ActEvents = (
 )
 
 
+# Visits and items
+
+
 class NodeScheduled(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeScheduled"):
-    """The activation is ready. `held`: not dispatched yet, because of `max_parallel`."""
+    """The activation is ready; `held`: not dispatched yet because of `max_parallel`."""
 
     until: int = NOT_AN_ITEM
-    """For items of a map: the end (exclusive) of the range index…until that was queued."""
+    """For items of a map: the end (exclusive) of the queued range, which starts at `index`."""
     held: bool = False
     hop: int = 0
     resumed: Payload | None = None
-    """What a wait ended with, when conditions still have to be evaluated over it."""
+    """Result of a wait, over which a worker still has to evaluate conditions."""
     recall: bool = False
-    """The handler asked to be called again with what the wait ended with."""
+    """The handler asked to be called again with the result of the wait."""
 
 
 class NodeStarted(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeStarted"):
     attempt: int
     token: int
-    """The fence of the lease under which the attempt runs; grows with every attempt."""
+    """Fence of the attempt's lease; grows with every attempt."""
     worker: str = ""
     admission: Admission | None = None
-    """On the first attempt of a visit with a `when`: why it happens."""
+    """On the first attempt of a visit with a `when`."""
 
 
 class NodeCheckpointed(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeCheckpointed"):
@@ -305,18 +292,17 @@ class NodeCheckpointed(NodeEvent, frozen=True, array_like=True, kw_only=True, ta
 
 
 class NodeExpanded(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeExpanded"):
-    """A map's list is known: `count` items, whose values are in `items`, `window` of them at a time."""
+    """A map's list is known: `count` items with the values `items`, at most `window` in flight."""
 
     count: int
     items: Payload
     window: int
     token: int = 0
     admission: Admission | None = None
-    """Why the visit happens, if it has a `when`."""
 
 
 class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="NodeWaiting"):
-    """The visit waits without costing anything. `on` names what for: timer, loop, human, signal, child."""
+    """The activation waits and holds no worker. `on`: timer, loop, human, signal, child, or a handler's own word."""
 
     attempt: int
     on: str
@@ -324,19 +310,19 @@ class NodeWaiting(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="No
     until_ms: int | None = None
     expires_ms: int | None = None
     output: Payload | None = None
-    """For `loop`: the result of the pass, kept until the rest of the body has ended."""
+    """For `loop`: the result of the pass, until the rest of the body has ended."""
     route: Route | None = None
     worker: str = ""
     duration_ms: int = 0
     token: int = 0
     recall: bool = False
-    """When the wait is over, the handler is called again with what it ended with."""
+    """After the wait, call the handler again with its result."""
     ask: Payload | None = None
     """For `child`: which workflow to start with which inputs."""
     close: str = ""
-    """For `child`: what becomes of it when nobody waits for it any more, `cancel` or `abandon`."""
+    """For `child`: what happens to it when the parent no longer waits, `cancel` or `abandon`."""
     signal: str = ""
-    """For `signal`: the one that had arrived before and is taken now."""
+    """For `signal`: the id of the buffered signal that is taken."""
 
 
 class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCompleted"):
@@ -349,11 +335,11 @@ class NodeCompleted(Ending, frozen=True, array_like=True, kw_only=True, tag="Nod
     size: int = 0
     token: int = 0
     undoable: bool = False
-    """A rollback would have to undo this: the node has a compensator."""
+    """The node has a compensator."""
 
 
 class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFailed"):
-    """An attempt failed. With `retry_at_ms` it is tried again then; without, the visit or item is over."""
+    """An attempt failed; without `retry_at_ms` it was the last of its visit or item."""
 
     attempt: int
     error: Error
@@ -363,40 +349,40 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
     retry_at_ms: int | None = None
     tolerated: bool = False
     output: Payload | None = None
-    """The error envelope, where others may read it."""
+    """The error envelope of a tolerated failure."""
     token: int = 0
     lost: bool = False
-    """The worker was lost: tried again without using up the retry policy."""
+    """The worker was lost: the retry does not count for the retry policy."""
     reads: tuple[Reading, ...] = ()
-    """What the condition was asked over that could not be decided."""
+    """What the failed condition had read."""
 
 
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):
     reason: str = ""
     token: int = 0
     reads: tuple[Reading, ...] = ()
-    """What `when` was decided over."""
+    """What `when` had read."""
 
 
 class NodeCancelled(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCancelled"):
     reason: str = ""
     unknown: bool = False
-    """It may have been under way: nobody knows whether there is something that a rollback would have to undo."""
+    """A worker may have been running it, so it is unknown whether a rollback has to undo it."""
 
 
 class LoopContinued(Event, frozen=True, array_like=True, kw_only=True, tag="LoopContinued"):
-    """Another pass: every node of `body` is PENDING again with the next visit number."""
+    """Another pass: every node of `body` is PENDING with the next visit number."""
 
     node: str
     entry: str
     iteration: int
-    """The number of the pass that begins, counted from 0."""
+    """Number of the pass that begins, from 0."""
     body: tuple[str, ...]
     hop: int = 0
 
 
 class ResultDiscarded(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="ResultDiscarded"):
-    """A result came too late, twice, or from an attempt that no longer counts."""
+    """A result came too late, twice, or from an attempt that does not count."""
 
     attempt: int
     token: int
@@ -426,13 +412,16 @@ NodeEvents = (
 )
 
 
+# A run as a whole
+
+
 class RunCreated(Event, frozen=True, array_like=True, kw_only=True, tag="RunCreated"):
     workflow: str
     version: int
     digest: str
     inputs: Payload
     entries: tuple[str, ...]
-    """Each entry node is given one start token by this event."""
+    """Each entry node gets one start token."""
     counter: int
     submitted_by: str = ""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -443,9 +432,9 @@ class RunCreated(Event, frozen=True, array_like=True, kw_only=True, tag="RunCrea
     parent: tuple[str, str, int, int] | None = None
     forked_from: tuple[str, int] | None = None
     close: str = ""
-    """Of a child: what becomes of it when its parent no longer waits for it, `cancel` or `abandon`."""
+    """Of a child run: what happens when its parent no longer waits for it, `cancel` or `abandon`."""
     depth: int = 0
-    """How many parents there are above a child."""
+    """Number of ancestors of a child run."""
 
 
 class RunPaused(Event, frozen=True, array_like=True, kw_only=True, tag="RunPaused"):
@@ -457,7 +446,7 @@ class RunResumed(Event, frozen=True, array_like=True, kw_only=True, tag="RunResu
 
 
 class RunRepaired(Event, frozen=True, array_like=True, kw_only=True, tag="RunRepaired"):
-    """The audit found work without an owner, or an owner without work, and put it right."""
+    """The reconciler restored missing jobs and removed surplus ones."""
 
     reason: str
     restored: tuple[str, ...] = ()
@@ -466,17 +455,17 @@ class RunRepaired(Event, frozen=True, array_like=True, kw_only=True, tag="RunRep
 
 class RunCompleted(Event, frozen=True, array_like=True, kw_only=True, tag="RunCompleted"):
     outputs: Payload | None = None
-    """None: the run declares no outputs and returns those of its terminal nodes."""
+    """None: the workflow declares no outputs; those of the terminal nodes count."""
     consumed: int = 0
     counter: int = 0
     tolerated: int = 0
     unread: tuple[str, ...] = ()
-    """Names of signals that nobody took."""
+    """Names of signals that no node took."""
 
 
 class RunFailed(Event, frozen=True, array_like=True, kw_only=True, tag="RunFailed"):
     node: str
-    """The first failing node; empty when the run as a whole failed (deadline, outputs)."""
+    """The first failing node; empty if the run failed as a whole (deadline, outputs)."""
     visit: int
     error: Error
     consumed: int = 0
@@ -494,27 +483,26 @@ class RunCancelled(Event, frozen=True, array_like=True, kw_only=True, tag="RunCa
 RunEvents = RunCreated | RunPaused | RunResumed | RunRepaired | RunCompleted | RunFailed | RunCancelled
 
 
+# People, signals, children
+
 SYSTEM = "system"
-"""Who decided when a time-out did."""
-
-
-# Approvals
+"""`by` of a decision that a time-out made."""
 
 
 class ApprovalEvent(NodeEvent, frozen=True, array_like=True, kw_only=True):
-    """A fact about the approval that an activation waits for; there is one per (node, visit, index)."""
+    """An event of the approval that an activation waits for; one approval per (node, visit, index)."""
 
 
 class ApprovalRequested(ApprovalEvent, frozen=True, array_like=True, kw_only=True, tag="ApprovalRequested"):
     title: str
     description: str = ""
     form: Payload | None = None
-    """The JSON Schema of what is to be filled in."""
+    """JSON Schema of the form."""
     approvers: tuple[str, ...] = ()
-    """`user:…` and `role:…`; empty is anyone."""
+    """`user:…` and `role:…`; empty: any user."""
     quorum: int = 1
     four_eyes: bool = False
-    """Whoever submitted the run, or patched it, may not decide."""
+    """Users who submitted or patched the run may not decide."""
     requester: str = ""
     timeout_ms: int | None = None
     expires_ms: int | None = None
@@ -524,7 +512,7 @@ class ApprovalRequested(ApprovalEvent, frozen=True, array_like=True, kw_only=Tru
 
 
 class ApprovalVoted(ApprovalEvent, frozen=True, array_like=True, kw_only=True, tag="ApprovalVoted"):
-    """An approval that is not yet enough: more people have to agree."""
+    """An approving vote below the quorum."""
 
     by: str
     comments: str = ""
@@ -539,7 +527,7 @@ class ApprovalDelegated(ApprovalEvent, frozen=True, array_like=True, kw_only=Tru
 
 
 class ApprovalReturned(ApprovalEvent, frozen=True, array_like=True, kw_only=True, tag="ApprovalReturned"):
-    """Changes were requested: neither approved nor rejected."""
+    """An approver requested changes."""
 
     by: str
     comments: str = ""
@@ -565,22 +553,16 @@ class ApprovalExpired(ApprovalEvent, frozen=True, array_like=True, kw_only=True,
     pass
 
 
-# Signals
-
-
 class SignalReceived(Event, frozen=True, array_like=True, kw_only=True, tag="SignalReceived"):
-    """Somebody told the run something. Without a node it is kept until a node asks for it."""
+    """A signal reached the run. Without a node it is buffered until a node waits for it."""
 
     name: str
     signal: str
-    """Its id: a second one with the same id changes nothing."""
+    """Its id; a repetition changes nothing."""
     payload: Payload
     node: str = ""
     visit: int = 0
     index: int = NOT_AN_ITEM
-
-
-# Children
 
 
 class ChildStarted(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="ChildStarted"):
@@ -609,15 +591,3 @@ WaitEvents = ApprovalEvents | SignalReceived | ChildStarted | ChildFinished
 
 
 AnyEvent = RunEvents | NodeEvents | WaitEvents | ActEvents
-
-__all__ = [
-    "INLINE_BYTES_MAX", "NOT_AN_ITEM", "SYSTEM", "ActEvents", "Admission", "AnyEvent", "ApprovalDecided",
-    "ApprovalDelegated", "ApprovalEscalated", "ApprovalEvent", "ApprovalEvents", "ApprovalExpired", "ApprovalRequested",
-    "ApprovalReturned", "ApprovalVoted", "BlobRef", "ChildFinished", "ChildStarted", "CompensationCompleted",
-    "CompensationFailed", "CompensationScheduled", "DeadLetterClosed", "DeadLettered", "Ending", "Error", "Event",
-    "Join", "LoopContinued", "NodeCancelled", "NodeCheckpointed", "NodeCompleted", "NodeEvent", "NodeEvents",
-    "NodeExpanded", "NodeFailed", "NodeOverridden", "NodeScheduled", "NodeSkipped", "NodeStarted", "NodeWaiting",
-    "Payload", "Reading", "Reopened", "ResultDiscarded", "RollbackFinished", "RollbackStarted", "Route", "RunCancelled",
-    "RunCompleted", "RunCreated", "RunEvents", "RunFailed", "RunForked", "RunLabelled", "RunPatched", "RunPaused",
-    "RunRepaired", "RunResumed", "RunRetried", "RunRewound", "SignalReceived", "WaitEvents",
-]  # fmt: skip

@@ -1,13 +1,8 @@
-"""Evolve, replay; folds of run and operator events.
+"""Fold events into the state: `evolve`, `replay`, and the folds of run and operator events.
 
-Folding: how each fact changes the state. Pure bookkeeping, no rule is decided here.
-
-`evolve` needs nothing but the state and the event: no workflow, no clock (`at_ms` is only remembered, never
-compared). Whatever a rule decided (which edges are taken, which nodes a loop resets) is written in the event,
-so a log folds to the same state under any later version of the rules. Facts about runs are folded here, those
-about visits, waits and operators' acts in the files of their names.
-
-How facts about operators' acts change the state: visits that begin again, another graph, a rollback.
+A fold needs only the state and the event: no workflow, no clock, no rule. Every decision (edges taken, visits reset)
+is recorded in the event, so a log gives the same state under any later version of the rules. Folds of node,
+approval, signal and child events are in `evolve_nodes`.
 """
 
 from __future__ import annotations
@@ -17,55 +12,104 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.kernel import events as facts
-from tidemill.kernel import evolve_nodes
+from tidemill.kernel import events, evolve_nodes
 from tidemill.kernel.activation import Activation, closed, items_merged
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    AnyEvent,
-    BlobRef,
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    DeadLetterClosed,
-    Join,
-    NodeOverridden,
-    NodeStarted,
-    Reopened,
-    RollbackFinished,
-    RollbackStarted,
-    RunCancelled,
-    RunCompleted,
-    RunCreated,
-    RunFailed,
-    RunForked,
-    RunLabelled,
-    RunPatched,
-    RunPaused,
-    RunRepaired,
-    RunResumed,
-    RunRetried,
-    RunRewound,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef
 from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, over, pass_over_ended, undoable, unhold
-from tidemill.kernel.state import State, Visit, edit_at, key_at, notes
-
-# Beginning again
+from tidemill.kernel.state import State, Visit, edit_at, find_activation, key_at, notes
 
 
-def run_retried(state: State, event: RunRetried) -> None:
+def evolve(state: State, event: AnyEvent) -> State:
+    """Apply one event to a state that the caller owns, and return that state."""
+    state.seq += 1
+    if type(event) is not events.NodeStarted:
+        # NodeStarted carries the time of the handler call, which may be long before the commit.
+        state.last_ms = event.at_ms
+    command = event.command
+    if command is not None and state.commands.get(command) is None:
+        notes(state, "commands")[command] = state.seq
+    _FOLDS[type(event)](state, event)
+    return state
+
+
+def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
+    """The state after the first `until` events (all by default)."""
+    state = State()
+    for event in events:
+        if until is not None and state.seq >= until:
+            break
+        evolve(state, event)
+    return state
+
+
+# A run as a whole
+
+
+def _run_created(state: State, event: events.RunCreated) -> None:
+    state.status = "RUNNING"
+    state.workflow, state.version, state.digest = event.workflow, event.version, event.digest
+    state.inputs, state.labels, state.submitted_by = event.inputs, event.labels, event.submitted_by
+    state.correlation_id, state.trace, state.tag_used = event.correlation_id, event.trace, event.tag_used
+    state.parent, state.forked_from = event.parent, event.forked_from
+    state.close, state.depth = event.close, event.depth
+    state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
+    state.counter = event.counter
+    state.blobs += type(event.inputs) is BlobRef
+    for node in event.entries:
+        visit = state.edit(node)
+        visit.tokens, visit.has_start_token = 1, True
+
+
+def _run_paused(state: State, event: events.RunPaused) -> None:
+    state.status, state.reason = "PAUSED", event.reason
+
+
+def _run_resumed(state: State, event: events.RunResumed) -> None:
+    state.status, state.reason = "RUNNING", ""
+
+
+def _run_repaired(state: State, event: events.RunRepaired) -> None:
+    state.repairs += 1
+
+
+def _run_completed(state: State, event: events.RunCompleted) -> None:
+    state.outputs = event.outputs
+    _run_ended(state, event, "COMPLETED")
+
+
+def _run_failed(state: State, event: events.RunFailed) -> None:
+    state.error, state.failed_node = event.error, event.node
+    _run_ended(state, event, "FAILED")
+
+
+def _run_cancelled(state: State, event: events.RunCancelled) -> None:
+    state.reason = event.reason
+    _run_ended(state, event, "CANCELLED")
+
+
+def _run_ended(state: State, event: events.RunCompleted | events.RunFailed | events.RunCancelled, status: Any) -> None:
+    state.status, state.ended_ms, state.rendering = status, event.at_ms, False
+    state.ended_seq = state.seq
+    state.counter -= event.consumed
+    state.first_held = state.last_held = ""
+
+
+# Retry, rewind, override
+
+
+def run_retried(state: State, event: events.RunRetried) -> None:
     for reopened in event.nodes:
-        cell = state.edit(reopened.node)
-        if cell.fired:
-            # It will be made ready, and counted, once more.
-            cell.hop -= 1
+        visit = state.edit(reopened.node)
+        if visit.fired:
+            # It will be made ready, and counted, again.
+            visit.hop -= 1
             state.visits -= 1
-        _reset(cell)
-        cell.tokens, cell.fired, cell.edges_taken, cell.tolerated = reopened.tokens, False, None, False
-        cell.settled = cell.has_start_token
-        cell.why, cell.held, cell.next_held = "", False, ""
-        if cell.map is not None:
-            _reopen_items(state, cell)
+        _reset(visit)
+        visit.tokens, visit.fired, visit.edges_taken, visit.tolerated = reopened.tokens, False, None, False
+        visit.settled = visit.has_start_token
+        visit.why, visit.held, visit.next_held = "", False, ""
+        if visit.map is not None:
+            _reopen_items(state, visit)
     if state.unknown:
         state.unknown = tuple(key for key in state.unknown if not _is_settled(state, key, event.sure))
     state.status, state.ended_ms, state.reason = "RUNNING", None, ""
@@ -74,23 +118,21 @@ def run_retried(state: State, event: RunRetried) -> None:
 
 
 def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
-    """Whether an activation whose outcome was unknown is to be made again, or is known not to have happened."""
-    node, visit, index = key.rsplit("/", 2)
-    cell = state.peek(node)
-    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
-    return cell.visit == int(visit) and act is not None and (act.status == "PENDING" or node in sure)
+    """Whether an unknown outcome is settled: the activation runs again, or the operator knows it did not happen."""
+    act = find_activation(state, key)
+    return act is not None and (act.status == "PENDING" or key.rsplit("/", 2)[0] in sure)
 
 
 def _reset(act: Activation) -> None:
-    """Forget how an activation ended; its attempts count on, and its last checkpoint stays."""
+    """Forget how an activation ended; its attempt number and last checkpoint stay."""
     act.status, act.running, act.failures, act.lost = "PENDING", False, 0, 0
     act.retry_at_ms = act.wait = act.output = act.error = act.resumed = act.approval = None
     act.recall, act.ended_seq = False, 0
 
 
-def _reopen_items(state: State, cell: Visit) -> None:
-    """Keep the items that completed, and failures that were tolerated; all others are still to be queued."""
-    items = cell.map
+def _reopen_items(state: State, visit: Visit) -> None:
+    """Keep items that completed and tolerated failures; all others will be queued again."""
+    items = visit.map
     assert items is not None
     items.by_index = dict(items_merged(items.by_index))
     state.items -= items.next
@@ -100,28 +142,28 @@ def _reopen_items(state: State, cell: Visit) -> None:
             items.done += 1
             items.failed += item.status == "FAILED"
         else:
-            # Copied, because a state that this one was drawn from may hold the same item.
+            # Copied because the base state of a draft may hold the same item.
             own = items.by_index[index] = item.__copy__()  # type: ignore[attr-defined]
             _reset(own)
     pass_over_ended(state, items)
 
 
-def run_rewound(state: State, event: RunRewound) -> None:
+def run_rewound(state: State, event: events.RunRewound) -> None:
     reset = {reopened.node for reopened in event.nodes}
     _leave_queue(state, reset)
     for source, target in event.undecided:
-        cell = state.edit(target)
-        cell.edges = {known: taken for known, taken in items_merged(cell.edges).items() if known != source}
-        cell.dead -= 1
+        visit = state.edit(target)
+        visit.edges = {known: taken for known, taken in items_merged(visit.edges).items() if known != source}
+        visit.dead -= 1
     for reopened in event.nodes:
         state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
 
 
-def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRewound) -> Visit:
-    """The cell of a node's next visit: edges from nodes that stay as they are stay decided.
+def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event: events.RunRewound) -> Visit:
+    """A node's next visit; inbound edges from nodes that are not reset stay decided.
 
-    Only the node that the run was rewound to can still hold the token of a start or of a pass.
+    Only the node that the run was rewound to can still hold a start token.
     """
     old = state.peek(reopened.node)
     own = old.has_start_token and reopened.node == event.node
@@ -145,7 +187,7 @@ def _next_visit(state: State, reopened: Reopened, reset: set[str], event: RunRew
 
 
 def _leave_queue(state: State, leaving: set[str]) -> None:
-    """Take nodes out of the queue of those that a limit holds back."""
+    """Remove nodes from the queue of held nodes."""
     staying: list[str] = []
     name = state.first_held
     while name:
@@ -157,49 +199,49 @@ def _leave_queue(state: State, leaving: set[str]) -> None:
         hold(state, name, state.edit(name))
 
 
-def node_overridden(state: State, event: NodeOverridden) -> None:
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
+def node_overridden(state: State, event: events.NodeOverridden) -> None:
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
     state.blobs += type(event.output) is BlobRef
     if event.index == NOT_AN_ITEM:
-        if cell.held and cell.map is None:
-            unhold(state, event.node, cell)
-        cell.settled = True
-        cell.why = event.reason if event.status == "SKIPPED" else ""
+        if visit.held and visit.map is None:
+            unhold(state, event.node, visit)
+        visit.settled = True
+        visit.why = event.reason if event.status == "SKIPPED" else ""
     act.error = None
     if state.unknown:
         settled = key_at(event.node, event.visit, event.index)
         state.unknown = tuple(key for key in state.unknown if key != settled)
     if event.status == "QUEUED":
-        _queued_by_hand(state, cell, event)
+        _queue_overridden(state, visit, event)
         return
     act.output = event.output
     state.size += event.size
     if event.undoable:
         undoable(state, event)
     status: Literal["COMPLETED", "SKIPPED"] = "COMPLETED" if event.status == "COMPLETED" else "SKIPPED"
-    over(state, cell, act, event, status)
-    if cell.map is not None and event.index != NOT_AN_ITEM:
-        pass_over_ended(state, cell.map)
+    over(state, visit, act, event, status)
+    if visit.map is not None and event.index != NOT_AN_ITEM:
+        pass_over_ended(state, visit.map)
 
 
-def _queued_by_hand(state: State, cell: Visit, event: NodeOverridden) -> None:
-    cell.status, cell.wait, cell.resumed, cell.since_ms = "QUEUED", None, event.output, event.at_ms
-    if cell.approval is not None:
-        cell.approval = closed(cell.approval)
-    if not cell.fired:
-        cell.fired = True
-        cell.hop += 1
+def _queue_overridden(state: State, visit: Visit, event: events.NodeOverridden) -> None:
+    visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
+    if visit.approval is not None:
+        visit.approval = closed(visit.approval)
+    if not visit.fired:
+        visit.fired = True
+        visit.hop += 1
         state.visits += 1
-    cell.tokens += event.emitted
+    visit.tokens += event.emitted
     state.counter += event.emitted
     state.in_flight += 1
 
 
-# Another graph, another run
+# Patch, fork, labels, dead letters
 
 
-def run_patched(state: State, event: RunPatched) -> None:
+def run_patched(state: State, event: events.RunPatched) -> None:
     state.digest, state.revision = event.digest, event.revision
     state.counter, state.deadline_ms = event.counter, event.deadline_at_ms
     state.blobs += type(event.patch) is BlobRef
@@ -211,13 +253,13 @@ def run_patched(state: State, event: RunPatched) -> None:
     for join in event.joins:
         _rejoin(state, join)
     for name in event.relisted:
-        cell = state.edit(name)
-        state.items -= 0 if cell.map is None else cell.map.next
-        cell.map = None
+        visit = state.edit(name)
+        state.items -= 0 if visit.map is None else visit.map.next
+        visit.map = None
 
 
 def _forget(state: State, name: str) -> None:
-    """A node that is removed; should one of its name come back, its visits are counted on."""
+    """Remove a node; a later node of the same name continues its visit numbers."""
     old = state.edit(name)
     if old.held:
         unhold(state, name, old)
@@ -225,22 +267,22 @@ def _forget(state: State, name: str) -> None:
     state.cells[name] = Visit(visit=old.visit + (old.fired or old.attempt > 0))
 
 
-def _rejoin(state: State, join: Join) -> None:
-    cell = state.edit(join.node)
-    cell.edges = dict(join.edges)
-    cell.taken = sum(cell.edges.values())
-    cell.dead = len(cell.edges) - cell.taken
-    cell.tokens, cell.has_start_token = join.tokens, join.own
+def _rejoin(state: State, join: events.Join) -> None:
+    visit = state.edit(join.node)
+    visit.edges = dict(join.edges)
+    visit.taken = sum(visit.edges.values())
+    visit.dead = len(visit.edges) - visit.taken
+    visit.tokens, visit.has_start_token = join.tokens, join.own
     if not join.own:
-        cell.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + cell.fired
+        visit.hop = max((state.peek(source).hop for source, went in join.edges if went), default=0) + visit.fired
 
 
-def run_forked(state: State, event: RunForked) -> None:
-    """Leases, letters, commands and what is to be undone belong to the other run; nothing runs here yet."""
+def run_forked(state: State, event: events.RunForked) -> None:
+    """Drop what belongs to the other run: leases, dead letters, commands, compensations. Nothing runs here yet."""
     state.forked_from, state.deadline_ms = (event.run, event.at), event.deadline_at_ms
     state.created_ms, state.started_ms = event.at_ms, None
     state.status = "RUNNING" if state.status == "PAUSED" else state.status
-    # A signal that was sent to the other run before the fork has been received here, too.
+    # Signals sent to the other run before the fork count as received here too.
     state.commands = {name: seq for name, seq in items_merged(state.commands).items() if name.startswith(SIGNAL_ID)}
     if event.command is not None:
         notes(state, "commands")[event.command] = state.seq
@@ -248,33 +290,33 @@ def run_forked(state: State, event: RunForked) -> None:
     state.dead_letters = state.discarded = state.undo_at = 0
     state.rollback, state.undo_order, state.undo_left, state.unknown = "none", (), (), ()
     for name in [*(state.behind or ()), *state.cells]:
-        cell = state.edit(name)
-        _detach(state, cell, cell)
-        cell.reported_before = cell.discarded_before = 0
-        if cell.map is not None:
-            items = cell.map
+        visit = state.edit(name)
+        _detach(state, visit, visit)
+        visit.reported_before = visit.discarded_before = 0
+        if visit.map is not None:
+            items = visit.map
             items.by_index = {index: item.__copy__() for index, item in items.known()}  # type: ignore[attr-defined]
             for index in list(items.by_index):
-                _detach(state, cell, items.edit(index))
+                _detach(state, visit, items.edit(index))
                 items.settle(index)
 
 
-def _detach(state: State, cell: Visit, act: Activation) -> None:
+def _detach(state: State, visit: Visit, act: Activation) -> None:
     act.token = act.reported = act.discarded = act.lost = 0
-    between = act is cell and cell.map is not None
+    between = act is visit and visit.map is not None
     if act.status == "RUNNING" and not between:
         act.status, act.running = "QUEUED", False
     if act.wait is not None and act.wait.on in ("child", "human"):
-        # A child belongs to the run that asked for it, and people have to know what they decide on: ask again.
+        # A child run and an approval belong to the run that requested them: request them again.
         act.status, act.wait, act.approval = "QUEUED", None, None
         state.in_flight += 1
 
 
-def run_labelled(state: State, event: RunLabelled) -> None:
+def run_labelled(state: State, event: events.RunLabelled) -> None:
     state.labels = event.labels
 
 
-def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
+def dead_letter_closed(state: State, event: events.DeadLetterClosed) -> None:
     key = key_at(event.node, event.visit, event.index)
     letter = state.letters.get(key)
     assert letter is not None, "only what was written is closed"
@@ -282,41 +324,41 @@ def dead_letter_closed(state: State, event: DeadLetterClosed) -> None:
     state.dead_letters -= 1
 
 
-# Undoing
+# Rollback
 
 
-def rollback_started(state: State, event: RollbackStarted) -> None:
+def rollback_started(state: State, event: events.RollbackStarted) -> None:
     open_ = [(undo.seq, key) for key, undo in items_merged(state.undo).items() if undo.status != "done"]
     state.rollback, state.undo_at, state.undo_left = "running", 0, event.unknown
     state.undo_order = tuple(key for _, key in sorted(open_, reverse=True))
 
 
-def rollback_finished(state: State, event: RollbackFinished) -> None:
+def rollback_finished(state: State, event: events.RollbackFinished) -> None:
     state.rollback = "done" if event.status == "done" else "partial"
     state.undo_left = event.left
 
 
-def compensation_scheduled(state: State, event: CompensationScheduled) -> None:
+def compensation_scheduled(state: State, event: events.CompensationScheduled) -> None:
     key = key_at(event.node, event.visit, event.index)
     undo = state.undo.get(key)
     assert undo is not None, "only what completed is undone"
     notes(state, "undo")[key] = msgspec.structs.replace(undo, status="scheduled", failures=0, lost=0, retry_at_ms=None)
 
 
-def compensation_completed(state: State, event: CompensationCompleted) -> None:
-    _undone(state, event, status="done", error=None, lost=0)
+def compensation_completed(state: State, event: events.CompensationCompleted) -> None:
+    _record_compensation(state, event, status="done", error=None, lost=0)
     state.undo_at += 1
 
 
-def compensation_failed(state: State, event: CompensationFailed) -> None:
+def compensation_failed(state: State, event: events.CompensationFailed) -> None:
     key = key_at(event.node, event.visit, event.index)
     undo = state.undo.get(key)
     assert undo is not None
     if event.lost:
-        _undone(state, event, error=event.error, lost=undo.lost + 1, retry_at_ms=None)
+        _record_compensation(state, event, error=event.error, lost=undo.lost + 1, retry_at_ms=None)
         return
     again = event.retry_at_ms is not None
-    _undone(
+    _record_compensation(
         state,
         event,
         status="scheduled" if again else "failed",
@@ -328,7 +370,9 @@ def compensation_failed(state: State, event: CompensationFailed) -> None:
     state.undo_at += not again
 
 
-def _undone(state: State, event: CompensationCompleted | CompensationFailed, **changes: object) -> None:
+def _record_compensation(
+    state: State, event: events.CompensationCompleted | events.CompensationFailed, **changes: object
+) -> None:
     key = key_at(event.node, event.visit, event.index)
     undo = state.undo.get(key)
     assert undo is not None
@@ -337,119 +381,47 @@ def _undone(state: State, event: CompensationCompleted | CompensationFailed, **c
     )
 
 
-def evolve(state: State, event: AnyEvent) -> State:
-    """Apply one fact to a state that the caller owns, and return it."""
-    state.seq += 1
-    if type(event) is not NodeStarted:
-        # It carries the moment of the call, and may be written long after.
-        state.last_ms = event.at_ms
-    command = event.command
-    if command is not None and state.commands.get(command) is None:
-        notes(state, "commands")[command] = state.seq
-    _FOLDS[type(event)](state, event)
-    return state
-
-
-def replay(events: Iterable[AnyEvent], until: int | None = None) -> State:
-    """The state after the first `until` events (all by default): time travel calls nothing but `evolve`."""
-    state = State()
-    for event in events:
-        if until is not None and state.seq >= until:
-            break
-        evolve(state, event)
-    return state
-
-
-def _run_created(state: State, event: RunCreated) -> None:
-    state.status = "RUNNING"
-    state.workflow, state.version, state.digest = event.workflow, event.version, event.digest
-    state.inputs, state.labels, state.submitted_by = event.inputs, event.labels, event.submitted_by
-    state.correlation_id, state.trace, state.tag_used = event.correlation_id, event.trace, event.tag_used
-    state.parent, state.forked_from = event.parent, event.forked_from
-    state.close, state.depth = event.close, event.depth
-    state.created_ms, state.deadline_ms = event.at_ms, event.deadline_at_ms
-    state.counter = event.counter
-    state.blobs += type(event.inputs) is BlobRef
-    for node in event.entries:
-        cell = state.edit(node)
-        cell.tokens, cell.has_start_token = 1, True
-
-
-def _run_paused(state: State, event: RunPaused) -> None:
-    state.status, state.reason = "PAUSED", event.reason
-
-
-def _run_resumed(state: State, event: RunResumed) -> None:
-    state.status, state.reason = "RUNNING", ""
-
-
-def _run_repaired(state: State, event: RunRepaired) -> None:
-    state.repairs += 1
-
-
-def _run_completed(state: State, event: RunCompleted) -> None:
-    state.outputs = event.outputs
-    _run_ended(state, event, "COMPLETED")
-
-
-def _run_failed(state: State, event: RunFailed) -> None:
-    state.error, state.failed_node = event.error, event.node
-    _run_ended(state, event, "FAILED")
-
-
-def _run_cancelled(state: State, event: RunCancelled) -> None:
-    state.reason = event.reason
-    _run_ended(state, event, "CANCELLED")
-
-
-def _run_ended(state: State, event: RunCompleted | RunFailed | RunCancelled, status: Any) -> None:
-    state.status, state.ended_ms, state.rendering = status, event.at_ms, False
-    state.ended_seq = state.seq
-    state.counter -= event.consumed
-    state.first_held = state.last_held = ""
-
-
 _FOLDS: dict[type, Callable[[State, Any], None]] = {
-    RunCreated: _run_created,
-    RunPaused: _run_paused,
-    RunResumed: _run_resumed,
-    RunRepaired: _run_repaired,
-    RunCompleted: _run_completed,
-    RunFailed: _run_failed,
-    RunCancelled: _run_cancelled,
-    facts.NodeScheduled: evolve_nodes.node_scheduled,
-    facts.NodeStarted: evolve_nodes.node_started,
-    facts.NodeCheckpointed: evolve_nodes.node_checkpointed,
-    facts.NodeExpanded: evolve_nodes.node_expanded,
-    facts.NodeWaiting: evolve_nodes.node_waiting,
-    facts.NodeCompleted: evolve_nodes.node_completed,
-    facts.NodeFailed: evolve_nodes.node_failed,
-    facts.NodeSkipped: evolve_nodes.node_skipped,
-    facts.NodeCancelled: evolve_nodes.node_cancelled,
-    facts.LoopContinued: evolve_nodes.loop_continued,
-    facts.ResultDiscarded: evolve_nodes.result_discarded,
-    facts.DeadLettered: evolve_nodes.dead_lettered,
-    facts.ApprovalRequested: evolve_nodes.approval_changed,
-    facts.ApprovalVoted: evolve_nodes.approval_changed,
-    facts.ApprovalDelegated: evolve_nodes.approval_changed,
-    facts.ApprovalReturned: evolve_nodes.approval_changed,
-    facts.ApprovalDecided: evolve_nodes.approval_changed,
-    facts.ApprovalEscalated: evolve_nodes.approval_changed,
-    facts.ApprovalExpired: evolve_nodes.approval_changed,
-    facts.SignalReceived: evolve_nodes.signal_received,
-    facts.ChildStarted: evolve_nodes.child_started,
-    facts.ChildFinished: evolve_nodes.child_finished,
-    facts.RunRetried: run_retried,
-    facts.RunRewound: run_rewound,
-    facts.RunPatched: run_patched,
-    facts.RunForked: run_forked,
-    facts.RunLabelled: run_labelled,
-    facts.NodeOverridden: node_overridden,
-    facts.DeadLetterClosed: dead_letter_closed,
-    facts.RollbackStarted: rollback_started,
-    facts.RollbackFinished: rollback_finished,
-    facts.CompensationScheduled: compensation_scheduled,
-    facts.CompensationCompleted: compensation_completed,
-    facts.CompensationFailed: compensation_failed,
+    events.RunCreated: _run_created,
+    events.RunPaused: _run_paused,
+    events.RunResumed: _run_resumed,
+    events.RunRepaired: _run_repaired,
+    events.RunCompleted: _run_completed,
+    events.RunFailed: _run_failed,
+    events.RunCancelled: _run_cancelled,
+    events.NodeScheduled: evolve_nodes.node_scheduled,
+    events.NodeStarted: evolve_nodes.node_started,
+    events.NodeCheckpointed: evolve_nodes.node_checkpointed,
+    events.NodeExpanded: evolve_nodes.node_expanded,
+    events.NodeWaiting: evolve_nodes.node_waiting,
+    events.NodeCompleted: evolve_nodes.node_completed,
+    events.NodeFailed: evolve_nodes.node_failed,
+    events.NodeSkipped: evolve_nodes.node_skipped,
+    events.NodeCancelled: evolve_nodes.node_cancelled,
+    events.LoopContinued: evolve_nodes.loop_continued,
+    events.ResultDiscarded: evolve_nodes.result_discarded,
+    events.DeadLettered: evolve_nodes.dead_lettered,
+    events.ApprovalRequested: evolve_nodes.approval_changed,
+    events.ApprovalVoted: evolve_nodes.approval_changed,
+    events.ApprovalDelegated: evolve_nodes.approval_changed,
+    events.ApprovalReturned: evolve_nodes.approval_changed,
+    events.ApprovalDecided: evolve_nodes.approval_changed,
+    events.ApprovalEscalated: evolve_nodes.approval_changed,
+    events.ApprovalExpired: evolve_nodes.approval_changed,
+    events.SignalReceived: evolve_nodes.signal_received,
+    events.ChildStarted: evolve_nodes.child_started,
+    events.ChildFinished: evolve_nodes.child_finished,
+    events.RunRetried: run_retried,
+    events.RunRewound: run_rewound,
+    events.RunPatched: run_patched,
+    events.RunForked: run_forked,
+    events.RunLabelled: run_labelled,
+    events.NodeOverridden: node_overridden,
+    events.DeadLetterClosed: dead_letter_closed,
+    events.RollbackStarted: rollback_started,
+    events.RollbackFinished: rollback_finished,
+    events.CompensationScheduled: compensation_scheduled,
+    events.CompensationCompleted: compensation_completed,
+    events.CompensationFailed: compensation_failed,
 }
-"""One fold per event type; a test compares the keys with the union of all events."""
+"""One fold per event type; a test compares the keys with `AnyEvent`."""

@@ -1,39 +1,15 @@
-"""Folds of node, approval, signal and child events.
+"""Folds of node, approval, signal and child events. `evolve` says which fold serves which event.
 
-How facts about visits change the state. Pure bookkeeping; `evolve.py` says which fold serves which event.
-
-How facts about people, signals and children change the state.
+Pure bookkeeping: no rule is decided here. Every fold edits the visit that `state.edit` returns, never a shared one.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from tidemill.kernel import events
 from tidemill.kernel.activation import DISPATCHED, ENDED, Activation, MapState, NodeStatus, Wait, closed, folded
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    ApprovalEscalated,
-    ApprovalEvents,
-    ApprovalRequested,
-    BlobRef,
-    ChildFinished,
-    ChildStarted,
-    DeadLettered,
-    Ending,
-    LoopContinued,
-    NodeCancelled,
-    NodeCheckpointed,
-    NodeCompleted,
-    NodeEvent,
-    NodeExpanded,
-    NodeFailed,
-    NodeScheduled,
-    NodeSkipped,
-    NodeStarted,
-    NodeWaiting,
-    ResultDiscarded,
-    SignalReceived,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, BlobRef
 from tidemill.kernel.state import (
     Buffered,
     CompletedStep,
@@ -48,43 +24,43 @@ from tidemill.kernel.state import (
 )
 
 SIGNAL_ID = "signal:"
-"""What the id of a signal is remembered under, beside those of commands."""
+"""Prefix of signal ids in `State.commands`, where they are remembered like command ids."""
 
 
-def approval_changed(state: State, event: ApprovalEvents) -> None:
-    """Any event of an approval; a new one also keeps the visit's time-out in step."""
+def approval_changed(state: State, event: events.ApprovalEvents) -> None:
+    """Apply an approval event; an escalation also moves the time-out of the wait."""
     act = edit_at(state.edit(event.node), event.index)
     act.approval = folded(act.approval, event)
-    if isinstance(event, ApprovalRequested):
+    if isinstance(event, events.ApprovalRequested):
         state.approvals += 1
         state.blobs += type(event.form) is BlobRef
-    elif isinstance(event, ApprovalEscalated) and act.wait is not None:
+    elif isinstance(event, events.ApprovalEscalated) and act.wait is not None:
         act.wait = msgspec.structs.replace(act.wait, expires_ms=event.expires_ms)
 
 
-def signal_awaited(state: State, event: NodeWaiting) -> None:
-    """Listen for a signal, behind those that do so already; or take one that was kept."""
+def signal_awaited(state: State, event: events.NodeWaiting) -> None:
+    """Add the activation to the queue for its signal, or take the buffered signal the event names."""
     if event.signal:
         state.signals = tuple(kept for kept in state.signals if kept.signal != event.signal)
         return
     at, waiting = (event.node, event.visit, event.index), state.listening.get(event.name, ())
     if event.attempt > 1:
-        # It listened before, without success: it has not waited since then.
+        # An earlier attempt waited too: this one goes to the end of the queue.
         waiting = tuple(each for each in waiting if each != at)
     first = next((n for n, each in enumerate(waiting) if listens(state, event.name, each)), len(waiting))
     notes(state, "listening")[event.name] = (*waiting[first:], at)
 
 
 def listens(state: State, name: str, at: tuple[str, int, int]) -> bool:
-    """Whether an activation that began to wait for a signal still does."""
+    """Whether an activation in the queue for a signal still waits for it."""
     node, visit, index = at
-    cell = state.peek(node)
-    act = peek_at(cell, index) if cell.visit == visit else None
+    latest = state.peek(node)
+    act = peek_at(latest, index) if latest.visit == visit else None
     return act is not None and act.wait is not None and act.wait.on == "signal" and act.wait.name == name
 
 
-def signal_received(state: State, event: SignalReceived) -> None:
-    """Kept until somebody asks for it, unless somebody was waiting."""
+def signal_received(state: State, event: events.SignalReceived) -> None:
+    """Remember the signal's id, and buffer its payload unless a node took it."""
     notes(state, "commands")[SIGNAL_ID + event.signal] = state.seq
     state.blobs += type(event.payload) is BlobRef
     waiting = state.listening.get(event.name, ())
@@ -97,45 +73,45 @@ def signal_received(state: State, event: SignalReceived) -> None:
         state.signals = (*state.signals, Buffered(event.name, event.signal, event.payload, state.seq))
 
 
-def child_started(state: State, event: ChildStarted) -> None:
+def child_started(state: State, event: events.ChildStarted) -> None:
     act = edit_at(state.edit(event.node), event.index)
     if act.wait is not None:
         act.wait = msgspec.structs.replace(act.wait, started=True)
 
 
-def child_finished(state: State, event: ChildFinished) -> None:
-    """What follows for the visit is said by the event behind this one."""
+def child_finished(state: State, event: events.ChildFinished) -> None:
+    """Changes nothing: the next event ends the wait."""
 
 
 UNKNOWN_OUTCOME = "unknown_outcome"
-"""The error of an attempt that may or may not have happened."""
+"""Error code of an attempt that may or may not have happened."""
 
 
-def node_scheduled(state: State, event: NodeScheduled) -> None:
-    cell = state.edit(event.node)
+def node_scheduled(state: State, event: events.NodeScheduled) -> None:
+    visit = state.edit(event.node)
     if event.index != NOT_AN_ITEM and event.resumed is None:
-        _items_queued(state, cell, event)
+        _items_queued(state, visit, event)
         return
     if event.resumed is not None:
-        _resumed(state, edit_at(cell, event.index), event)
+        _resumed(state, edit_at(visit, event.index), event)
         return
-    if not cell.fired:
-        cell.fired = cell.settled = True
-        cell.hop = event.hop
+    if not visit.fired:
+        visit.fired = visit.settled = True
+        visit.hop = event.hop
         state.visits += 1
-    cell.since_ms = event.at_ms
+    visit.since_ms = event.at_ms
     if event.held:
-        cell.status = "PENDING"
-        hold(state, event.node, cell)
+        visit.status = "PENDING"
+        hold(state, event.node, visit)
         return
-    if cell.held:
-        unhold(state, event.node, cell)
-    cell.status = "QUEUED"
+    if visit.held:
+        unhold(state, event.node, visit)
+    visit.status = "QUEUED"
     state.in_flight += 1
 
 
-def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
-    """A wait is over, but not the visit: conditions are evaluated over what it ended with, or the handler goes on."""
+def _resumed(state: State, act: Activation, event: events.NodeScheduled) -> None:
+    """Queue a visit whose wait is over, to evaluate conditions over the result or to call the handler again."""
     act.resumed, act.recall, act.wait = event.resumed, event.recall, None
     act.status, act.since_ms = "QUEUED", event.at_ms
     if act.approval is not None:
@@ -144,36 +120,36 @@ def _resumed(state: State, act: Activation, event: NodeScheduled) -> None:
     state.in_flight += 1
 
 
-def _items_queued(state: State, cell: Visit, event: NodeScheduled) -> None:
-    items = cell.map
+def _items_queued(state: State, visit: Visit, event: events.NodeScheduled) -> None:
+    items = visit.map
     assert items is not None, "items are queued after NodeExpanded"
     flying = event.until - event.index
     state.in_flight += flying
     state.items += event.until - items.next
     items.flying += flying
     items.next = event.until
-    if cell.status == "PENDING":
-        # The map goes on after a retry: some of these items have a history.
-        cell.status = "RUNNING"
+    if visit.status == "PENDING":
+        # A retried map: some of its items have earlier attempts.
+        visit.status = "RUNNING"
     for index in range(event.index, event.until):
         if items.get(index) is not None:
-            edit_at(cell, index).status = "QUEUED"
+            edit_at(visit, index).status = "QUEUED"
     pass_over_ended(state, items)
-    if not items.room and cell.held:
-        unhold(state, event.node, cell)
+    if not items.room and visit.held:
+        unhold(state, event.node, visit)
 
 
 def pass_over_ended(state: State, items: MapState) -> None:
-    """Move on to the next item that is still to be queued; before a retry that is always the very next one."""
+    """Advance `next` past items that have ended; only a retry leaves such items there."""
     first = items.next
     while items.next < items.count and (known := items.get(items.next)) is not None and known.status in ENDED:
         items.next += 1
     state.items += items.next - first
 
 
-def hold(state: State, node: str, cell: Visit) -> None:
-    """Put a node at the end of the queue of those that a limit holds back."""
-    cell.held, cell.next_held = True, ""
+def hold(state: State, node: str, visit: Visit) -> None:
+    """Append a node to the queue of nodes that a limit holds back."""
+    visit.held, visit.next_held = True, ""
     if state.last_held:
         state.edit(state.last_held).next_held = node
     else:
@@ -181,54 +157,54 @@ def hold(state: State, node: str, cell: Visit) -> None:
     state.last_held = node
 
 
-def unhold(state: State, node: str, cell: Visit) -> None:
-    """Take a node out of that queue, of which it is the head unless a map fails that still waits for slots."""
+def unhold(state: State, node: str, visit: Visit) -> None:
+    """Remove a node from that queue. It is the head, unless a map fails while it waits for slots."""
     before = ""
     walk = state.first_held
     while walk != node:
         before, walk = walk, state.peek(walk).next_held
     if before:
-        state.edit(before).next_held = cell.next_held
+        state.edit(before).next_held = visit.next_held
     else:
-        state.first_held = cell.next_held
+        state.first_held = visit.next_held
     if state.last_held == node:
         state.last_held = before
-    cell.held, cell.next_held = False, ""
+    visit.held, visit.next_held = False, ""
 
 
-def node_started(state: State, event: NodeStarted) -> None:
+def node_started(state: State, event: events.NodeStarted) -> None:
     if state.started_ms is None:
         state.started_ms = event.at_ms
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
     act.status, act.running = "RUNNING", True
     act.attempt, act.token, act.since_ms = event.attempt, event.token, event.at_ms
     act.retry_at_ms = None
-    if cell.map is not None and event.attempt > cell.map.attempts:
-        cell.map.attempts = cell.attempt = event.attempt
+    if visit.map is not None and event.attempt > visit.map.attempts:
+        visit.map.attempts = visit.attempt = event.attempt
 
 
-def node_checkpointed(state: State, event: NodeCheckpointed) -> None:
+def node_checkpointed(state: State, event: events.NodeCheckpointed) -> None:
     edit_at(state.edit(event.node), event.index).checkpoint = event.value
     state.blobs += type(event.value) is BlobRef
 
 
-def node_expanded(state: State, event: NodeExpanded) -> None:
-    cell = state.edit(event.node)
-    cell.map = MapState(count=event.count, items=event.items, window=event.window)
-    cell.token = cell.reported = event.token
-    cell.lost = 0
+def node_expanded(state: State, event: events.NodeExpanded) -> None:
+    visit = state.edit(event.node)
+    visit.map = MapState(count=event.count, items=event.items, window=event.window)
+    visit.token = visit.reported = event.token
+    visit.lost = 0
     state.blobs += type(event.items) is BlobRef
     state.in_flight -= 1
-    cell.status, cell.since_ms = "RUNNING", event.at_ms
+    visit.status, visit.since_ms = "RUNNING", event.at_ms
     if event.count:
-        hold(state, event.node, cell)
+        hold(state, event.node, visit)
 
 
-def node_waiting(state: State, event: NodeWaiting) -> None:
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
-    if counted(cell, act):
+def node_waiting(state: State, event: events.NodeWaiting) -> None:
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
+    if counted(visit, act):
         state.in_flight -= 1
     act.status, act.running, act.since_ms = "WAITING", False, event.at_ms
     act.token = act.reported = event.token
@@ -251,9 +227,9 @@ def node_waiting(state: State, event: NodeWaiting) -> None:
         signal_awaited(state, event)
 
 
-def node_completed(state: State, event: NodeCompleted) -> None:
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
+def node_completed(state: State, event: events.NodeCompleted) -> None:
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
     state.size += event.size
     state.blobs += type(event.output) is BlobRef
     act.output, act.error, act.lost = event.output, None, 0
@@ -262,33 +238,33 @@ def node_completed(state: State, event: NodeCompleted) -> None:
     if event.undoable:
         undoable(state, event)
     if event.route is not None:
-        cell.left_by_exit = bool(event.route.again)
-    elif act is cell and act.approval is not None:
-        cell.left_by_exit = act.approval.decision in ("reject", "changes")
-    over(state, cell, act, event, "COMPLETED")
-    if act is not cell and cell.map is not None:
-        cell.map.settle(event.index)
+        visit.left_by_exit = bool(event.route.again)
+    elif act is visit and act.approval is not None:
+        visit.left_by_exit = act.approval.decision in ("reject", "changes")
+    over(state, visit, act, event, "COMPLETED")
+    if act is not visit and visit.map is not None:
+        visit.map.settle(event.index)
 
 
-def undoable(state: State, event: NodeEvent) -> None:
-    """Remember what a rollback will have to undo."""
+def undoable(state: State, event: events.NodeEvent) -> None:
+    """Record a completed step that a rollback has to compensate."""
     key = key_at(event.node, event.visit, event.index)
     notes(state, "undo")[key] = CompletedStep(event.node, event.visit, event.index, state.seq)
 
 
 def note_token(act: Activation, token: int) -> None:
-    """Remember the fence under which an end was reported; ends that nobody reported have none."""
+    """Remember the fence of the worker's report; an end without a report has no token."""
     if token:
         act.token = act.reported = token
 
 
-def node_failed(state: State, event: NodeFailed) -> None:
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
+def node_failed(state: State, event: events.NodeFailed) -> None:
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
     act.error = event.error
     act.attempt = event.attempt
-    if cell.map is not None and event.attempt > cell.map.attempts:
-        cell.map.attempts = cell.attempt = event.attempt
+    if visit.map is not None and event.attempt > visit.map.attempts:
+        visit.map.attempts = visit.attempt = event.attempt
     note_token(act, event.token)
     act.duration_ms += event.duration_ms
     if event.lost:
@@ -299,7 +275,7 @@ def node_failed(state: State, event: NodeFailed) -> None:
         if act.status not in DISPATCHED:
             state.in_flight += 1
         act.status, act.running, act.wait = "QUEUED", False, None
-        # After a lost worker there is no back-off: the job is simply queued again.
+        # A lost worker causes no back-off: the job is queued again at once.
         act.retry_at_ms, act.since_ms = None if event.lost else event.retry_at_ms, event.at_ms
         return
     act.output = event.output
@@ -307,36 +283,36 @@ def node_failed(state: State, event: NodeFailed) -> None:
         state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
     if event.tolerated:
         state.tolerated += 1
-        if act is cell:
-            cell.tolerated = True
-    over(state, cell, act, event, "FAILED")
+        if act is visit:
+            visit.tolerated = True
+    over(state, visit, act, event, "FAILED")
 
 
-def node_skipped(state: State, event: NodeSkipped) -> None:
-    cell = state.edit(event.node)
-    cell.settled, cell.why = True, event.reason
-    note_token(cell, event.token)
-    over(state, cell, cell, event, "SKIPPED")
+def node_skipped(state: State, event: events.NodeSkipped) -> None:
+    visit = state.edit(event.node)
+    visit.settled, visit.why = True, event.reason
+    note_token(visit, event.token)
+    over(state, visit, visit, event, "SKIPPED")
 
 
-def node_cancelled(state: State, event: NodeCancelled) -> None:
-    cell = state.edit(event.node)
-    act = edit_at(cell, event.index)
-    if act is cell:
-        cell.settled, cell.why = True, event.reason
+def node_cancelled(state: State, event: events.NodeCancelled) -> None:
+    visit = state.edit(event.node)
+    act = edit_at(visit, event.index)
+    if act is visit:
+        visit.settled, visit.why = True, event.reason
     if event.unknown:
         state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
-    over(state, cell, act, event, "CANCELLED")
+    over(state, visit, act, event, "CANCELLED")
 
 
-def counted(cell: Visit, act: Activation) -> bool:
-    """Whether an activation owns a job: a map between expansion and assembly leaves that to its items."""
-    return act.status in DISPATCHED and not (act is cell and cell.map is not None and act.status == "RUNNING")
+def counted(visit: Visit, act: Activation) -> bool:
+    """Whether an activation owns a job; between expansion and assembly only the items of a map do."""
+    return act.status in DISPATCHED and not (act is visit and visit.map is not None and act.status == "RUNNING")
 
 
-def over(state: State, cell: Visit, act: Activation, event: Ending, status: NodeStatus) -> None:
-    """End a visit or an item: settle its edges and tokens, and free what it held."""
-    if counted(cell, act):
+def over(state: State, visit: Visit, act: Activation, event: events.Ending, status: NodeStatus) -> None:
+    """End a visit or an item: settle its edges and tokens, and release its slot."""
+    if counted(visit, act):
         state.in_flight -= 1
     was = act.status
     act.status, act.running, act.wait, act.retry_at_ms = status, False, None, None
@@ -344,22 +320,22 @@ def over(state: State, cell: Visit, act: Activation, event: Ending, status: Node
     act.resumed, act.recall = None, False
     if act.approval is not None:
         act.approval = closed(act.approval)
-    if act is not cell:
-        items = cell.map
+    if act is not visit:
+        items = visit.map
         assert items is not None, "only a map has items"
         items.flying -= was != "PENDING"
         items.done += 1
         items.failed += status == "FAILED"
-        if items.room and cell.fired and not cell.held:
-            # An item settled by hand before its map goes on holds nothing: the map is held when it is made ready.
-            hold(state, event.node, cell)
+        if items.room and visit.fired and not visit.held:
+            # Not for an item overridden before its map is ready again: the map is held when it is made ready.
+            hold(state, event.node, visit)
         return
-    if cell.held and cell.map is not None:
-        unhold(state, event.node, cell)
-    cell.held = False
-    cell.tokens, cell.edges_taken = 0, event.taken
+    if visit.held and visit.map is not None:
+        unhold(state, event.node, visit)
+    visit.held = False
+    visit.tokens, visit.edges_taken = 0, event.taken
     state.counter += event.emitted - event.consumed
-    node, hop = event.node, cell.hop
+    node, hop = event.node, visit.hop
     for target in event.taken:
         arrive(state, node, target, True, hop)
     for target in event.dead:
@@ -370,23 +346,23 @@ def over(state: State, cell: Visit, act: Activation, event: Ending, status: Node
 
 
 def arrive(state: State, source: str, target: str, taken: bool, hop: int) -> None:
-    """Decide an inbound edge. Deciding it again changes nothing, and a settled join absorbs its token."""
-    cell = state.edit(target)
-    if cell.edges.get(source) is not None:
+    """Decide an inbound edge, once; a settled join absorbs its token."""
+    visit = state.edit(target)
+    if visit.edges.get(source) is not None:
         return
-    cell.edges[source] = taken
+    visit.edges[source] = taken
     if not taken:
-        cell.dead += 1
+        visit.dead += 1
         return
-    cell.taken += 1
-    if not cell.settled:
-        cell.tokens += 1
-        if hop > cell.hop:
-            cell.hop = hop
+    visit.taken += 1
+    if not visit.settled:
+        visit.tokens += 1
+        if hop > visit.hop:
+            visit.hop = hop
 
 
-def loop_continued(state: State, event: LoopContinued) -> None:
-    """Give every node of the body its next visit; what had ended is remembered for those who look back."""
+def loop_continued(state: State, event: events.LoopContinued) -> None:
+    """Give every node of the body its next visit; `past` keeps the previous result for readers."""
     for node in event.body:
         old = state.edit(node) if node == event.entry else state.peek(node)
         state.items -= 0 if old.map is None else old.map.next
@@ -394,7 +370,7 @@ def loop_continued(state: State, event: LoopContinued) -> None:
         past[event.node] = PreviousPass(old.visit, old.status, old.output)
         fresh = Visit(visit=old.visit + 1, past=past, reported_before=old.reported, discarded_before=old.discarded)
         if node == event.entry:
-            # The join of the entry belongs to the loop around this one: it stays as it was, settled.
+            # The join of the entry belongs to the surrounding loop: it stays settled.
             fresh.edges, fresh.taken, fresh.dead, fresh.settled = old.edges, old.taken, old.dead, True
             fresh.tokens, fresh.hop, fresh.has_start_token = 1, event.hop, True
         if node == event.node:
@@ -402,16 +378,16 @@ def loop_continued(state: State, event: LoopContinued) -> None:
         state.cells[node] = fresh
 
 
-def result_discarded(state: State, event: ResultDiscarded) -> None:
+def result_discarded(state: State, event: events.ResultDiscarded) -> None:
     state.discarded += 1
-    cell = state.edit(event.node)
-    if event.visit == cell.visit:
-        cell.discarded += 1
+    visit = state.edit(event.node)
+    if event.visit == visit.visit:
+        visit.discarded += 1
     else:
-        cell.discarded_before += 1
+        visit.discarded_before += 1
 
 
-def dead_lettered(state: State, event: DeadLettered) -> None:
+def dead_lettered(state: State, event: events.DeadLettered) -> None:
     state.dead_letters += 1
     key = key_at(event.node, event.visit, event.index)
     notes(state, "letters")[key] = DeadLetter(state.seq, event.at_ms, event.attempts, event.error)

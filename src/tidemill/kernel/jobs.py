@@ -1,13 +1,9 @@
-"""Job body codec, keys, expected_jobs(state); commands that settle a job without a handler.
+"""Jobs of a run: body codec, keys, and `expected_jobs`, the jobs the store should hold for a state.
 
-The jobs that a state calls for: what the store should hold for a run, as a pure function.
-
-A job is named after the thing it serves, so inserting it twice does nothing and the audit can compare what is
-there with what should be. `run` an activation, `wake` a waiting visit, `expire` its time-out, the run's
-`deadline`, the rendering of its `outputs`, and `undo` a completed visit. Three are messages to another run, taken
-once: start a `child`, `close` one that nobody waits for any more, and `report` to the parent.
-
-Jobs as a worker reads them: what their bytes ask for, and the commands that settle those that call no handler.
+A job is named after what it serves, so that inserting it twice does nothing and the reconciler can compare. Kinds:
+`run` an activation, `wake` and `expire` (timers of a wait), `deadline`, `outputs`, `undo` (a compensation), and
+messages to another run: start a `child`, `close` it, `report` to the parent. Also here: commands that settle a job
+without a handler. Pure; the store's side of jobs is in `stores`.
 """
 
 from __future__ import annotations
@@ -29,40 +25,36 @@ JOB_FORMAT = 1
 JobKind = Literal["run", "wake", "expire", "deadline", "outputs", "undo", "child", "close", "report"]
 
 DISPATCHING: frozenset[JobKind] = frozenset({"run", "outputs", "child"})
-"""Jobs that do the run's work, as opposed to timers: a paused run has none of them."""
+"""Jobs that advance the run, as opposed to timers; a paused run has none of them."""
 
 MESSAGES: frozenset[JobKind] = frozenset({"child", "close", "report"})
-"""Jobs that tell another run something."""
+"""Messages to another run."""
 
 UNLISTED: frozenset[JobKind] = frozenset({"close", "report"})
-"""Messages that no state calls for: once sent they are forgotten, so an audit has nothing to compare them with.
-Should one be lost, the keeper of the run at the other end notices."""
+"""Messages that `expected_jobs` never lists; if one is lost, the reconciler of the other run repairs it."""
 
 SYSTEM_QUEUE = "system"
-"""Timers and the rendering of outputs need no node type, so every worker takes them."""
+"""Timers and the rendering of outputs need no node type, so every worker claims this queue."""
 
 
 class JobBody(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a job asks for; its body in the store."""
-
     kind: JobKind
     node: str = ""
     visit: int = 0
     index: int = NOT_AN_ITEM
     v: int = JOB_FORMAT
     seq: int = 0
-    """The version of the run that called for the job: whoever knows less must look before doing it."""
+    """The run's seq that called for the job; a worker with an older state must reload first."""
     attempt: int = 0
-    """For `close`: the attempt that no longer waits for the child."""
+    """For `close`: the attempt that no longer waits for the child run."""
 
     @property
     def key(self) -> str:
-        """The job's name within its run."""
         return key_of(self.kind, self.node, self.visit, self.index)
 
 
 class JobSpec(msgspec.Struct, frozen=True, gc=False):
-    """A job to insert unless it is there."""
+    """A job to insert unless it exists."""
 
     key: str
     task: JobBody
@@ -70,21 +62,20 @@ class JobSpec(msgspec.Struct, frozen=True, gc=False):
     priority: int = 5
     ready_at_ms: int = 0
     caps: tuple[str, ...] = ()
-    """Names under which jobs in hand are counted, where their number is bounded."""
+    """Names of concurrency limits that count this job while a worker holds it."""
 
 
 def cap_of(type_key: str) -> str:
-    """The name under which the nodes of a type are counted."""
+    """The name of a node type's concurrency limit."""
     return f"type:{type_key}"
 
 
 def key_of(kind: JobKind, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM) -> str:
-    """The name of a job within its run."""
     return f"{kind}/{node}/{visit}/{index}"
 
 
 def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int = 0) -> JobSpec:
-    """The job that lets a worker make an attempt at an activation."""
+    """The job for an attempt at an activation."""
     task = JobBody("run", node.id, visit, index)
     caps = (cap_of(node.type),) if node.capped else ()
     return JobSpec(f"run/{node.id}/{visit}/{index}", task, node.queue, node.priority, ready_at_ms, caps)
@@ -93,19 +84,19 @@ def run_job(node: Node, visit: int, index: int = NOT_AN_ITEM, ready_at_ms: int =
 def system_job(
     kind: JobKind, ready_at_ms: int = 0, node: str = "", visit: int = 0, index: int = NOT_AN_ITEM
 ) -> JobSpec:
-    """A timer, or the rendering of the outputs."""
+    """A job that needs no node type."""
     task = JobBody(kind, node, visit, index)
     return JobSpec(task.key, task, ready_at_ms=ready_at_ms)
 
 
 def close_job(node: str, visit: int, index: int, attempt: int) -> JobSpec:
-    """The message that an attempt no longer waits for its child."""
+    """The message to a child run that an attempt no longer waits for it."""
     task = JobBody("close", node, visit, index, attempt=attempt)
     return JobSpec(task.key, task)
 
 
 def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[JobSpec]:
-    """What a waiting activation needs: whichever timer comes first, and the message that starts its child."""
+    """Jobs of a waiting activation: the earlier of its timers, and the message that starts its child run."""
     wait = act.wait
     if wait is None:
         return
@@ -118,14 +109,14 @@ def wait_jobs(node: str, visit: int, index: int, act: Activation) -> Iterator[Jo
 
 
 def undo_job(flow: Workflow, undo: CompletedStep) -> JobSpec:
-    """The job that lets a worker undo a completed visit or item."""
+    """The job for a compensation."""
     node = flow.by_id[undo.node]
     task = JobBody("undo", undo.node, undo.visit, undo.index)
     return JobSpec(task.key, task, node.queue, node.priority, undo.retry_at_ms or 0)
 
 
 def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
-    """Every job that should exist for a run. A paused one has its timers and back-offs only."""
+    """Every job that should exist for a run; a paused run has only timers and back-offs."""
     if state.rollback == "running" and state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         if undo is not None:
@@ -140,18 +131,18 @@ def expected_jobs(flow: Workflow, state: State) -> Iterator[JobSpec]:
         yield from _jobs_of(node, state.peek(node.id), state.status == "PAUSED")
 
 
-def _jobs_of(node: Node, cell: Visit, paused: bool) -> Iterator[JobSpec]:
-    if cell.status == "WAITING" or owns_job(cell):
-        yield from _jobs_at(node, cell.visit, NOT_AN_ITEM, cell, paused)
-    if cell.map is not None:
-        for index in range(cell.map.next):
-            yield from _jobs_at(node, cell.visit, index, cell.map.get(index) or QUEUED_ITEM, paused)
+def _jobs_of(node: Node, visit: Visit, paused: bool) -> Iterator[JobSpec]:
+    if visit.status == "WAITING" or owns_job(visit):
+        yield from _jobs_at(node, visit.visit, NOT_AN_ITEM, visit, paused)
+    if visit.map is not None:
+        for index in range(visit.map.next):
+            yield from _jobs_at(node, visit.visit, index, visit.map.get(index) or QUEUED_ITEM, paused)
 
 
 def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) -> Iterator[JobSpec]:
     if act.status == "WAITING":
         waits = wait_jobs(node.id, visit, index, act)
-        yield from (put for put in waits if not (paused and put.task.kind in DISPATCHING))
+        yield from (job for job in waits if not (paused and job.task.kind in DISPATCHING))
     elif act.status in DISPATCHED and not (paused and act.retry_at_ms is None):
         yield run_job(node, visit, index, act.retry_at_ms or 0)
 
@@ -160,7 +151,7 @@ _TASK = msgspec.msgpack.Decoder(JobBody)
 
 
 def task_of(body: bytes) -> JobBody:
-    """What a job asks for; one that cannot be read was written by a newer version, so it is for somebody else."""
+    """Decode a job's body; an unreadable one gets a newer format number, so that this worker leaves it alone."""
     try:
         return _TASK.decode(body)
     except msgspec.MsgspecError:
@@ -168,12 +159,12 @@ def task_of(body: bytes) -> JobBody:
 
 
 def shelved(task: JobBody) -> RequeueJob:
-    """Put a job back that must not be run now."""
+    """The command that puts back a job that must not run now."""
     return RequeueJob(node=task.node, visit=task.visit, index=task.index, kind=task.kind)
 
 
 def timer_of(task: JobBody) -> AnyCommand:
-    """What a timer that has come due says."""
+    """The command of a timer that is due."""
     if task.kind == "deadline":
         return DeadlineReached()
     kind = TimerFired if task.kind == "wake" else WaitExpired
@@ -181,14 +172,14 @@ def timer_of(task: JobBody) -> AnyCommand:
 
 
 def may_run(task: JobBody, state: State) -> bool:
-    """Whether a job can have a meaning: when a run has ended, only messages and its rollback are left."""
+    """Whether a job may run now; after the end of a run only messages and compensations do."""
     if task.kind == "child" and state.status == "PAUSED":
         return False
     return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
 
 
 def begun_elsewhere(node: Node, state: State, task: JobBody, token: int) -> bool:
-    """Whether an at-most-once attempt was announced under another lease: it may have happened, so it is lost."""
+    """Whether an at-most-once attempt was started under another lease: it may have happened, so it is lost."""
     if node.delivery != "at_most_once":
         return False
     act = peek_at(state.peek(task.node), task.index)

@@ -1,9 +1,8 @@
-"""The intermediate representation: a workflow after every check, ready to run.
+"""The intermediate representation (IR): a workflow after every check, ready to run.
 
-Frozen values only. The compiler writes them, `decide` reads them, nothing changes them; a patch makes a new
-`Workflow`. All adjacency that a step needs is stored on the node itself, so that one step costs O(out-degree)
-whatever the size of the graph. What is written here is stored and read back by later versions: new fields
-get defaults, and `ir` says which format it is.
+Frozen values: the compiler builds them, `decide` reads them, a patch makes a new Workflow. Adjacency is stored on the
+node, so that a step costs O(out-degree) whatever the size of the graph. The IR is stored and read back by later
+versions: new fields get defaults, and `ir` is the format number.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 IR_FORMAT = 1
 
 SIGNAL_TYPE = "signal"
-"""The node type that waits for a signal; `name` in its config says which, by default the node's id."""
+"""The node type that waits for a signal; `name` in its config is the signal, by default the node's id."""
 
 Json = Any
 
@@ -27,8 +26,6 @@ Delivery = Literal["at_least_once", "at_most_once"]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often and how late a failed attempt is tried again."""
-
     max_attempts: int = 3
     backoff_ms: int = 1000
     multiplier: float = 2.0
@@ -37,36 +34,34 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a conditional branch: when the condition holds, go to these nodes."""
+    """One rule of a conditional branch."""
 
     condition: Json
     next_nodes: tuple[str, ...]
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which of the conditional edges a finished visit takes."""
-
     kind: Literal["conditional", "agent_driven"] = "conditional"
     rules: tuple[Rule, ...] = ()
     available: tuple[str, ...] = ()
-    """The closed set an agent-driven branch may choose from."""
+    """The nodes that an agent-driven branch may choose from."""
     default: tuple[str, ...] = ()
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A loop, stored on its last node, the *looping node*, which decides after each pass."""
+    """A loop, stored on its *looping node*, the last of its body, which decides after each pass."""
 
     condition: Json
     max_iterations: int | None
-    """Passes allowed; None is `unlimited`, which the compiler admits only beside another bound."""
+    """Passes allowed; None is `unlimited`, which the compiler allows only with another bound."""
     back_to: str
-    """The entry of the body; its join is evaluated only for the first pass."""
+    """The entry of the body; its join counts only for the first pass."""
     break_path: tuple[str, ...] = ()
     timeout_path: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
-    """Every node of the body, entry and looping node included, in document order."""
+    """Every node of the body, in document order, entry and looping node included."""
     escapes: tuple[tuple[str, str], ...] = ()
-    """Edges (from, to) that leave the body from a node other than the looping one: error and exit paths."""
+    """Edges (from, to) out of the body from other nodes than the looping one: error and exit paths."""
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +73,7 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What undoes a completed visit."""
+    """How to undo a completed visit."""
 
     type: str
     config: Json = None
@@ -87,7 +82,7 @@ class Compensator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """A step of the graph with everything that one of its visits needs."""
+    """A node with everything that its visits need."""
 
     id: str
     type: str
@@ -103,27 +98,27 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     on_error: OnError = "fail"
     error_path: tuple[str, ...] = ()
     exits: dict[str, tuple[str, ...]] = {}
-    """Named ways out that a wait may choose instead of completing, e.g. `rejection`, `changes`."""
+    """Named exits that a wait may take instead of its plain edges, e.g. `rejection`, `changes`."""
     retry: Retry = Retry()
     timeout_ms: int | None = None
     delivery: Delivery = "at_least_once"
     queue: str = "default"
     priority: int = 5
     capped: bool = False
-    """How many nodes of its type run at a time is bounded over all workers."""
+    """The node type has a concurrency limit over all workers."""
     compensator: Compensator | None = None
 
     inbound: tuple[str, ...] = ()
     outbound: tuple[str, ...] = ()
     """Targets of all outgoing edges, plain and conditional; loop-backs are not edges."""
     plain: tuple[str, ...] = ()
-    """The outgoing edges no rule names: taken whenever the visit completes (on a looping node: on break)."""
+    """Outgoing edges without a rule: taken when the visit completes (on a looping node: when the loop ends)."""
     loops: tuple[str, ...] = ()
-    """Looping nodes of the loops around this node, innermost first; a looping node is in its own loop."""
+    """Looping nodes of the loops around this node, innermost first, its own loop included."""
     reads: tuple[str, ...] = ()
-    """Nodes that its templates and conditions refer to."""
+    """Nodes that its templates and conditions read."""
     reads_past: tuple[str, ...] = ()
-    """Of those, the ones it can see only as they were when the current pass began (itself included)."""
+    """Those of `reads` that it sees as they were when the current pass began (itself included)."""
     reads_all: bool = False
     """A computed subscript such as `nodes[inputs.name]`: any ancestor may be read."""
 
@@ -134,13 +129,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
     @cached_property
     def single(self) -> bool:
-        """Whether one decided inbound edge settles the join, the common and cheap case."""
+        """Whether one decided inbound edge settles the join."""
         return len(self.inbound) == 1
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Hard bounds of one run."""
-
     deadline_ms: int | None = None
     max_visits: int = 10_000
     max_fanout: int = 100_000
@@ -150,15 +143,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 RETENTION_DAYS = 30.0
-"""How long finished runs are kept where nobody says."""
+"""Days that finished runs are kept by default."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long finished runs are kept in the store; what the document does not say is left to the engine."""
+    """How long finished runs are kept in the store; None leaves it to the engine."""
 
     days: float | None = None
     keep: bool = False
-    """For ever."""
+    """Keep them for ever."""
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
@@ -179,7 +172,6 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
 
     @cached_property
     def by_id(self) -> dict[str, Node]:
-        """Nodes by id."""
         return {node.id: node for node in self.nodes}
 
     @cached_property
@@ -189,26 +181,27 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, di
 
     @cached_property
     def once(self) -> tuple[str, ...]:
-        """Nodes that are delivered at most once, whose outcome can be unknown."""
+        """Nodes delivered at most once, whose outcome can be unknown."""
         return tuple(node.id for node in self.nodes if node.delivery == "at_most_once")
 
     @cached_property
     def signals(self) -> frozenset[str] | None:
-        """The signals that nodes wait for; None when a name is known only at run time."""
-        names = [_signal_name(node) for node in self.nodes if node.type.partition("@")[0] == SIGNAL_TYPE]
+        """Names of the signals that nodes wait for; None if a template computes one."""
+        waiting = [node for node in self.nodes if node.type.partition("@")[0] == SIGNAL_TYPE]
+        configs = [(node.id, node.config if isinstance(node.config, dict) else {}) for node in waiting]
+        names = [str(config.get("name", node)) for node, config in configs]
         return frozenset(names) if not any("{{" in name or "{%" in name for name in names) else None
 
     @cached_property
     def digest(self) -> str:
         """Content address of the IR: the sha256 of its canonical JSON."""
-        # The hash lives at the edge of the kernel because it is a pure function of the value.
         import hashlib
 
         return "sha256:" + hashlib.sha256(encode_workflow(self)).hexdigest()
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong with a config: the field, as a path into it, a sentence, and what to do."""
+    """What is wrong with a config; `path` points to the field."""
 
     path: str
     message: str
@@ -216,58 +209,54 @@ class ConfigProblem(NamedTuple):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be expected of a node type, and what it asks of those who run it."""
+    """What a node type offers, and what it requires of a worker."""
 
     retryable: bool = True
-    """Trying again makes sense; without it a node of this type has one attempt, unless it says otherwise."""
+    """Without it a node of this type has one attempt, unless its document sets a retry policy."""
     streaming: bool = False
-    """It shows parts of its result before it has all of it."""
+    """It streams parts of its result."""
     checkpointing: bool = False
-    """It writes down how far it has come, and goes on from there after a crash."""
+    """It stores checkpoints and continues from the last one after a crash."""
     at_most_once: bool = False
-    """Its nodes are delivered at most once, unless they say otherwise."""
+    """Its nodes are delivered at most once, unless the document says otherwise."""
     process: bool = False
     """It needs a process of its own."""
     concurrency: int | None = None
-    """How many of it may run at a time, over all workers."""
+    """Concurrency limit over all workers."""
 
 
 class NodeType(msgspec.Struct, frozen=True, kw_only=True):
-    """What the compiler must know of a node type; the code behind it lives in `handlers`."""
+    """A node type as the compiler sees it; its code is in `handlers`."""
 
     name: str
     major: int = 1
     version: str = ""
-    """The whole version of its code, e.g. 1.4.2; only shown."""
+    """Full version of its code, e.g. 1.4.2; informational."""
     title: str = ""
     icon: str = ""
-    """A character, or the name of an icon, for those who draw it."""
+    """A character or the name of an icon."""
     capabilities: Capabilities = Capabilities()
     config_schema: Json = True
     input_schema: Json = True
-    """What it expects of the outputs of the nodes before it, by their ids."""
+    """Schema of the upstream outputs, by node id."""
     output_schema: Json = True
-    """What a visit returns, as far as that is always so: conditions over it are checked when they are published."""
+    """What a visit always returns; conditions over it are checked when the workflow is published."""
     secret_fields: tuple[str, ...] = ()
     queue: str = "default"
     waits: bool = False
-    """The type ends its attempts by waiting, so `defaults.timeout_seconds` does not apply to it."""
+    """Its attempts end by waiting, so `defaults.timeout_seconds` does not apply."""
     exits: tuple[str, ...] = ()
     """Config fields that name nodes, e.g. `rejection_path`; they become the node's exits."""
     schemas: tuple[str, ...] = ()
     """Config fields that hold a JSON Schema, e.g. `form`."""
     check: Callable[[Json], Iterator[ConfigProblem]] | None = None
-    """What the schema of a config cannot say about one that suits it. It sees templates as they are written."""
+    """Checks beyond the config schema; sees templates unrendered."""
     description: str = ""
 
     @property
     def key(self) -> str:
-        """The pinned name that the IR stores."""
+        """Name and major version, as the IR stores it."""
         return f"{self.name}@{self.major}"
-
-
-def _signal_name(node: Node) -> str:
-    return str(node.config.get("name", node.id)) if isinstance(node.config, dict) else node.id
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -275,7 +264,7 @@ _DECODER = msgspec.json.Decoder(Workflow)
 
 
 def encode_workflow(workflow: Workflow) -> bytes:
-    """The canonical bytes of a workflow; equal workflows give equal bytes."""
+    """Canonical bytes: equal workflows give equal bytes."""
     return _ENCODER.encode(workflow)
 
 

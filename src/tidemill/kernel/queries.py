@@ -1,14 +1,8 @@
-"""Read-only questions to a state: visible outputs, tokens, path taken, recorded decisions.
+"""Read-only queries of a state or a log: visible outputs, tokens in flight, the path taken, recorded decisions.
 
-What can be asked of a state: what a node sees, the path taken, the tokens in flight.
-
-All of it is derived; nothing here is stored. The rules of visibility are worth a file because three
-readers need the same answer: the worker that renders inputs, the page that shows them, and the checker.
-
-Why a visit went the way it went, in words: what was decided about it, as its log has it.
-
-Conditions are evaluated once, by a worker, and their verdict is recorded with what it was made over. So the log
-alone can say why a branch was taken, a loop went on or a node was skipped, whatever the values have become since.
+Everything is derived. Workers, inspection and the audit must agree on what a node sees, so the visibility rules are
+only here. Conditions are evaluated once, by a worker, and recorded with what they read, so the log alone explains why
+a branch was taken, a loop went on or a node was skipped.
 """
 
 from __future__ import annotations
@@ -40,23 +34,22 @@ from tidemill.kernel.state import State, Visit
 
 
 def told(route: Route | None, taken: Sequence[str]) -> str:
-    """Say what the conditions of a visit decided; empty where it has none. `taken` are the edges it took."""
+    """What the conditions of a visit decided, in words; empty if it has none. `taken`: the edges it took."""
     if route is None:
         return ""
-    return "; ".join(part for part in (_loop_told(route, taken), route.reason) if part)
+    return "; ".join(part for part in (_loop_text(route, taken), route.reason) if part)
 
 
-def _loop_told(route: Route, taken: Sequence[str]) -> str:
+def _loop_text(route: Route, taken: Sequence[str]) -> str:
     if route.again is None:
         return ""
-    # A pass that is followed by another takes no edges: they are left to the last one.
-    goes_on = "the loop has no pass left" if taken else "the loop goes on"
-    said = goes_on if route.again else "the loop ended"
-    return f"{said}: {route.again_reason}" if route.again_reason else said
+    # Only the last pass takes edges.
+    continued = "the loop has no pass left" if taken else "the loop goes on"
+    text = continued if route.again else "the loop ended"
+    return f"{text}: {route.again_reason}" if route.again_reason else text
 
 
-def why_of(event: Ending) -> str:
-    """Say why a visit ended like that, as far as somebody or something decided it."""
+def _why(event: Ending) -> str:
     match event:
         case NodeCompleted():
             return told(event.route, event.taken)
@@ -68,15 +61,14 @@ def why_of(event: Ending) -> str:
             return ""
 
 
-def reads_of(event: Ending) -> tuple[Reading, ...]:
-    """List what the decision was made over: names, and the digests of their texts."""
+def _reads(event: Ending) -> tuple[Reading, ...]:
     if isinstance(event, NodeSkipped | NodeFailed):
         return event.reads
     return event.route.reads if isinstance(event, NodeCompleted) and event.route is not None else ()
 
 
 class VisibleOutput(NamedTuple):
-    """The output a reader sees, of which visit it is, and how that visit ended."""
+    """The output that a reader sees, with its visit and how that ended."""
 
     payload: Payload
     visit: int
@@ -85,47 +77,51 @@ class VisibleOutput(NamedTuple):
 
 def visible_output(flow: Workflow, state: State, reader: Node, target: str) -> VisibleOutput | str:
     """What `reader` sees of `target`: an output, or the words that complete "node x ..."."""
-    cell = state.peek(target)
+    visit = state.peek(target)
     if target in reader.reads_past:
-        return _at_beginning_of_pass(flow, state, reader, target, cell)
-    if cell.status in ENDED:
-        return _shown(cell.status, cell.output, cell.visit)
+        return _at_start_of_pass(flow, state, reader, target, visit)
+    if visit.status in ENDED:
+        return _output_or_reason(visit.status, visit.output, visit.visit)
     for looping in flow.by_id[target].loops:
-        # A loop that the reader is not part of may have begun another pass: its last result is what counts.
+        # A loop around the target alone may have started another pass: the result of the previous one counts.
         if looping in reader.loops:
             break
-        past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
+        past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
         if past is not None:
-            return _shown(past.status, past.output, past.visit)
+            return _output_or_reason(past.status, past.output, past.visit)
     return "has not ended"
 
 
-def _at_beginning_of_pass(flow: Workflow, state: State, reader: Node, target: str, cell: Visit) -> VisibleOutput | str:
+def _at_start_of_pass(flow: Workflow, state: State, reader: Node, target: str, visit: Visit) -> VisibleOutput | str:
     around = flow.by_id[target].loops
     for looping in reader.loops:
         if looping in around:
-            past = cell.past.get(looping) if cell.past and state.peek(looping).passes else None
-            return "has no value in the first pass" if past is None else _shown(past.status, past.output, past.visit)
+            past = visit.past.get(looping) if visit.past and state.peek(looping).passes else None
+            return (
+                "has no value in the first pass"
+                if past is None
+                else _output_or_reason(past.status, past.output, past.visit)
+            )
     return "has not ended"
 
 
-def _shown(status: str, output: Payload | None, visit: int) -> VisibleOutput | str:
+def _output_or_reason(status: str, output: Payload | None, visit: int) -> VisibleOutput | str:
     if output is not None and status in ("COMPLETED", "FAILED"):
         return VisibleOutput(output, visit, status)
     return {"SKIPPED": "was skipped", "CANCELLED": "was cancelled", "FAILED": "failed"}.get(status, "has not ended")
 
 
 def iteration(state: State, node: Node) -> int:
-    """Passes already made through the innermost loop around a node."""
+    """Completed passes of the innermost loop around a node."""
     return state.peek(node.loops[0]).passes if node.loops else 0
 
 
 def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
     """Outputs of the parents whose edges were taken, by id."""
-    cell = state.peek(node.id)
+    visit = state.peek(node.id)
     found: dict[str, Payload] = {}
     for parent in node.inbound:
-        if cell.edges.get(parent):
+        if visit.edges.get(parent):
             seen = visible_output(flow, state, node, parent)
             if isinstance(seen, VisibleOutput):
                 found[parent] = seen.payload
@@ -133,7 +129,7 @@ def upstream(flow: Workflow, state: State, node: Node) -> dict[str, Payload]:
 
 
 class Token(NamedTuple):
-    """Something in flight: it has arrived at `to` and will be consumed when that visit ends."""
+    """A token at `to`, consumed when that visit ends."""
 
     source: str
     to: str
@@ -145,19 +141,19 @@ def tokens(flow: Workflow, state: State) -> Iterator[Token]:
     """The tokens that make up the counter. A start, loop or outputs token has no source node."""
     if state.rendering:
         yield Token("", "outputs", 1, 0)
-    for name, cell in state.cells.items():
-        if not cell.tokens or name not in flow.by_id:
+    for name, visit in state.cells.items():
+        if not visit.tokens or name not in flow.by_id:
             continue
-        sources = [source for source in flow.by_id[name].inbound if cell.edges.get(source)]
-        from_edges = 0 if cell.has_start_token else min(len(sources), cell.tokens)
+        sources = [source for source in flow.by_id[name].inbound if visit.edges.get(source)]
+        from_edges = 0 if visit.has_start_token else min(len(sources), visit.tokens)
         for source in sources[:from_edges]:
-            yield Token(source, name, cell.visit, cell.hop)
-        for _ in range(cell.tokens - from_edges):
-            yield Token("", name, cell.visit, cell.hop)
+            yield Token(source, name, visit.visit, visit.hop)
+        for _ in range(visit.tokens - from_edges):
+            yield Token("", name, visit.visit, visit.hop)
 
 
 class PathStep(msgspec.Struct, frozen=True, gc=False):
-    """A visit that ended: how, over which edges it went on, and why."""
+    """A visit that ended: how, which edges it took, and why."""
 
     node: str
     visit: int
@@ -165,11 +161,11 @@ class PathStep(msgspec.Struct, frozen=True, gc=False):
     went: tuple[str, ...]
     why: str = ""
     reads: dict[str, str] = {}
-    """What was read to decide that, each name with the digest of its text."""
+    """What the decision read: names with the digests of their texts."""
 
 
 def path(events: Iterable[AnyEvent]) -> Iterator[PathStep]:
-    """The way a run went: the ends of its visits, in order. A visit that was reopened ends more than once."""
+    """The ends of a run's visits, in order. A reopened visit ends more than once."""
     admitted: dict[tuple[str, int], Admission] = {}
     for event in events:
         if isinstance(event, NodeStarted | NodeExpanded) and event.admission is not None:
@@ -180,12 +176,12 @@ def path(events: Iterable[AnyEvent]) -> Iterator[PathStep]:
         if isinstance(event, NodeOverridden):
             status = event.status if event.status != "QUEUED" else ""
         if status and not (isinstance(event, NodeFailed) and event.retry_at_ms is not None):
-            by = admitted.get((event.node, event.visit), _UNASKED)
-            why = "; ".join(said for said in (by.reason, why_of(event)) if said)
-            yield PathStep(event.node, event.visit, status, event.taken, why, dict((*by.reads, *reads_of(event))))
+            by = admitted.get((event.node, event.visit), _NO_ADMISSION)
+            why = "; ".join(text for text in (by.reason, _why(event)) if text)
+            yield PathStep(event.node, event.visit, status, event.taken, why, dict((*by.reads, *_reads(event))))
 
 
-_UNASKED = Admission("")
+_NO_ADMISSION = Admission("")
 
 
 _ENDS: dict[type, str] = {

@@ -1,9 +1,8 @@
-"""What is known of a run after its first n events: plain values that `evolve` changes and `decide` reads.
+"""The state of a run after its first n events: plain values that `evolve` changes and `decide` reads; snapshot codec.
 
-A state is owned by whoever folds it. `decide` never touches the one it is given: it works on a *draft*, which
-shares everything with its base and copies a cell the moment it writes to it, so a decision costs what it
-touches and never the size of the run. For the same reason the containers that can grow with the graph (cells,
-a join's edges, a map's items) are never copied whole: changes are kept in front of what they change.
+The caller that folds a state owns it. `decide` works on a *draft*, which shares everything with its base and copies a
+visit on its first write, so that a decision costs what it touches, not the size of the run. Containers that grow
+with the graph (visits, edges, items) are never copied whole: an OverlayDict holds the changes until `adopt`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ RollbackStatus = Literal["none", "running", "done", "partial"]
 UndoStatus = Literal["", "scheduled", "done", "failed"]
 
 DISCARDS_MAX = 10
-"""Discarded results recorded per visit; more are dropped without a trace."""
+"""Discarded results recorded per visit; more are ignored."""
 
 COPIED_EDGES_MAX = 32
-"""Joins up to this many decided edges are copied into a draft; larger ones get a layer."""
+"""Joins up to this many decided edges are copied into a draft; larger ones get an overlay."""
 
 
 class Buffered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A signal that nobody has taken yet."""
+    """A signal that no node has taken yet."""
 
     name: str
     signal: str
@@ -36,13 +35,13 @@ class Buffered(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CompletedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A completed visit or item that a rollback has to undo, and how far that has come."""
+    """A completed visit or item that a rollback has to compensate, and its progress."""
 
     node: str
     visit: int
     index: int
     seq: int
-    """When it completed: a rollback goes backwards."""
+    """When it completed; a rollback goes backwards."""
     status: UndoStatus = ""
     attempt: int = 0
     failures: int = 0
@@ -53,7 +52,7 @@ class CompletedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A failure that nobody will try again by itself, until somebody takes care of it."""
+    """A failure that is not retried automatically; open until an operator handles it."""
 
     seq: int
     at_ms: int
@@ -63,7 +62,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PreviousPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How a node's visit had ended when a pass of a loop began."""
+    """How the latest visit of a node had ended when a pass of a loop began."""
 
     visit: int
     status: NodeStatus
@@ -75,45 +74,45 @@ class Visit(Activation, array_like=True, gc=False):
 
     visit: int = 1
     settled: bool = False
-    """The join fired or was skipped in this pass of the loop around it: later tokens are absorbed."""
+    """The join fired or was skipped in this pass; later tokens are absorbed."""
     fired: bool = False
-    """This visit was made ready (and counted)."""
+    """The visit was made ready, and counted."""
     edges: dict[str, bool] = msgspec.field(default_factory=dict)
-    """Inbound edges decided so far: taken or dead. The join's state is this set, never a bare number."""
+    """Inbound edges decided so far: taken or dead."""
     taken: int = 0
     dead: int = 0
     tokens: int = 0
-    """Tokens that arrived and that this visit will consume when it ends."""
+    """Tokens that this visit consumes when it ends."""
     has_start_token: bool = False
-    """It was started by a token that no edge brought: the run's start, or its loop's next pass."""
+    """Its token came from no edge, but from the start of the run or of a pass."""
     hop: int = 0
     edges_taken: tuple[str, ...] | None = None
     """Edges taken when the visit ended."""
     left_by_exit: bool = False
-    """It completed by another way than its plain edges: an exit of its wait, or the end of its loop's patience."""
+    """It completed by an exit of its wait or by the time-out path of its loop, not by its plain edges."""
     tolerated: bool = False
     passes: int = 0
-    """On a looping node: passes made before the present one."""
+    """On a looping node: passes before the present one."""
     past: dict[str, PreviousPass] | None = None
-    """By looping node: how the latest visit had ended when that loop's present pass began."""
+    """By looping node: how the latest visit had ended when its present pass began."""
     map: MapState | None = None
     held: bool = False
     next_held: str = ""
-    """The next node in the queue of those held by a limit."""
+    """The next node in the queue of held nodes."""
     why: str = ""
     """Why it was skipped or cancelled."""
     reported_before: int = 0
-    """`reported` of the visit before this one."""
+    """`reported` of the previous visit."""
     discarded_before: int = 0
-    """`discarded` of the visit before this one."""
+    """`discarded` of the previous visit."""
 
 
 UNVISITED = Visit()
-"""The cell of a node that nothing has happened to. Shared: never written."""
+"""The visit of a node without a history. Shared: never written."""
 
 
 class State(msgspec.Struct, array_like=True, gc=False):
-    """A run. `cells` holds the nodes that something has happened to."""
+    """A run. `cells` holds the latest visit of every node with a history."""
 
     seq: int = 0
     status: RunStatus = "NEW"
@@ -133,18 +132,18 @@ class State(msgspec.Struct, array_like=True, gc=False):
     depth: int = 0
     forked_from: tuple[str, int] | None = None
     revision: int = 0
-    """Patches this run has had."""
+    """Number of patches applied."""
     patched_by: tuple[str, ...] = ()
     created_ms: int = 0
     started_ms: int | None = None
     ended_ms: int | None = None
     ended_seq: int = 0
-    """The seq at which the run ended, last time it did."""
+    """The seq of the latest end of the run."""
     last_ms: int = 0
     deadline_ms: int | None = None
     outputs: Payload | None = None
     rendering: bool = False
-    """Every visit has ended and the run's outputs are being rendered, which holds one token."""
+    """All visits have ended; the rendering of the run's outputs holds one token."""
     error: Error | None = None
     failed_node: str = ""
     reason: str = ""
@@ -152,105 +151,104 @@ class State(msgspec.Struct, array_like=True, gc=False):
     in_flight: int = 0
     """Activations that own a job: QUEUED or RUNNING."""
     items: int = 0
-    """Items that maps have queued in their present visits: together with the cells, how large this state is."""
+    """Items that maps have queued in their latest visits; with `cells`, a measure of the size of this state."""
     size: int = 0
     """Bytes of all outputs."""
     blobs: int = 0
-    """Values that live outside the log; while there are none, nobody has to look for them."""
+    """Values stored outside the log; while there are none, no reader searches for them."""
     tolerated: int = 0
     dead_letters: int = 0
-    """Those that are open."""
+    """Number of open dead letters."""
     discarded: int = 0
     repairs: int = 0
     first_held: str = ""
     last_held: str = ""
     approvals: int = 0
-    """Approvals ever requested; while there are none, nobody has to look for them."""
+    """Approvals ever requested; while there are none, no reader searches for them."""
     signals: tuple[Buffered, ...] = ()
-    """Signals that nobody has taken, oldest first."""
+    """Buffered signals, oldest first."""
     listening: dict[str, tuple[tuple[str, int, int], ...]] = {}
-    """By signal: activations that began to wait for it, oldest first. Those that no longer do are passed over."""
+    """By signal: activations that started to wait for it, oldest first; some may no longer wait."""
     rollback: RollbackStatus = "none"
     undo_order: tuple[str, ...] = ()
-    """The keys of what a rollback undoes, in its order."""
+    """Keys of the rollback's steps, in order."""
     undo_at: int = 0
-    """How many of them are over."""
+    """Number of steps that have ended."""
     undo_left: tuple[str, ...] = ()
-    """What a rollback could not undo."""
+    """Keys that the rollback could not compensate."""
     unknown: tuple[str, ...] = ()
-    """Visits and items of which nobody knows whether they happened, and nobody has said so since."""
+    """Keys of visits and items with an unknown outcome that no operator has settled."""
     undo: dict[str, CompletedStep] = {}
-    """Completed visits and items whose nodes have compensators."""
+    """By key: completed visits and items whose nodes have compensators."""
     letters: dict[str, DeadLetter] = {}
-    """Dead letters, those included that somebody has taken care of."""
+    """By key: dead letters, closed ones included."""
     commands: dict[str, int] = {}
-    """Ids of commands that were carried out, with the seq of their first event."""
+    """Ids of commands carried out, with the seq of their first event."""
     cells: dict[str, Visit] = {}
     behind: dict[str, Visit] | None = None
-    """In a draft only: the cells of the state it was drawn from, which it never changes."""
+    """In a draft only: the visits of its base, which it never changes."""
 
     def peek(self, node: str) -> Visit:
-        """The node's cell, to read."""
-        cell = self.cells.get(node)
-        if cell is None and self.behind is not None:
-            cell = self.behind.get(node)
-        return UNVISITED if cell is None else cell
+        """The node's latest visit, to read."""
+        visit = self.cells.get(node)
+        if visit is None and self.behind is not None:
+            visit = self.behind.get(node)
+        return UNVISITED if visit is None else visit
 
     def edit(self, node: str) -> Visit:
-        """The node's cell, to write; in a draft, a copy of its own."""
-        cell = self.cells.get(node)
-        if cell is None:
+        """The node's latest visit, to write; a draft copies it first."""
+        visit = self.cells.get(node)
+        if visit is None:
             known = None if self.behind is None else self.behind.get(node)
-            cell = self.cells[node] = Visit() if known is None else _fork(known)
-        return cell
+            visit = self.cells[node] = Visit() if known is None else _copy_visit(known)
+        return visit
 
     @property
     def live(self) -> bool:
-        """Whether the run has not ended."""
         return self.status == "RUNNING" or self.status == "PAUSED"
 
     @property
     def busy(self) -> bool:
-        """Whether the run can still change by itself: it has not ended, or is being rolled back."""
+        """Whether the run has not ended, or is being rolled back."""
         return self.live or self.rollback == "running"
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _twin(value: S) -> S:
-    """A shallow copy, without the detour that `copy.copy` makes."""
-    twin: S = value.__copy__()  # type: ignore[attr-defined]
-    return twin
+def _copy(value: S) -> S:
+    """A shallow copy, faster than `copy.copy`."""
+    copied: S = value.__copy__()  # type: ignore[attr-defined]
+    return copied
 
 
 def draft_of(state: State) -> State:
-    """A state that can be changed without changing `state`; O(1), whatever the size of the run."""
-    draft = _twin(state)
+    """A state that can be changed without changing `state`; O(1) in the size of the run."""
+    draft = _copy(state)
     draft.cells, draft.behind = {}, state.cells
     return draft
 
 
 def notes(state: State, name: Literal["commands", "letters", "undo", "listening"]) -> dict[str, Any]:
-    """One of the state's own books, to write; a draft puts a layer in front of its base's the first time."""
-    book: dict[str, Any] = getattr(state, name)
-    if state.behind is not None and type(book) is not OverlayDict:
-        book = OverlayDict(book)
-        setattr(state, name, book)
-    return book
+    """One of the state's mappings, to write; a draft creates an overlay on the first write."""
+    mapping: dict[str, Any] = getattr(state, name)
+    if state.behind is not None and type(mapping) is not OverlayDict:
+        mapping = OverlayDict(mapping)
+        setattr(state, name, mapping)
+    return mapping
 
 
 def adopt(draft: State) -> State:
-    """Make a draft the state itself, once its events are committed; the state it was drawn from is used up.
+    """Turn a draft into the state once its events are committed; its base must not be used any more.
 
-    It equals folding the draft's events into that state, but costs only what the draft has changed.
+    Equals folding the draft's events into the base, but costs only what the draft changed.
     """
     if draft.behind is not None:
-        for cell in draft.cells.values():
-            if type(cell.edges) is OverlayDict:
-                cell.edges = merged(cell.edges)
-            if cell.map is not None:
-                cell.map.by_index = merged(cell.map.by_index)
+        for visit in draft.cells.values():
+            if type(visit.edges) is OverlayDict:
+                visit.edges = merged(visit.edges)
+            if visit.map is not None:
+                visit.map.by_index = merged(visit.map.by_index)
         draft.behind.update(draft.cells)
         draft.cells, draft.behind = draft.behind, None
         if type(draft.commands) is OverlayDict:
@@ -261,31 +259,31 @@ def adopt(draft: State) -> State:
     return draft
 
 
-def _fork(cell: Visit) -> Visit:
-    """A copy that may be written, sharing what can be large."""
-    own = _twin(cell)
-    own.edges = cell.edges.copy() if len(cell.edges) <= COPIED_EDGES_MAX else OverlayDict(cell.edges)
-    if cell.map is not None:
-        own.map = _twin(cell.map)
-        own.map.by_index = OverlayDict(cell.map.by_index)
+def _copy_visit(visit: Visit) -> Visit:
+    """A copy to write, with overlays on containers that can be large."""
+    own = _copy(visit)
+    own.edges = visit.edges.copy() if len(visit.edges) <= COPIED_EDGES_MAX else OverlayDict(visit.edges)
+    if visit.map is not None:
+        own.map = _copy(visit.map)
+        own.map.by_index = OverlayDict(visit.map.by_index)
     return own
 
 
-def peek_at(cell: Visit, index: int) -> Activation | None:
-    """The activation a command or event speaks of, to read; None when there is no such item."""
+def peek_at(visit: Visit, index: int) -> Activation | None:
+    """The visit or its item, to read; None if there is no such item."""
     if index == NOT_AN_ITEM:
-        return cell
-    items = cell.map
+        return visit
+    items = visit.map
     if items is None or not 0 <= index < items.next:
         return None
     return items.get(index) or QUEUED_ITEM
 
 
-def edit_at(cell: Visit, index: int) -> Activation:
-    """The activation an event speaks of, to write. The cell must be the caller's own (from `edit`)."""
+def edit_at(visit: Visit, index: int) -> Activation:
+    """The visit or its item, to write. The visit must come from `edit`."""
     if index == NOT_AN_ITEM:
-        return cell
-    items = cell.map
+        return visit
+    items = visit.map
     assert items is not None, "an item's event follows NodeExpanded"
     return items.edit(index)
 
@@ -295,11 +293,19 @@ def key_at(node: str, visit: int, index: int) -> str:
     return f"{node}/{visit}/{index}"
 
 
-SNAPSHOT_FORMAT = 1
-"""The first byte of a snapshot. Raise it whenever the form of `State` changes; a test notices.
+def find_activation(state: State, key: str) -> Activation | None:
+    """The activation with this key, to read; None unless it belongs to its node's latest visit."""
+    node, number, index = key.rsplit("/", 2)
+    visit = state.peek(node)
+    if visit.visit != int(number):
+        return None
+    return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
 
-Snapshots of earlier versions had no such byte: they begin with 0xdc, or with 0x90 to 0x9f, as msgpack arrays do. So it
-stays below 0x80.
+
+SNAPSHOT_FORMAT = 1
+"""First byte of a snapshot. Raise it whenever the fields of `State` change; a test checks this.
+
+It stays below 0x80, because snapshots of earlier versions start as msgpack arrays do: 0xdc, or 0x90 to 0x9f.
 """
 
 _FORMAT = bytes([SNAPSHOT_FORMAT])
@@ -308,16 +314,14 @@ _DECODER = msgspec.msgpack.Decoder(State)
 
 
 class SnapshotFormatUnknown(ValueError):
-    """Another version wrote the snapshot: the log has to be folded from its first event."""
+    """Another version wrote the snapshot: fold the log from its first event."""
 
 
 def encode_state(state: State) -> bytes:
-    """A snapshot: folding it equals folding the log from the start."""
     return _FORMAT + _ENCODER.encode(state)
 
 
 def decode_state(raw: bytes) -> State:
-    """Read a snapshot."""
     if raw[:1] != _FORMAT:
         raise SnapshotFormatUnknown(f"a snapshot of another format: it begins with {raw[:1].hex() or 'nothing'}")
     return _DECODER.decode(memoryview(raw)[1:])

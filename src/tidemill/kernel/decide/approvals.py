@@ -1,12 +1,8 @@
-"""Voting, quorum, delegation, escalation, expiry.
+"""Approvals: who may decide, voting and quorum, delegation, escalation and expiry.
 
-People: who may decide on an approval, when it is decided, and what becomes of the visit that waited for it.
-
-A decision is a compare-and-set on the approval as the log knows it. The same decision again is answered like the
-first one and writes nothing; a contrary one is refused. Votes are counted over distinct people, whose right to
-decide is looked at when they do, never when they were asked. One rejection, or one request for changes, decides.
-
-Moments in words. The kernel reads no clock: `datetime` serves as a calendar only.
+A decision is a compare-and-set on the approval in the log: repeating it succeeds without an event, contradicting it is
+refused. Votes count distinct people; their right to decide is checked when they vote. A single rejection or request
+for changes decides. The kernel reads no clock: `datetime` only formats timestamps.
 """
 
 from __future__ import annotations
@@ -16,25 +12,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.commands import Decide, Delegate
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, problem
 from tidemill.kernel.decide.visits import fail_for_good, leave_visit
 from tidemill.kernel.decide.waits import leave_wait, wait_over
-from tidemill.kernel.events import (
-    INLINE_BYTES_MAX,
-    NOT_AN_ITEM,
-    SYSTEM,
-    ApprovalDecided,
-    ApprovalDelegated,
-    ApprovalEscalated,
-    ApprovalExpired,
-    ApprovalReturned,
-    ApprovalVoted,
-    BlobRef,
-    Error,
-    Payload,
-)
+from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, SYSTEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import wait_jobs
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import State, peek_at
@@ -43,64 +27,62 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso(ms: int) -> str:
-    """A moment in milliseconds since 1970 as ISO 8601 in UTC."""
+    """Milliseconds since 1970 as ISO 8601 in UTC."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
 
 
 USER, ROLE = "user:", "role:"
 EXITS = {"reject": "rejection", "changes": "changes"}
-"""The way out that a decision other than an approval takes, where the node names one."""
-
+"""The exit that a decision other than an approval takes, if the node has it."""
 
 DELEGATIONS_MAX = 100
-"""How often one decision can be passed on."""
+"""Delegations per approval."""
 
 
 def as_user(name: str) -> str:
-    """A person as approvals name them. Somebody who is called like a role is still no role."""
+    """A user with the prefix that approvals use. A user named like a role is still a user."""
     name = name.strip()
     return name if name.startswith(USER) else USER + name
 
 
 def as_role(name: str) -> str:
-    """A role as approvals name it."""
     return name if name.startswith(ROLE) else ROLE + name
 
 
 # Who may decide
 
 
-def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
-    """Why somebody cannot decide or delegate now. What was decided likewise before is no reason."""
-    node, approval = pen.flow.by_id[command.node], _approval(pen.state, command)
+def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
+    """Why a decision or delegation is refused; repeating an earlier one is not."""
+    node, approval = builder.flow.by_id[command.node], _approval(builder.state, command)
     if isinstance(approval, Problem):
         return approval
     if not command.actor:
-        return _problem("actor_missing", "nobody is named who decides", "say who you are")
-    person = as_user(command.actor)
-    if isinstance(command, Delegate) and _passed_to(approval, person) == as_user(command.to):
+        return problem("actor_missing", "nobody is named who decides", "say who you are")
+    user = as_user(command.actor)
+    if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
         return None
-    problem = _not_allowed(approval, pen.state, person, command.roles)
-    if problem is not None:
-        return problem
+    refusal = _not_allowed(approval, builder.state, user, command.roles)
+    if refusal is not None:
+        return refusal
     if isinstance(command, Delegate):
-        return _no_delegation(approval, pen.state, person, command.to)
+        return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
-        return _problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
+        return problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
     if approval.status == "cancelled":
-        return _problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
+        return problem("approval_closed", "nobody waits for this decision any more", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):
-        return _problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
-    if command.verb == "changes" and not _changeable(pen, node, command.index):
-        return _problem(
+        return problem("form_too_large", f"the form is longer than {INLINE_BYTES_MAX} bytes", "refer to large values")
+    if command.verb == "changes" and not _can_return(builder, node, command.index):
+        return problem(
             "changes_not_possible",
             f"node {node.id} has no changes_path",
             "approve or reject, or give it a changes_path",
         )
-    earlier = _earlier(approval, person)
+    earlier = _earlier(approval, user)
     if earlier and earlier != command.verb:
         who = "you" if approval.status == "pending" else approval.decided_by
-        return _problem(
+        return problem(
             "decision_conflict",
             f"it was decided otherwise already: {earlier} by {who}",
             "see `tidemill approvals show`",
@@ -109,134 +91,137 @@ def reject_reason(pen: DecisionBuilder, command: Decide | Delegate) -> Problem |
 
 
 def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
-    cell = state.peek(command.node)
-    act = peek_at(cell, command.index)
-    if command.visit and command.visit < cell.visit:
-        return _problem(
-            "approval_closed", f"node {command.node} is at visit {cell.visit} by now", "decide on the present visit"
+    visit = state.peek(command.node)
+    act = peek_at(visit, command.index)
+    if command.visit and command.visit < visit.visit:
+        return problem(
+            "approval_closed", f"node {command.node} is at visit {visit.visit} by now", "decide on the present visit"
         )
-    if act is None or act.approval is None or command.visit > cell.visit:
-        return _problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
+    if act is None or act.approval is None or command.visit > visit.visit:
+        return problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
     return act.approval
 
 
-def _not_allowed(approval: Approval, state: State, person: str, roles: tuple[str, ...]) -> Problem | None:
-    if approval.four_eyes and person in _is_involved(approval, state):
-        message = f"{person} submitted or patched the run, and four eyes are required"
-        return _problem("four_eyes", message, "ask somebody else")
-    if not _entitled(approval, person, roles):
+def _not_allowed(approval: Approval, state: State, user: str, roles: tuple[str, ...]) -> Problem | None:
+    if approval.four_eyes and user in _involved_users(approval, state):
+        message = f"{user} submitted or patched the run, and four eyes are required"
+        return problem("four_eyes", message, "ask somebody else")
+    if not _entitled(approval, user, roles):
         asked = ", ".join(approval.approvers)
-        return _problem("approver_not_allowed", f"{person} may not decide this", f"asked were: {asked}")
+        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
     return None
 
 
-def _is_involved(approval: Approval, state: State) -> set[str]:
-    """Whose eyes have been on it already: those who asked for the run, forked it or patched it."""
+def _involved_users(approval: Approval, state: State) -> set[str]:
+    """Users who submitted, forked or patched the run."""
     return {as_user(name) for name in (approval.requester, state.submitted_by, *state.patched_by) if name}
 
 
-def _entitled(approval: Approval, person: str, roles: tuple[str, ...]) -> bool:
-    """Whether somebody may decide: asked themselves or by delegation, and not having passed it on since."""
-    if _passed_to(approval, person):
+def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
+    """Whether a user may decide: asked directly or by delegation, and not delegated since."""
+    if _delegated_to(approval, user):
         return False
     return (
         not approval.approvers
-        or person in approval.approvers
+        or user in approval.approvers
         or any(as_role(role) in approval.approvers for role in roles)
-        or any(to == person for _, to in approval.delegated)
+        or any(to == user for _, to in approval.delegated)
     )
 
 
-def _passed_to(approval: Approval, person: str) -> str:
-    """To whom this person has passed the decision on, unless it came back since."""
+def _delegated_to(approval: Approval, user: str) -> str:
+    """To whom this user has delegated the decision, unless it was delegated back."""
     for by, to in reversed(approval.delegated):
-        if person in (by, to):
-            return to if by == person else ""
+        if user in (by, to):
+            return to if by == user else ""
     return ""
 
 
-def _changeable(pen: DecisionBuilder, node: Node, index: int) -> bool:
-    """Whether somebody would hear of a request for changes: a path, conditions, or the handler itself."""
-    act = peek_at(pen.state.peek(node.id), index)
+def _can_return(builder: DecisionBuilder, node: Node, index: int) -> bool:
+    """Whether a request for changes has an effect: an exit, conditions, or a recalled handler."""
+    act = peek_at(builder.state.peek(node.id), index)
     recalled = act is not None and act.wait is not None and act.wait.recall
     return recalled or node.routed or (index == NOT_AN_ITEM and "changes" in node.exits)
 
 
-def _on_behalf_of(approval: Approval, person: str) -> str:
-    """Who passed the decision on to this person, if anybody did."""
-    return next((by for by, to in reversed(approval.delegated) if to == person), "")
+def _on_behalf_of(approval: Approval, user: str) -> str:
+    """The user who delegated the decision to this one, or an empty string."""
+    return next((by for by, to in reversed(approval.delegated) if to == user), "")
 
 
-def _earlier(approval: Approval, person: str) -> str:
-    """What was decided before, by this person or for good."""
+def _earlier(approval: Approval, user: str) -> str:
+    """The earlier decision: the final one, or this user's vote."""
     if approval.status == "decided":
         return approval.decision
-    return "approve" if any(vote.by == person for vote in approval.votes) else ""
+    return "approve" if any(vote.by == user for vote in approval.votes) else ""
 
 
-def _no_delegation(approval: Approval, state: State, person: str, name: str) -> Problem | None:
+def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -> Problem | None:
     to = as_user(name)
     if approval.status != "pending":
         message = f"the approval is {approval.status}, there is nothing to pass on"
-        return _problem("approval_closed", message, "see `tidemill approvals list`")
+        return problem("approval_closed", message, "see `tidemill approvals list`")
     if len(approval.delegated) >= DELEGATIONS_MAX:
-        return _problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
-    if name.startswith(ROLE) or to == person:
-        return _problem("delegation_invalid", "a decision is passed on to another person", "name a user")
-    if approval.four_eyes and to in _is_involved(approval, state):
+        return problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
+    if name.startswith(ROLE) or to == user:
+        return problem("delegation_invalid", "a decision is passed on to another person", "name a user")
+    if approval.four_eyes and to in _involved_users(approval, state):
         message = f"{to} submitted or patched the run, and four eyes are required"
-        return _problem("four_eyes", message, "ask somebody else")
-    if any(vote.by in (person, to) for vote in approval.votes):
-        return _problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
+        return problem("four_eyes", message, "ask somebody else")
+    if any(vote.by in (user, to) for vote in approval.votes):
+        return problem("delegation_invalid", "one of the two has voted already", "name somebody who has not")
     return None
-
-
-def _problem(code: str, message: str, hint: str = "") -> Problem:
-    return Problem(code=code, message=message, hint=hint)
 
 
 # Deciding
 
 
-def apply_decision(pen: DecisionBuilder, node: Node, command: Decide) -> None:
-    """Count a vote, and let the visit go on once enough people agree or one does not."""
-    approval = _approval(pen.state, command)
+def apply_decision(builder: DecisionBuilder, node: Node, command: Decide) -> None:
+    """Count a vote; end the wait once the quorum is reached or one approver disagrees."""
+    approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
-    person = as_user(command.actor)
-    if _earlier(approval, person):
+    user = as_user(command.actor)
+    if _earlier(approval, user):
         return
-    visit, behalf = pen.state.peek(node.id).visit, _on_behalf_of(approval, person)
-    agreed = {vote.by for vote in approval.votes} | {person}
+    visit, behalf = builder.state.peek(node.id).visit, _on_behalf_of(approval, user)
+    agreed = {vote.by for vote in approval.votes} | {user}
     if command.verb == "approve" and len(agreed) < approval.quorum:
-        pen.emit(
-            ApprovalVoted(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+        builder.emit(
+            events.ApprovalVoted(
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=command.index,
-                by=person,
+                by=user,
                 comments=command.comments,
                 form=command.form,
                 on_behalf_of=behalf,
             )
         )
         return
-    _decide(pen, node, command.index, command.verb, person, command.comments, command.form, behalf)
+    _decide(builder, node, command.index, command.verb, user, command.comments, command.form, behalf)
 
 
 def _decide(
-    pen: DecisionBuilder, node: Node, index: int, verb: str, by: str, comments: str, form: Payload | None, behalf: str
+    builder: DecisionBuilder,
+    node: Node,
+    index: int,
+    verb: str,
+    by: str,
+    comments: str,
+    form: Payload | None,
+    behalf: str,
 ) -> None:
-    """Write the decision down and draw its consequence for the visit."""
-    visit = pen.state.peek(node.id).visit
+    """Record the decision and end the wait with it."""
+    visit = builder.state.peek(node.id).visit
     if verb == "changes":
-        pen.emit(
-            ApprovalReturned(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+        builder.emit(
+            events.ApprovalReturned(
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=index,
@@ -247,11 +232,11 @@ def _decide(
             )
         )
     else:
-        pen.emit(
-            ApprovalDecided(
-                at_ms=pen.now,
-                actor=pen.actor,
-                command=pen.command,
+        builder.emit(
+            events.ApprovalDecided(
+                at_ms=builder.now,
+                actor=builder.actor,
+                command=builder.command,
                 node=node.id,
                 visit=visit,
                 index=index,
@@ -262,52 +247,49 @@ def _decide(
                 on_behalf_of=behalf,
             )
         )
-    pen.cause = pen.state.seq
-    _go_on(pen, node, index, verb, _answer(pen, verb, by, comments, form))
-
-
-def _answer(pen: DecisionBuilder, verb: str, by: str, comments: str, form: Payload | None) -> Payload:
-    """The output of the visit."""
-    return msgspec.json.encode(
+    builder.cause = builder.state.seq
+    output = msgspec.json.encode(
         {
             "decision": verb,
             "comments": comments,
             "decided_by": by,
-            "decided_at": iso(pen.now),
+            "decided_at": iso(builder.now),
             "form": msgspec.Raw(form) if isinstance(form, bytes) else None,
         }
     )
+    _end_wait(builder, node, index, verb, output)
 
 
-def _go_on(pen: DecisionBuilder, node: Node, index: int, verb: str, answer: Payload) -> None:
+def _end_wait(builder: DecisionBuilder, node: Node, index: int, verb: str, output: Payload) -> None:
     exit_ = EXITS.get(verb, "")
-    act = peek_at(pen.state.peek(node.id), index)
+    act = peek_at(builder.state.peek(node.id), index)
     if act is not None and act.wait is not None and act.wait.recall:
-        wait_over(pen, node, index, answer)
+        wait_over(builder, node, index, output)
     elif index == NOT_AN_ITEM and exit_ in node.exits:
-        leave_wait(pen, node, index)
-        leave_visit(pen, node, exit_, answer, AttemptFacts(cause=pen.cause))
+        leave_wait(builder, node, index)
+        leave_visit(builder, node, exit_, output, AttemptFacts(cause=builder.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
-        leave_wait(pen, node, index)
-        fail_for_good(pen, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=pen.cause))
+        leave_wait(builder, node, index)
+        fail_for_good(
+            builder, node, index, Error("rejected", "the approval was rejected"), AttemptFacts(cause=builder.cause)
+        )
     else:
-        wait_over(pen, node, index, answer)
+        wait_over(builder, node, index, output)
 
 
-def take_delegation(pen: DecisionBuilder, node: Node, command: Delegate) -> None:
-    """Let somebody decide in another's place."""
-    approval = _approval(pen.state, command)
+def take_delegation(builder: DecisionBuilder, node: Node, command: Delegate) -> None:
+    approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
-    if _passed_to(approval, by) == to:
+    if _delegated_to(approval, by) == to:
         return
-    pen.emit(
-        ApprovalDelegated(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+    builder.emit(
+        events.ApprovalDelegated(
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             node=node.id,
-            visit=pen.state.peek(node.id).visit,
+            visit=builder.state.peek(node.id).visit,
             index=command.index,
             by=by,
             to=to,
@@ -316,34 +298,36 @@ def take_delegation(pen: DecisionBuilder, node: Node, command: Delegate) -> None
     )
 
 
-# Nobody decided in time
+# Time-outs
 
 
-def timed_out(pen: DecisionBuilder, node: Node, index: int) -> None:
-    """The time to decide is over: what the document says for that case happens."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
+def timed_out(builder: DecisionBuilder, node: Node, index: int) -> None:
+    """Apply `on_timeout`: decide, escalate or expire."""
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
     assert act is not None and act.approval is not None, "somebody was asked"
     approval = act.approval
     if approval.on_timeout in ("approve", "reject"):
-        _decide(pen, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
+        _decide(builder, node, index, approval.on_timeout, SYSTEM, "nobody decided in time", None, "")
     elif approval.on_timeout == "escalate" and not approval.escalated:
-        _escalate(pen, node, cell.visit, index, approval)
+        _escalate(builder, node, visit.visit, index, approval)
     else:
-        pen.emit(ApprovalExpired(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=index))
-        pen.cause = pen.state.seq
-        leave_wait(pen, node, index)
+        builder.emit(
+            events.ApprovalExpired(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, index=index)
+        )
+        builder.cause = builder.state.seq
+        leave_wait(builder, node, index)
         error = Error("approval_expired", "nobody decided in time")
-        fail_for_good(pen, node, index, error, AttemptFacts(cause=pen.cause))
+        fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
 
 
-def _escalate(pen: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
-    """Ask others, who have as much time as the first had."""
-    expires = None if approval.timeout_ms is None else pen.now + approval.timeout_ms
-    pen.emit(
-        ApprovalEscalated(
-            at_ms=pen.now,
-            cause=pen.cause,
+def _escalate(builder: DecisionBuilder, node: Node, visit: int, index: int, approval: Approval) -> None:
+    """Ask the next approvers, with the same time-out."""
+    expires = None if approval.timeout_ms is None else builder.now + approval.timeout_ms
+    builder.emit(
+        events.ApprovalEscalated(
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
             visit=visit,
             index=index,
@@ -351,7 +335,7 @@ def _escalate(pen: DecisionBuilder, node: Node, visit: int, index: int, approval
             expires_ms=expires,
         )
     )
-    act = peek_at(pen.state.peek(node.id), index)
+    act = peek_at(builder.state.peek(node.id), index)
     assert act is not None, "it waits"
     for job in wait_jobs(node.id, visit, index, act):
-        pen.add_job(job)
+        builder.add_job(job)

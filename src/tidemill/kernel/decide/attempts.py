@@ -1,8 +1,8 @@
-"""What an attempt's end means for its activation: a result, a retry, a wait, or a failure for good.
+"""Apply what a worker reports about an attempt: start, checkpoint, result, or its loss.
 
-The fence is checked here a second time, after the store's: a result counts only for the attempt that the log
-knows as the current one. A result that does not count leaves a ResultDiscarded, or nothing when it repeats
-what is already written.
+A result becomes a completion, a retry, a wait, a map expansion or a final failure. The store has checked the lease;
+the token is checked again here against the log (`fencing`), and only the current attempt counts. Any other result
+leaves a ResultDiscarded, or nothing if it repeats what the log already holds.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phas
 from tidemill.kernel.decide.routing import route_problem
 from tidemill.kernel.decide.visits import (
     attempt_failed,
+    bytes_exceeded,
     complete_item,
     complete_visit,
     fail_for_good,
@@ -40,53 +41,55 @@ from tidemill.kernel.state import DISCARDS_MAX, peek_at
 WORKER_LOST = "worker_lost"
 
 
-def take_result(pen: DecisionBuilder, node: Node, result: Result) -> None:
-    """Record what an attempt came to, if it still counts."""
-    status = attempt_status(pen.state, result.node, result.visit, result.index, result.token)
+def take_result(builder: DecisionBuilder, node: Node, result: Result) -> None:
+    """Apply the outcome of an attempt if it still counts, else discard it."""
+    status = attempt_status(builder.state, result.node, result.visit, result.index, result.token)
     if status == "repeated" and result.again:
         return
     if status != "current" or result.late:
-        _discard(pen, result, "lease_lost" if status == "current" else status)
+        _discard(builder, result, "lease_lost" if status == "current" else status)
         return
-    phase = phase_of(node, pen.state.peek(node.id), result.index)
+    phase = phase_of(node, builder.state.peek(node.id), result.index)
     if not outcome_allowed(phase, result):
         message = f"a {type(result.outcome).__name__} is no outcome at this point of the visit"
-        fail_for_good(pen, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token))
+        fail_for_good(
+            builder, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token)
+        )
         return
     called = result.called and phase == "call"
     if called:
-        begin(pen, result)
-    cause = pen.state.seq if called else 0
+        begin(builder, result)
+    cause = builder.state.seq if called else 0
     reads = result.outcome.reads if isinstance(result.outcome, Failed) else ()
     facts = AttemptFacts(result.token, result.worker, result.duration_ms, result.waited_ms, cause, reads)
     match result.outcome:
         case Done() as done:
-            _done(pen, node, result, done, facts)
+            _done(builder, node, result, done, facts)
         case Failed() as failed:
-            attempt_failed(pen, node, result.index, failed, result.chance, facts)
-        case WaitRequested() as waits:
-            begin_wait(pen, node, result.index, waits, facts)
+            attempt_failed(builder, node, result.index, failed, result.chance, facts)
+        case WaitRequested() as wait:
+            begin_wait(builder, node, result.index, wait, facts)
         case SkipRequested() if result.index != NOT_AN_ITEM:
-            # The list has an entry for every item, also for one that was not needed.
-            complete_item(pen, node, result.index, b"null", 4, facts, undoable=False)
-        case SkipRequested() as skips:
-            skip_visit(pen, node, skips.reason, facts, skips.reads)
-        case MapExpanded() as expands:
-            _expands(pen, node, result, expands, facts)
+            # The list of a map has an entry for every item, so a skipped item completes with null.
+            complete_item(builder, node, result.index, b"null", 4, facts, undoable=False)
+        case SkipRequested() as skip:
+            skip_visit(builder, node, skip.reason, facts, skip.reads)
+        case MapExpanded() as expanded:
+            _expand(builder, node, result, expanded, facts)
 
 
-def begin(pen: DecisionBuilder, command: Result | AttemptStarted | Checkpoint) -> None:
-    """Record that the current attempt has started, unless the log knows.
+def begin(builder: DecisionBuilder, command: Result | AttemptStarted | Checkpoint) -> None:
+    """Record the start of the current attempt, once.
 
-    The event may be written long after the handler was called, so its moment is the worker's: not before the visit was
-    scheduled and not after the commit, should clocks differ.
+    The commit may come long after the handler was called, so `at_ms` is the worker's time, clamped between the time
+    the visit was scheduled and now because clocks differ.
     """
-    act = peek_at(pen.state.peek(command.node), command.index)
+    act = peek_at(builder.state.peek(command.node), command.index)
     if act is None or act.running:
         return
-    pen.emit(
+    builder.emit(
         NodeStarted(
-            at_ms=min(pen.now, max(command.started_ms, act.since_ms)) if command.started_ms else pen.now,
+            at_ms=min(builder.now, max(command.started_ms, act.since_ms)) if command.started_ms else builder.now,
             node=command.node,
             visit=command.visit,
             index=command.index,
@@ -98,18 +101,13 @@ def begin(pen: DecisionBuilder, command: Result | AttemptStarted | Checkpoint) -
     )
 
 
-def take_begin(pen: DecisionBuilder, command: AttemptStarted) -> None:
-    """Record the start of an attempt before its end: at-most-once nodes and long handlers."""
-    begin(pen, command)
-
-
-def take_checkpoint(pen: DecisionBuilder, command: Checkpoint) -> None:
-    """Keep how far a long handler has come, for the attempt after a crash."""
-    begin(pen, command)
-    act = peek_at(pen.state.peek(command.node), command.index)
-    pen.emit(
+def take_checkpoint(builder: DecisionBuilder, command: Checkpoint) -> None:
+    """Store a handler's progress for the attempt after a crash."""
+    begin(builder, command)
+    act = peek_at(builder.state.peek(command.node), command.index)
+    builder.emit(
         NodeCheckpointed(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=command.node,
             visit=command.visit,
             index=command.index,
@@ -119,45 +117,46 @@ def take_checkpoint(pen: DecisionBuilder, command: Checkpoint) -> None:
     )
 
 
-def take_lost(pen: DecisionBuilder, node: Node, lost: WorkerLost) -> None:
-    """Earlier leases on the job expired: their attempts are over, whatever their workers did."""
+def take_lost(builder: DecisionBuilder, node: Node, lost: WorkerLost) -> None:
+    """End the attempts whose leases on this job expired, and queue the next one."""
+    if attempt_status(builder.state, lost.node, lost.visit, lost.index, lost.token) != "current":
+        return
     for _ in range(min(lost.times, LOST_IN_A_ROW_MAX)):
-        cell = pen.state.peek(node.id)
-        act = peek_at(cell, lost.index)
-        if act is None or not pen.state.live or act.status not in DISPATCHED:
+        act = peek_at(builder.state.peek(node.id), lost.index)
+        if act is None or not builder.state.live or act.status not in DISPATCHED:
             return
-        _one_lost(pen, node, lost.index, act, AttemptFacts(token=lost.token))
-    act = peek_at(pen.state.peek(node.id), lost.index)
-    if pen.state.live and act is not None and act.status in DISPATCHED:
-        pen.add_job(run_job(node, lost.visit, lost.index))
+        _one_lost(builder, node, lost.index, act, AttemptFacts(token=lost.token))
+    act = peek_at(builder.state.peek(node.id), lost.index)
+    if builder.state.live and act is not None and act.status in DISPATCHED:
+        builder.add_job(run_job(node, lost.visit, lost.index))
 
 
-def _one_lost(pen: DecisionBuilder, node: Node, index: int, act: Activation, facts: AttemptFacts) -> None:
-    # NodeStarted is committed before an at-most-once handler is called: without it, it never was.
+def _one_lost(builder: DecisionBuilder, node: Node, index: int, act: Activation, facts: AttemptFacts) -> None:
+    # NodeStarted is committed before an at-most-once handler is called: without that event it was never called.
     once = node.delivery == "at_most_once"
-    called = phase_of(node, pen.state.peek(node.id), index) == "call" and (act.running or not once)
+    called = phase_of(node, builder.state.peek(node.id), index) == "call" and (act.running or not once)
     attempt = act.attempt + 1 if called and not act.running else act.attempt
     if once and called:
         message = "the worker was lost after the attempt had started; nobody knows what it did"
-        fail_for_good(pen, node, index, Error("unknown_outcome", message), facts)
+        fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)
     elif act.lost + 1 >= LOST_IN_A_ROW_MAX:
         message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they ran it"
-        fail_for_good(pen, node, index, Error("worker_killer", message), facts, attempt=attempt)
+        fail_for_good(builder, node, index, Error("worker_killer", message), facts, attempt=attempt)
     else:
         error = Error(WORKER_LOST, "the worker was lost", retryable=True)
-        try_again(pen, node, index, attempt, error, pen.now, facts, lost=True)
+        try_again(builder, node, index, attempt, error, builder.now, facts, lost=True)
 
 
-def _discard(pen: DecisionBuilder, result: Result, reason: str) -> None:
-    """Record that a result did not count, a bounded number of times; older visits are beyond recording."""
-    cell = pen.state.peek(result.node)
-    recorded = cell.discarded if result.visit == cell.visit else cell.discarded_before
-    if recorded >= DISCARDS_MAX or result.visit < cell.visit - 1:
+def _discard(builder: DecisionBuilder, result: Result, reason: str) -> None:
+    """Record a result that does not count: at most DISCARDS_MAX per visit, none for visits before the previous."""
+    visit = builder.state.peek(result.node)
+    recorded = visit.discarded if result.visit == visit.visit else visit.discarded_before
+    if recorded >= DISCARDS_MAX or result.visit < visit.visit - 1:
         return
-    act = peek_at(pen.state.peek(result.node), result.index)
-    pen.emit(
+    act = peek_at(visit, result.index)
+    builder.emit(
         ResultDiscarded(
-            at_ms=pen.now,
+            at_ms=builder.now,
             node=result.node,
             visit=result.visit,
             index=result.index,
@@ -170,41 +169,39 @@ def _discard(pen: DecisionBuilder, result: Result, reason: str) -> None:
     )
 
 
-def _done(pen: DecisionBuilder, node: Node, result: Result, done: Done, facts: AttemptFacts) -> None:
-    limit = pen.flow.limits.max_bytes
+def _done(builder: DecisionBuilder, node: Node, result: Result, done: Done, facts: AttemptFacts) -> None:
     counts = result.index != NOT_AN_ITEM or node.map is None
-    if limit is not None and counts and pen.state.size + done.size > limit:
-        message = f"the outputs of the run exceed {limit} bytes"
-        fail_for_good(pen, node, result.index, Error("max_bytes_exceeded", message), facts, fatal=True)
+    if counts and (error := bytes_exceeded(builder, done.size)) is not None:
+        fail_for_good(builder, node, result.index, error, facts, fatal=True)
     elif result.index != NOT_AN_ITEM:
-        complete_item(pen, node, result.index, done.output, done.size, facts)
+        complete_item(builder, node, result.index, done.output, done.size, facts)
     elif (problem := route_problem(node, result.route)) is not None:
-        fail_visit(pen, node, Error("route_not_allowed", problem), facts)
+        fail_visit(builder, node, Error("route_not_allowed", problem), facts)
     else:
-        # The items of a map were counted one by one: the list they make up is not counted again.
-        complete_visit(pen, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
+        # The size of a map's list is not counted again: its items were counted one by one.
+        complete_visit(builder, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
 
 
-def _expands(pen: DecisionBuilder, node: Node, result: Result, expands: MapExpanded, facts: AttemptFacts) -> None:
-    limit = pen.flow.limits.max_fanout
-    if expands.count > limit:
-        message = f"the list has {expands.count} items, more than max_fanout {limit}"
-        fail_visit(pen, node, Error("max_fanout_exceeded", message), facts)
+def _expand(builder: DecisionBuilder, node: Node, result: Result, expanded: MapExpanded, facts: AttemptFacts) -> None:
+    limit = builder.flow.limits.max_fanout
+    if expanded.count > limit:
+        message = f"the list has {expanded.count} items, more than max_fanout {limit}"
+        fail_visit(builder, node, Error("max_fanout_exceeded", message), facts)
         return
-    pen.emit(
+    builder.emit(
         NodeExpanded(
-            at_ms=pen.now,
+            at_ms=builder.now,
             cause=facts.cause,
             node=node.id,
             visit=result.visit,
-            count=expands.count,
-            items=expands.items,
-            window=expands.count if node.map is None or node.map.max_parallel is None else node.map.max_parallel,
+            count=expanded.count,
+            items=expanded.items,
+            window=expanded.count if node.map is None or node.map.max_parallel is None else node.map.max_parallel,
             token=facts.token,
             admission=result.admission,
         )
     )
-    pen.cause = pen.state.seq
-    if expands.count == 0:
-        done = Done(output=expands.output if expands.output is not None else b"[]", size=2)
-        _done(pen, node, result, done, AttemptFacts(token=facts.token, cause=pen.cause))
+    builder.cause = builder.state.seq
+    if expanded.count == 0:
+        done = Done(output=expanded.output if expanded.output is not None else b"[]", size=2)
+        _done(builder, node, result, done, AttemptFacts(token=facts.token, cause=builder.cause))

@@ -1,14 +1,8 @@
-"""DecisionBuilder (was Pen), Decision; attempt facts, retry delay.
+"""DecisionBuilder collects the events and job changes of one decision.
 
-The pen a decision is written with: events folded into a draft as they are written, and the work they call for.
-
-A rule that needs to know what an earlier rule of the same decision did just looks at `pen.state`. Ending a
-visit only decides its edges; what follows from them (joins that fire, nodes that are skipped) waits on the
-agenda until all of them are decided.
-
-How long to wait before something is tried again, and how often a lost worker is forgiven.
-
-What is written down about an attempt that ended: the facts of its report, and the words of its failure.
+`emit` applies each event to a draft of the state at once, so later rules of the decision see earlier ones. Ending a
+visit only decides its edges; the joins they affect are queued in `pending_nodes` and processed by `visits.settle`.
+Also here: the fields of an ended attempt that several rules write, and the retry delay.
 """
 
 from __future__ import annotations
@@ -18,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.errors import Problem
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, Error, NodeFailed, Payload, Reading
 from tidemill.kernel.evolve import evolve
@@ -29,16 +24,20 @@ LOST_IN_A_ROW_MAX = 5
 
 
 def retry_delay_ms(retry: Retry, failures: int, retry_after_ms: int | None, chance: float) -> int:
-    """How long to wait after the n-th failure: what the peer asked for, else exponential with jitter."""
+    """The delay after the n-th failure: what the remote service asked for, else exponential with jitter."""
     if retry_after_ms is not None:
         return max(0, retry_after_ms)
-    # The exponent is bounded so that a long series of failures cannot overflow a float.
+    # The exponent is bounded so that many failures cannot overflow a float.
     delay = min(retry.max_backoff_ms, retry.backoff_ms * retry.multiplier ** min(failures - 1, 64))
     return max(0, min(retry.max_backoff_ms, int(delay * (1 + retry.jitter * (2 * chance - 1)))))
 
 
+def problem(code: str, message: str, hint: str = "") -> Problem:
+    return Problem(code=code, message=message, hint=hint)
+
+
 class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What the store has to do with jobs, in the commit that writes the events."""
+    """Job changes that the store makes in the commit of the events."""
 
     put: tuple[JobSpec, ...] = ()
     drop: tuple[str, ...] = ()
@@ -46,17 +45,15 @@ class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The facts that follow from a command, in order, and the work that follows from the facts."""
+    """The events that follow from a command, in order, and the job changes that belong to them."""
 
     events: tuple[AnyEvent, ...]
     work: Work
     after: State
-    """The state that these facts lead to: a draft, for whoever describes the run in the same commit."""
+    """The state after these events: a draft, from which the caller derives the index rows of the same commit."""
 
 
 class DecisionBuilder:
-    """Everything one decision needs at hand."""
-
     __slots__ = (
         "_drops",
         "_puts",
@@ -83,37 +80,35 @@ class DecisionBuilder:
         self.pending_nodes: deque[tuple[str, int]] = deque()
         """Nodes whose inbound edges changed, each with the seq of the event that changed them."""
         self.loops: list[str] = []
-        """Looping nodes that wait for their body, to be looked at once the agenda is empty."""
+        """Looping nodes that wait for their body, checked once `pending_nodes` is empty."""
         self.actor: str | None = None
         self.command: str | None = None
         self.cause = 0
 
     def begin_command(self, command: AnyCommand) -> None:
-        """Begin with the next command."""
         self.actor, self.command, self.cause = command.actor, command.id, 0
 
     def emit(self, event: AnyEvent) -> None:
-        """Write a fact down and let the draft know it."""
+        """Append an event and apply it to the draft."""
         self.events.append(event)
         evolve(self.state, event)
 
     def add_job(self, job: JobSpec) -> None:
-        """Ask for a job. A paused run dispatches nothing; resuming asks for everything the state calls for."""
+        """Insert a job. A paused run dispatches nothing; resuming adds every job that the state needs."""
         if self.state.status != "PAUSED" or job.task.kind not in DISPATCHING or job.ready_at_ms:
             self._puts[job.key] = job
 
     def remove_job(self, key: str) -> None:
-        """Ask for a job's removal. The store removes before it inserts, so one asked for just now is taken back."""
+        """Remove a job. The store removes before it inserts, so a job added by this decision is dropped here."""
         self._puts.pop(key, None)
         self._drops.append(key)
 
     def withdraw_job(self, key: str) -> None:
-        """Ask for the removal of a job that nobody works on."""
+        """Remove a job unless a worker holds it."""
         self._puts.pop(key, None)
         self._withdrawn.append(key)
 
     def decision(self) -> Decision:
-        """What was written."""
         return Decision(
             events=tuple(self.events),
             work=Work(put=tuple(self._puts.values()), drop=tuple(self._drops), withdraw=tuple(self._withdrawn)),
@@ -122,7 +117,7 @@ class DecisionBuilder:
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the event of an ended attempt repeats from the command that reported it."""
+    """Fields that the event of an ended attempt copies from the worker's report."""
 
     token: int = 0
     worker: str = ""
@@ -130,23 +125,23 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     waited_ms: int = 0
     cause: int = 0
     reads: tuple[Reading, ...] = ()
-    """What a condition was asked over that failed."""
+    """What a failed condition had read."""
 
 
 NO_FACTS = AttemptFacts()
 
 
 def failure(
-    pen: DecisionBuilder, node: Node, index: int, attempt: int, error: Error, facts: AttemptFacts
+    builder: DecisionBuilder, node: Node, index: int, attempt: int, error: Error, facts: AttemptFacts
 ) -> NodeFailed:
-    """The event of a failed attempt, before anything is said about what follows from it."""
+    """The event of a failed attempt, without its consequences."""
     return NodeFailed(
-        at_ms=pen.now,
+        at_ms=builder.now,
         cause=facts.cause,
         node=node.id,
-        visit=pen.state.peek(node.id).visit,
+        visit=builder.state.peek(node.id).visit,
         index=index,
-        counter=pen.state.counter,
+        counter=builder.state.counter,
         attempt=attempt,
         error=error,
         worker=facts.worker,
@@ -157,12 +152,12 @@ def failure(
     )
 
 
-def dead_letter(pen: DecisionBuilder, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
-    """Record a failure that nobody will try again by itself."""
-    pen.emit(
+def dead_letter(builder: DecisionBuilder, node: Node, visit: int, index: int, attempts: int, error: Error) -> None:
+    """Record a failure that is not retried automatically."""
+    builder.emit(
         DeadLettered(
-            at_ms=pen.now,
-            cause=pen.state.seq,
+            at_ms=builder.now,
+            cause=builder.state.seq,
             node=node.id,
             visit=visit,
             index=index,
@@ -173,7 +168,7 @@ def dead_letter(pen: DecisionBuilder, node: Node, visit: int, index: int, attemp
 
 
 def error_envelope(error: Error) -> Payload:
-    """What others see as the output of a tolerated failure."""
+    """The output that readers see of a tolerated failure."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.type:
         body["type"] = error.type

@@ -1,7 +1,7 @@
-"""How a run ends: complete, failed or cancelled. Ending a run ends every unfinished visit with it.
+"""End a run: completed, failed or cancelled, with every unfinished visit, item, timer and job in it.
 
-The counter of every terminal run is zero, because each visit that is ended here consumes the tokens it had,
-parked ones included. Whoever waits for the run's end (a parent, a rollback) is served by the same commit.
+The counter of every ended run is zero: each visit ended here consumes the tokens it holds. The commit that ends the
+run also reports to the parent run and starts an automatic rollback.
 """
 
 from __future__ import annotations
@@ -18,190 +18,189 @@ from tidemill.kernel.state import Visit, peek_at
 
 UPSTREAM_FAILED = "upstream_failed"
 ABANDON = "abandon"
-"""The close policy of a child that may live on without its parent."""
+"""The close policy of a child run that may continue without its parent."""
 
 
-def complete_run(pen: DecisionBuilder) -> None:
-    """Nothing is in flight any more and there are no outputs to render."""
-    _close(pen)
-    pen.emit(RunCompleted(at_ms=pen.now, cause=pen.state.seq, tolerated=pen.state.tolerated, unread=unread(pen)))
-    after_end(pen)
+def complete_run(builder: DecisionBuilder) -> None:
+    """End the run as COMPLETED; nothing is in flight and there are no outputs to render."""
+    _close(builder)
+    builder.emit(
+        RunCompleted(
+            at_ms=builder.now, cause=builder.state.seq, tolerated=builder.state.tolerated, unread=unread(builder)
+        )
+    )
+    after_end(builder)
 
 
-def fail_run(pen: DecisionBuilder, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
+def fail_run(builder: DecisionBuilder, node: str, visit: int, error: Error, *, spread: bool = True) -> None:
     """End the run as FAILED; `node` is the first failing node, empty when the run failed as a whole.
 
-    `spread` off: the node itself has not failed (a limit kept it from beginning), so nothing failed with it.
+    `spread` off: a limit kept the node from starting, so its descendants are cancelled instead of failed.
     """
-    cause = pen.state.seq
-    _end_visits(pen, f"the run failed: {error.code}", descendants(pen.flow, node) if node and spread else set(), node)
-    _close(pen)
-    left = pen.state.counter
-    pen.emit(
+    cause = builder.state.seq
+    _end_visits(
+        builder, f"the run failed: {error.code}", descendants(builder.flow, node) if node and spread else set(), node
+    )
+    _close(builder)
+    builder.emit(
         RunFailed(
-            at_ms=pen.now,
+            at_ms=builder.now,
             cause=cause,
             node=node,
             visit=visit,
             error=error,
-            consumed=left,
+            consumed=builder.state.counter,
             counter=0,
-            unread=unread(pen),
+            unread=unread(builder),
         )
     )
-    after_end(pen, compensate=pen.flow.compensate == "automatic")
+    after_end(builder, compensate=builder.flow.compensate == "automatic")
 
 
-def cancel_run(pen: DecisionBuilder, reason: str, *, compensate: bool | None = None) -> None:
-    """End the run as CANCELLED; `compensate` None is what the document says."""
-    _end_visits(pen, reason or "the run was cancelled", set(), "")
-    _close(pen)
-    left = pen.state.counter
-    pen.emit(
+def cancel_run(builder: DecisionBuilder, reason: str, *, compensate: bool | None = None) -> None:
+    """End the run as CANCELLED; `compensate` None follows the document."""
+    _end_visits(builder, reason or "the run was cancelled", set(), "")
+    _close(builder)
+    builder.emit(
         RunCancelled(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             reason=reason,
-            consumed=left,
+            consumed=builder.state.counter,
             counter=0,
-            unread=unread(pen),
+            unread=unread(builder),
         )
     )
-    after_end(pen, compensate=pen.flow.compensate == "automatic" if compensate is None else compensate)
+    after_end(builder, compensate=builder.flow.compensate == "automatic" if compensate is None else compensate)
 
 
-def unread(pen: DecisionBuilder) -> tuple[str, ...]:
-    """Names of signals that nobody took."""
-    return tuple(dict.fromkeys(signal.name for signal in pen.state.signals))
+def unread(builder: DecisionBuilder) -> tuple[str, ...]:
+    """Names of signals that no node has taken."""
+    return tuple(dict.fromkeys(signal.name for signal in builder.state.signals))
 
 
-def after_end(pen: DecisionBuilder, *, compensate: bool = False) -> None:
-    """The run has ended: tell its parent, and undo what it did if that was asked for."""
-    if pen.state.parent is not None:
-        pen.add_job(system_job("report"))
+def after_end(builder: DecisionBuilder, *, compensate: bool = False) -> None:
+    """Report the end to the parent, and start the rollback if asked to."""
+    if builder.state.parent is not None:
+        builder.add_job(system_job("report"))
     if compensate:
-        start_rollback(pen, "automatic")
+        start_rollback(builder, "automatic")
 
 
-def _close(pen: DecisionBuilder) -> None:
-    """Nothing follows any more, and no timer of the run has anything left to do."""
-    pen.pending_nodes.clear()
-    pen.loops.clear()
-    if pen.state.deadline_ms is not None:
-        pen.remove_job(key_of("deadline"))
-    if pen.state.rendering:
-        pen.remove_job(key_of("outputs"))
+def _close(builder: DecisionBuilder) -> None:
+    """Discard pending consequences and the timers of the run."""
+    builder.pending_nodes.clear()
+    builder.loops.clear()
+    if builder.state.deadline_ms is not None:
+        builder.remove_job(key_of("deadline"))
+    if builder.state.rendering:
+        builder.remove_job(key_of("outputs"))
 
 
-def end_visit(pen: DecisionBuilder, node: Node, reason: str) -> None:
+def end_visit(builder: DecisionBuilder, node: Node, reason: str) -> None:
     """Cancel one visit that is in flight, with its items, timers and jobs."""
-    cell = pen.state.peek(node.id)
-    _drop_jobs(pen, node, cell)
-    cancel_items(pen, node, reason)
-    _cancel(pen, node, pen.state.peek(node.id), reason)
+    visit = builder.state.peek(node.id)
+    _drop_jobs(builder, node, visit)
+    cancel_items(builder, node, reason)
+    _cancel(builder, node, builder.state.peek(node.id), reason)
 
 
-def _end_visits(pen: DecisionBuilder, reason: str, downstream: set[str], source: str) -> None:
-    """End every unfinished visit: PENDING ones below the failure have failed with it, the rest is cancelled."""
-    state = pen.state
-    pen.cause = state.seq
-    for node in pen.flow.nodes:
-        cell = state.peek(node.id)
-        if cell.status in ENDED:
+def _end_visits(builder: DecisionBuilder, reason: str, downstream: set[str], source: str) -> None:
+    """End every unfinished visit: PENDING descendants of the failed node fail, all others are cancelled."""
+    state = builder.state
+    builder.cause = state.seq
+    for node in builder.flow.nodes:
+        visit = state.peek(node.id)
+        if visit.status in ENDED:
             continue
-        _drop_jobs(pen, node, cell)
-        cancel_items(pen, node, reason)
-        if cell.status == "PENDING" and node.id in downstream:
-            _fail_with(pen, node, cell, source)
+        _drop_jobs(builder, node, visit)
+        cancel_items(builder, node, reason)
+        if visit.status == "PENDING" and node.id in downstream:
+            builder.emit(
+                NodeFailed(
+                    at_ms=builder.now,
+                    cause=builder.cause,
+                    node=node.id,
+                    visit=visit.visit,
+                    attempt=visit.attempt,
+                    error=Error(UPSTREAM_FAILED, f"node {source} failed"),
+                    consumed=visit.tokens,
+                    counter=state.counter - visit.tokens,
+                )
+            )
         else:
-            _cancel(pen, node, cell, reason)
+            _cancel(builder, node, visit, reason)
 
 
-def _fail_with(pen: DecisionBuilder, node: Node, cell: Visit, source: str) -> None:
-    pen.emit(
-        NodeFailed(
-            at_ms=pen.now,
-            cause=pen.cause,
-            node=node.id,
-            visit=cell.visit,
-            attempt=cell.attempt,
-            error=Error(UPSTREAM_FAILED, f"node {source} failed"),
-            consumed=cell.tokens,
-            counter=pen.state.counter - cell.tokens,
-        )
-    )
-
-
-def _cancel(pen: DecisionBuilder, node: Node, cell: Visit, reason: str) -> None:
-    pen.emit(
+def _cancel(builder: DecisionBuilder, node: Node, visit: Visit, reason: str) -> None:
+    builder.emit(
         NodeCancelled(
-            at_ms=pen.now,
-            cause=pen.cause,
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             reason=reason,
-            consumed=cell.tokens,
-            counter=pen.state.counter - cell.tokens,
-            unknown=_under_way(node, cell, NOT_AN_ITEM, cell),
+            consumed=visit.tokens,
+            counter=builder.state.counter - visit.tokens,
+            unknown=_under_way(node, visit, NOT_AN_ITEM, visit),
         )
     )
 
 
-def _under_way(node: Node, cell: Visit, index: int, act: Activation) -> bool:
-    """Whether a worker may be doing this right now, and a rollback would have to undo it.
+def _under_way(node: Node, visit: Visit, index: int, act: Activation) -> bool:
+    """Whether a worker may be running this now, so that a rollback would have to undo it.
 
-    Nobody can tell a job that waits in the queue from one in a worker's hands; only an at-most-once attempt is
-    announced before it begins.
+    The log cannot tell a queued job from a claimed one; only an at-most-once attempt is recorded before it starts.
     """
     if node.compensator is None or act.status not in DISPATCHED or act.retry_at_ms is not None:
         return False
-    return phase_of(node, cell, index) == "call" and (act.running or node.delivery != "at_most_once")
+    return phase_of(node, visit, index) == "call" and (act.running or node.delivery != "at_most_once")
 
 
-def _drop_jobs(pen: DecisionBuilder, node: Node, cell: Visit) -> None:
-    if owns_job(cell):
-        pen.remove_job(key_of("run", node.id, cell.visit))
-    elif cell.status == "WAITING":
-        drop_wait(pen, node.id, cell.visit, NOT_AN_ITEM, cell, close=True)
+def _drop_jobs(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
+    if owns_job(visit):
+        builder.remove_job(key_of("run", node.id, visit.visit))
+    elif visit.status == "WAITING":
+        drop_wait(builder, node.id, visit.visit, NOT_AN_ITEM, visit, close=True)
 
 
-def drop_wait(pen: DecisionBuilder, node: str, visit: int, index: int, act: Activation, *, close: bool) -> None:
-    """Remove the timers of a wait that ends. `close`: nobody waits for its child any more, and it is told so."""
+def drop_wait(builder: DecisionBuilder, node: str, visit: int, index: int, act: Activation, *, close: bool) -> None:
+    """Remove the timers of a wait that ends. `close`: also ask its child run to close."""
     wait = act.wait
     if wait is None:
         return
     if wait.until_ms is not None:
-        pen.remove_job(key_of("wake", node, visit, index))
+        builder.remove_job(key_of("wake", node, visit, index))
     if wait.expires_ms is not None:
-        pen.remove_job(key_of("expire", node, visit, index))
+        builder.remove_job(key_of("expire", node, visit, index))
     if wait.on == "child":
-        pen.remove_job(key_of("child", node, visit, index))
+        builder.remove_job(key_of("child", node, visit, index))
         if close and wait.close != ABANDON:
-            pen.add_job(close_job(node, visit, index, act.attempt))
+            builder.add_job(close_job(node, visit, index, act.attempt))
 
 
-def cancel_items(pen: DecisionBuilder, node: Node, reason: str) -> None:
-    """End every item of a map that was queued and has not ended; those that never were do not happen at all."""
-    queued = pen.state.peek(node.id).map
+def cancel_items(builder: DecisionBuilder, node: Node, reason: str) -> None:
+    """Cancel every queued item of a map that has not ended; items that were never queued get no event."""
+    queued = builder.state.peek(node.id).map
     for index in range(queued.next if queued is not None else 0):
-        cell = pen.state.peek(node.id)
-        item = peek_at(cell, index)
+        visit = builder.state.peek(node.id)
+        item = peek_at(visit, index)
         if item is None or item.status in ENDED:
             continue
         if item.status in DISPATCHED:
-            pen.remove_job(key_of("run", node.id, cell.visit, index))
+            builder.remove_job(key_of("run", node.id, visit.visit, index))
         else:
-            drop_wait(pen, node.id, cell.visit, index, item, close=True)
-        pen.emit(
+            drop_wait(builder, node.id, visit.visit, index, item, close=True)
+        builder.emit(
             NodeCancelled(
-                at_ms=pen.now,
-                cause=pen.cause,
+                at_ms=builder.now,
+                cause=builder.cause,
                 node=node.id,
-                visit=cell.visit,
+                visit=visit.visit,
                 index=index,
                 reason=reason,
-                counter=pen.state.counter,
-                unknown=_under_way(node, cell, index, item),
+                counter=builder.state.counter,
+                unknown=_under_way(node, visit, index, item),
             )
         )

@@ -1,6 +1,6 @@
-"""How a worker stands towards an activation: does its result count, and can it be what it says it is?
+"""Fencing as the log knows it: does the result of a worker count, and is its outcome allowed at this point?
 
-The store's fence keeps a stale worker from committing; this is the same fence, as the log knows it.
+The store's fence keeps a stale worker from committing; this check is repeated from the state alone. Read-only.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ AttemptStatus = Literal["current", "repeated", "run_ended", "visit_ended", "stal
 Phase = Literal["call", "expand", "assemble", "route"]
 
 
-def phase_of(node: Node, cell: Visit, index: int) -> Phase:
-    """What the job of an activation is for at this point of its visit; only `call` calls the handler."""
-    if index == NOT_AN_ITEM and cell.resumed is not None:
-        return "call" if cell.recall else "route"
+def phase_of(node: Node, visit: Visit, index: int) -> Phase:
+    """What the job of an activation does at this point of its visit; only `call` calls the handler."""
+    if index == NOT_AN_ITEM and visit.resumed is not None:
+        return "call" if visit.recall else "route"
     if node.map is None or index != NOT_AN_ITEM:
         return "call"
-    return "expand" if cell.map is None else "assemble"
+    return "expand" if visit.map is None else "assemble"
 
 
 def attempt_status(state: State, node: str, visit: int, index: int, token: int) -> AttemptStatus:
-    """How a worker that holds `token` stands towards an activation."""
-    cell = state.peek(node)
-    act = peek_at(cell, index) if cell.visit == visit else None
-    if token == (cell.reported_before if visit == cell.visit - 1 else act.reported if act is not None else 0):
+    """Whether the worker that holds `token` may still report about an activation, and if not, why."""
+    latest = state.peek(node)
+    act = peek_at(latest, index) if latest.visit == visit else None
+    if token == (latest.reported_before if visit == latest.visit - 1 else act.reported if act is not None else 0):
         return "repeated"
     if not state.live:
         return "run_ended"
-    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(cell)):
+    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(latest)):
         return "visit_ended"
     return "current" if token > act.token or (act.running and token == act.token) else "stale"
 
 
 def outcome_allowed(phase: Phase, result: Result) -> bool:
-    """Whether an outcome is one that this phase of a visit can have."""
     match result.outcome:
         case Done():
             return phase != "expand"

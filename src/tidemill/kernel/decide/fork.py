@@ -1,8 +1,8 @@
-"""Fork: a run of its own that begins with what another one has done.
+"""Fork: create a run that starts with the events of another one.
 
-The first events are taken over as they are, under the new run's name; nothing is ever written to the other run.
-What was under way there begins anew here, with effect keys of its own, and is undone, if it ever has to be, by
-this run alone. Any event may be the last: what had followed from it in the same commit is worked out again.
+The prefix is copied as it is; the other run is never written to. Whatever was in flight there starts again here, with
+effect keys of this run, and only this run compensates it. Any event may be the last of the prefix: consequences that
+the same commit had drawn from it are drawn again.
 """
 
 from __future__ import annotations
@@ -12,55 +12,32 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.commands import Fork
 from tidemill.kernel.decide.builder import DecisionBuilder
 from tidemill.kernel.decide.operations import reopen, rewind_run, schedule
 from tidemill.kernel.decide.patch import apply_patch
 from tidemill.kernel.decide.patch import problems as patch_problems
 from tidemill.kernel.decide.visits import item_over
-from tidemill.kernel.events import (
-    AnyEvent,
-    ApprovalDecided,
-    ApprovalExpired,
-    ApprovalReturned,
-    ChildFinished,
-    CompensationCompleted,
-    DeadLetterClosed,
-    DeadLettered,
-    LoopContinued,
-    NodeCancelled,
-    NodeCompleted,
-    NodeEvent,
-    NodeFailed,
-    NodeWaiting,
-    ResultDiscarded,
-    RunCompleted,
-    RunCreated,
-    RunForked,
-    RunPatched,
-    RunRetried,
-    RunRewound,
-    SignalReceived,
-)
+from tidemill.kernel.events import AnyEvent
 from tidemill.kernel.jobs import expected_jobs
-from tidemill.kernel.state import State, key_at
+from tidemill.kernel.state import State, find_activation, key_at
 
 
-def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
-    """Why no run can be branched off like this."""
-    if not fork.prefix or not isinstance(fork.prefix[0], RunCreated):
+def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
+    if not fork.prefix or not isinstance(fork.prefix[0], events.RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
-    if any(isinstance(event, RunCompleted) for event in fork.prefix):
+    if any(isinstance(event, events.RunCompleted) for event in fork.prefix):
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
     if fork.rewind:
-        problem = _refuse_beginning(pen, fork)
+        problem = _refuse_rewind(builder, fork)
         if problem is not None:
             return problem
     if fork.patch is None and not fork.undone:
         return None
-    trial = DecisionBuilder(pen.flow, pen.state, pen.now)
-    _take_over(trial, fork)
+    trial = DecisionBuilder(builder.flow, builder.state, builder.now)
+    _copy_prefix(trial, fork)
     gone = [key for key in fork.undone if _shares(trial.state, key)]
     if gone:
         message = f"the run has undone what {', '.join(dict.fromkeys(key.rsplit('/', 2)[0] for key in gone))} did"
@@ -72,18 +49,16 @@ def refuse_fork(pen: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _shares(state: State, key: str) -> bool:
-    """Whether a fork would go on with the result of this visit or item."""
-    node, visit, index = key.rsplit("/", 2)
-    cell = state.peek(node)
-    act = cell if index == "-1" or cell.map is None else cell.map.get(int(index))
-    return cell.visit == int(visit) and act is not None and act.status == "COMPLETED"
+    """Whether a fork would reuse the result of this visit or item."""
+    act = find_activation(state, key)
+    return act is not None and act.status == "COMPLETED"
 
 
-def _refuse_beginning(pen: DecisionBuilder, fork: Fork) -> Problem | None:
-    if fork.rewind not in pen.flow.by_id:
-        hint = f"nodes: {', '.join(list(pen.flow.by_id)[:20])}"
+def _refuse_rewind(builder: DecisionBuilder, fork: Fork) -> Problem | None:
+    if fork.rewind not in builder.flow.by_id:
+        hint = f"nodes: {', '.join(list(builder.flow.by_id)[:20])}"
         return Problem(code="node_unknown", message=f"the workflow has no node {fork.rewind}", hint=hint)
-    if not _has_begun(_whole(fork.prefix), fork.rewind):
+    if not _has_begun(_complete_prefix(fork.prefix), fork.rewind):
         return Problem(
             code="node_not_begun",
             message=f"node {fork.rewind} had not begun at this event",
@@ -93,123 +68,128 @@ def _refuse_beginning(pen: DecisionBuilder, fork: Fork) -> Problem | None:
 
 
 def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
-    """Whether a node's present visit had begun, or was over: the last word about it says so."""
+    """Whether a node's latest visit had started: its last event in the prefix decides."""
     for event in reversed(prefix):
-        if isinstance(event, LoopContinued):
+        if isinstance(event, events.LoopContinued):
             if node in event.body:
                 return False
-        elif isinstance(event, NodeEvent):
-            if event.node == node and not isinstance(event, (ResultDiscarded, DeadLettered, DeadLetterClosed)):
+        elif isinstance(event, events.NodeEvent):
+            if event.node == node and not isinstance(
+                event, (events.ResultDiscarded, events.DeadLettered, events.DeadLetterClosed)
+            ):
                 return True
-        elif isinstance(event, (RunRetried, RunRewound)) and any(again.node == node for again in event.nodes):
+        elif isinstance(event, (events.RunRetried, events.RunRewound)) and any(
+            again.node == node for again in event.nodes
+        ):
             return False
     return False
 
 
-def shared_prefix(events: Sequence[AnyEvent], *, rewinds: bool) -> int:
-    """How many events a fork takes over when nobody says: all, but for the end of a run that completed."""
-    ends = (number for number, event in enumerate(events) if isinstance(event, RunCompleted))
-    return next(ends, len(events)) if rewinds else len(events)
+def shared_prefix(log: Sequence[AnyEvent], *, rewinds: bool) -> int:
+    """How many events a fork copies by default: all, except the end of a completed run."""
+    ends = (number for number, event in enumerate(log) if isinstance(event, events.RunCompleted))
+    return next(ends, len(log)) if rewinds else len(log)
 
 
-def undone(events: Iterable[AnyEvent]) -> Iterator[str]:
-    """What a run has undone, as node/visit/index."""
-    for event in events:
-        if isinstance(event, CompensationCompleted):
+def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
+    """The activations a run has compensated, as node/visit/index."""
+    for event in log:
+        if isinstance(event, events.CompensationCompleted):
             yield key_at(event.node, event.visit, event.index)
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
-    """The digest of the graph that a run has after these events."""
-    changes = (event.digest for event in reversed(prefix) if isinstance(event, (RunPatched, RunCreated)))
+    """The digest of the run's graph after these events."""
+    changes = (event.digest for event in reversed(prefix) if isinstance(event, (events.RunPatched, events.RunCreated)))
     return next(changes, "")
 
 
-def _whole(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
-    """The prefix without events at its end that mean nothing without those behind them.
+def _complete_prefix(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
+    """The prefix without trailing events that are incomplete without their successors.
 
-    The end of a run that is only half written did not happen here. An answer on its way to the visit that waits for
-    it has to be given once more, and so has the last word of a pass whose successor does not begin here.
+    These are a half-written end of the run, an answer that has not reached its waiting visit, and the end of a pass
+    whose next pass has not started.
     """
     length = len(prefix)
     while length > 1 and _ends_run(prefix, length - 1):
         length -= 1
-    return prefix[: length - _waits_for_more(prefix[length - 1])]
+    return prefix[: length - _needs_successor(prefix[length - 1])]
 
 
-def _ends_run(events: tuple[AnyEvent, ...], at: int) -> bool:
-    """Whether an event is part of how a run, or a map, is brought to an end: it is followed by more of that."""
-    event = events[at]
-    if isinstance(event, DeadLettered):
-        return _ends_run(events, at - 1)
-    if isinstance(event, NodeFailed):
+def _ends_run(prefix: tuple[AnyEvent, ...], at: int) -> bool:
+    """Whether an event belongs to the end of a run or map, which takes several events."""
+    event = prefix[at]
+    if isinstance(event, events.DeadLettered):
+        return _ends_run(prefix, at - 1)
+    if isinstance(event, events.NodeFailed):
         return event.retry_at_ms is None and event.output is None
-    return isinstance(event, NodeCancelled)
+    return isinstance(event, events.NodeCancelled)
 
 
-def _waits_for_more(event: AnyEvent) -> bool:
-    """Whether what follows from an event stands right behind it and cannot be worked out without it."""
+def _needs_successor(event: AnyEvent) -> bool:
+    """Whether the next event completes this one and cannot be derived from it."""
     match event:
-        case SignalReceived():
+        case events.SignalReceived():
             return bool(event.node)
-        case NodeWaiting():
+        case events.NodeWaiting():
             return bool(event.signal) or event.on == "human"
-        case NodeCompleted():
+        case events.NodeCompleted():
             return event.route is not None and bool(event.route.again) and not event.taken
         case _:
-            return isinstance(event, (ApprovalDecided, ApprovalReturned, ApprovalExpired, ChildFinished))
+            return isinstance(
+                event, (events.ApprovalDecided, events.ApprovalReturned, events.ApprovalExpired, events.ChildFinished)
+            )
 
 
-def fork_run(pen: DecisionBuilder, fork: Fork) -> None:
-    """Take over the prefix, and go on from it."""
-    _take_over(pen, fork)
+def fork_run(builder: DecisionBuilder, fork: Fork) -> None:
+    _copy_prefix(builder, fork)
     if fork.patch is not None:
-        apply_patch(pen, fork.patch)
-    for put in expected_jobs(pen.flow, pen.state):
-        pen.add_job(put)
-    _go_on(pen)
+        apply_patch(builder, fork.patch)
+    for job in expected_jobs(builder.flow, builder.state):
+        builder.add_job(job)
+    _draw_consequences(builder)
 
 
-def _take_over(pen: DecisionBuilder, fork: Fork) -> None:
-    """Write the shared events and what makes them this run's own; nothing is scheduled yet."""
-    prefix = _whole(fork.prefix)
-    for event in _renamed(fork, prefix):
-        pen.emit(event)
-    deadline = None if pen.flow.limits.deadline_ms is None else pen.now + pen.flow.limits.deadline_ms
-    pen.emit(
-        RunForked(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+def _copy_prefix(builder: DecisionBuilder, fork: Fork) -> None:
+    """Emit the copied events and those that adapt them to this run; schedules nothing."""
+    prefix = _complete_prefix(fork.prefix)
+    for event in _adapted(fork, prefix):
+        builder.emit(event)
+    deadline = None if builder.flow.limits.deadline_ms is None else builder.now + builder.flow.limits.deadline_ms
+    builder.emit(
+        events.RunForked(
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             run=fork.run,
             at=len(prefix),
             deadline_at_ms=deadline,
             reason=fork.reason,
         )
     )
-    pen.cause = pen.state.seq
-    if not pen.state.live:
-        # What nobody knows about the other run's effects is no question here: these are effects of its own.
-        reopen(pen, fork.reason, tuple(pen.flow.by_id))
+    builder.cause = builder.state.seq
+    if not builder.state.live:
+        # Unknown outcomes of the other run do not matter: the effect keys here are new.
+        reopen(builder, fork.reason, tuple(builder.flow.by_id))
     if fork.rewind:
-        rewind_run(pen, fork.rewind, fork.reason)
+        rewind_run(builder, fork.rewind, fork.reason)
 
 
-def _go_on(pen: DecisionBuilder) -> None:
-    """Draw the consequences that the prefix may have been cut off from: of edges, items and passes."""
-    for node in pen.flow.nodes:
-        cell = pen.state.peek(node.id)
-        if cell.status == "RUNNING" and cell.map is not None:
-            item_over(pen, node)
-        elif cell.wait is not None and cell.wait.on == "loop":
-            pen.loops.append(node.id)
-    schedule(pen, pen.flow.by_id)
+def _draw_consequences(builder: DecisionBuilder) -> None:
+    """Draw the consequences of edges, items and passes that the prefix may lack."""
+    for node in builder.flow.nodes:
+        visit = builder.state.peek(node.id)
+        if visit.status == "RUNNING" and visit.map is not None:
+            item_over(builder, node)
+        elif visit.wait is not None and visit.wait.on == "loop":
+            builder.loops.append(node.id)
+    schedule(builder, builder.flow.by_id)
 
 
-def _renamed(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
-    """The shared events; the first says whose they are now."""
+def _adapted(fork: Fork, prefix: tuple[AnyEvent, ...]) -> Iterator[AnyEvent]:
+    """The copied events; the first is adapted to this run."""
     first = prefix[0]
-    assert isinstance(first, RunCreated), "it was not refused"
+    assert isinstance(first, events.RunCreated), "it was not refused"
     yield msgspec.structs.replace(
         first,
         inputs=first.inputs if fork.inputs is None else fork.inputs,

@@ -1,8 +1,8 @@
-"""Patch: let a run go on under another graph, without losing or doubling a token.
+"""Apply a graph patch to a run without losing or doubling a token.
 
-What has happened stays: a finished or live node may not change, and no edge may be added to or removed from a
-join that has fired. Everything else is looked at anew: each visit that has not begun gets the inbound edges of
-the new graph, decided by what their sources did, and the tokens that go with the taken ones.
+History stays: a finished or live node must not change, and a join that has fired keeps its edges. Every visit that
+has not started gets the inbound edges of the new graph, decided by what their sources did, with one token per taken
+edge. `problems` yields every reason for a refusal; the document format of patches is in `document.json_patch`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ _DERIVED = frozenset({"inbound", "outbound", "plain", "loops", "reads", "reads_p
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a patch would do to a run."""
-
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     rerun: tuple[str, ...] = ()
-    """Nodes that had begun and will be run again."""
+    """Nodes that had started and will run again."""
     kept: tuple[str, ...] = ()
     """Nodes whose results stay."""
 
 
 def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
-    """What would be added, removed and changed, what would run again and what would stay."""
+    """What a patch would do to a run."""
     again = not state.live
     return msgspec.structs.replace(
         _difference(old, new),
@@ -49,7 +47,7 @@ def verdict(old: Workflow, new: Workflow, state: State) -> Verdict:
 
 
 def _difference(old: Workflow, new: Workflow) -> Verdict:
-    """What a patch does to the graph, whatever the run has done."""
+    """What a patch does to the graph, whatever the state of the run."""
     return Verdict(
         added=tuple(name for name in new.by_id if name not in old.by_id),
         removed=tuple(name for name in old.by_id if name not in new.by_id),
@@ -57,16 +55,16 @@ def _difference(old: Workflow, new: Workflow) -> Verdict:
     )
 
 
-def _reruns(cell: Visit) -> bool:
-    return cell.status in ("FAILED", "CANCELLED") and not cell.tolerated and (cell.attempt > 0 or cell.fired)
+def _reruns(visit: Visit) -> bool:
+    return visit.status in ("FAILED", "CANCELLED") and not visit.tolerated and (visit.attempt > 0 or visit.fired)
 
 
-def _final(cell: Visit) -> bool:
-    return cell.status in ("COMPLETED", "SKIPPED") or (cell.status == "FAILED" and cell.tolerated)
+def _final(visit: Visit) -> bool:
+    return visit.status in ("COMPLETED", "SKIPPED") or (visit.status == "FAILED" and visit.tolerated)
 
 
 def _differs(old: Node, new: Node) -> bool:
-    """Whether a node itself was changed, and not only what surrounds it."""
+    """Whether the node itself differs, not only the graph around it."""
     if old == new:
         return False
     return any(_own(old, name) != _own(new, name) for name in old.__struct_fields__ if name not in _DERIVED)
@@ -82,13 +80,12 @@ def _own(node: Node, name: str) -> Any:
 # Refusals
 
 
-def refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
+def refusal(builder: DecisionBuilder, patch: Patch) -> Problem | None:
     """The first reason why a patch cannot be applied."""
-    return next(problems(pen.flow, pen.state, patch), None) or _reopening_refusal(pen, patch)
-
-
-def _reopening_refusal(pen: DecisionBuilder, patch: Patch) -> Problem | None:
-    return refuse_reopening(pen, patch.confirmed_not_done) if not pen.state.live else None
+    problem = next(problems(builder.flow, builder.state, patch), None)
+    if problem is not None or builder.state.live:
+        return problem
+    return refuse_reopening(builder, patch.confirmed_not_done)
 
 
 def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
@@ -121,117 +118,114 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
         after = new.by_id.get(node.id)
         if same_loops and node == after:
             continue
-        cell = state.peek(node.id)
+        visit = state.peek(node.id)
         if after is None:
-            if _fixed(cell):
+            if _fixed(visit):
                 yield _fixed_problem(state, node.id, "removed")
-        elif _differs(node, after) and _fixed(cell):
+        elif _differs(node, after) and _fixed(visit):
             yield _fixed_problem(state, node.id, "changed")
-        elif node.loops != after.loops and _is_live(cell):
+        elif node.loops != after.loops and _is_live(visit):
             yield _fixed_problem(state, node.id, "put into another loop")
-        elif _relists(old, after, state) and _items_begun(cell):
+        elif _relists(old, after, state) and _items_begun(visit):
             yield Problem(
                 code="patch_items_begun",
                 message=f"items of {node.id} have begun: those of another list would be taken for them",
                 path=f"/nodes/{node.id}/map",
                 hint=f"fork the run with this patch, beginning at {node.id}",
             )
-        if after is not None and _joined(state, cell) and _other_edges(old, new, state, node, after):
+        if after is not None and _joined(state, visit) and _other_edges(old, new, state, node, after):
             yield Problem(
                 code="patch_join_fired",
                 message=f"the edges into {node.id} cannot change: it has begun or was skipped",
                 path=f"/nodes/{node.id}",
-                hint=_way_back(state, node.id),
+                hint=_change_hint(state, node.id),
             )
 
 
 def _other_edges(old: Workflow, new: Workflow, state: State, node: Node, after: Node) -> bool:
-    """Whether a join would have had other edges: others lead to it, or a loop could come back to a dead one."""
+    """Whether a join would have other edges: other sources, or a dead edge that a loop could still take."""
     if set(node.inbound) != set(after.inbound):
         return True
     dead = [source for source in node.inbound if state.peek(node.id).edges.get(source) is False]
     return any(
-        _comes_back(new, state, source, node.id) and not _comes_back(old, state, source, node.id)
+        _may_come_back(new, state, source, node.id) and not _may_come_back(old, state, source, node.id)
         for source in dead
         if source in new.by_id
     )
 
 
-def _items_begun(cell: Visit) -> bool:
-    """Whether any item of a map was tried or settled, so that its effect key is used up."""
-    items = () if cell.map is None else cell.map.known()
+def _items_begun(visit: Visit) -> bool:
+    """Whether any item of a map has used its effect key."""
+    items = () if visit.map is None else visit.map.known()
     return any(item.attempt > 0 or item.status == "COMPLETED" for _, item in items)
 
 
-def _is_live(cell: Visit) -> bool:
-    return cell.status in ("QUEUED", "RUNNING", "WAITING")
+def _is_live(visit: Visit) -> bool:
+    return visit.status in ("QUEUED", "RUNNING", "WAITING")
 
 
-def _fixed(cell: Visit) -> bool:
-    """Whether a node's latest visit is under way or has its result."""
-    return _is_live(cell) or cell.status in ("COMPLETED", "SKIPPED")
+def _fixed(visit: Visit) -> bool:
+    """Whether a node's latest visit is in flight or has its result."""
+    return _is_live(visit) or visit.status in ("COMPLETED", "SKIPPED")
 
 
 def _fixed_problem(state: State, name: str, what: str) -> Problem:
-    cell = state.peek(name)
-    message = f"node {name} is {cell.status} and cannot be {what}"
+    visit = state.peek(name)
+    message = f"node {name} is {visit.status} and cannot be {what}"
     return Problem(
-        code="patch_live_node" if _is_live(cell) else "patch_finished_node",
+        code="patch_live_node" if _is_live(visit) else "patch_finished_node",
         message=message,
         path=f"/nodes/{name}",
-        hint=_way_back(state, name),
+        hint=_change_hint(state, name),
     )
 
 
-def _way_back(state: State, name: str) -> str:
-    """How a node can be changed whose visit is under way or has its result."""
+def _change_hint(state: State, name: str) -> str:
+    """The hint how to change a node whose visit is in flight or has its result."""
     fork = f"fork the run with this patch, beginning at {name}"
     return f"rewind the run to {name} first, or {fork}" if state.live else f"{fork}: only a live run can be rewound"
 
 
-def _joined(state: State, cell: Visit) -> bool:
-    """Whether a join has been settled and will not be looked at again."""
-    return cell.settled and not _reopens(state, cell)
+def _joined(state: State, visit: Visit) -> bool:
+    """Whether a join is settled for good."""
+    return visit.settled and not _reopens(state, visit)
 
 
-def _reopens(state: State, cell: Visit) -> bool:
-    """Whether a visit that had ended is to be made again when the run goes on."""
-    return not state.live and cell.status in ("FAILED", "CANCELLED") and not cell.tolerated
+def _reopens(state: State, visit: Visit) -> bool:
+    """Whether an ended visit starts again when the run goes on."""
+    return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
 
 
 # Applying
 
 
-def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
-    """Go on under the new graph; a run that had ended is reopened in the same breath.
-
-    Answers the nodes whose joins are to be looked at.
-    """
-    state, old, new = pen.state, pen.flow, patch.workflow
-    seen = _difference(old, new)
-    changed = set(seen.changed)
+def apply_patch(builder: DecisionBuilder, patch: Patch) -> list[str]:
+    """Switch the run to the new graph, and reopen it if it had ended; return the nodes whose joins to check."""
+    state, old, new = builder.state, builder.flow, patch.workflow
+    change = _difference(old, new)
+    changed = set(change.changed)
     joins = tuple(_joins(old, new, state))
     emitted = sum(join.tokens for join in joins)
-    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *seen.removed))
+    consumed = sum(state.peek(name).tokens for name in (*(join.node for join in joins), *change.removed))
     if state.rendering and emitted:
-        # There is more to do before the outputs can be known: their rendering gives its token back.
+        # New visits come before the outputs, so the rendering gives its token back.
         consumed += 1
-        pen.remove_job(key_of("outputs"))
+        builder.remove_job(key_of("outputs"))
     before = state.deadline_ms
-    deadline = _deadline(pen, new)
-    pen.flow = new
-    pen.emit(
+    deadline = _deadline(builder, new)
+    builder.flow = new
+    builder.emit(
         RunPatched(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             base=patch.base,
             digest=new.digest,
             revision=state.revision + 1,
             patch=patch.patch,
-            added=seen.added,
-            removed=seen.removed,
-            changed=seen.changed,
+            added=change.added,
+            removed=change.removed,
+            changed=change.changed,
             joins=joins,
             relisted=tuple(node.id for node in new.nodes if node.id in changed and _relists(old, node, state)),
             emitted=emitted,
@@ -241,41 +235,41 @@ def apply_patch(pen: DecisionBuilder, patch: Patch) -> list[str]:
             message=patch.message,
         )
     )
-    pen.cause = state.seq
+    builder.cause = state.seq
     if not state.live:
-        return reopen(pen, patch.message, patch.confirmed_not_done)
-    _go_on(pen, before)
-    # A join of another kind may fire by edges that it has had for long.
-    return [*(join.node for join in joins), *seen.changed]
+        return reopen(builder, patch.message, patch.confirmed_not_done)
+    _go_on(builder, before)
+    # A join of another kind may fire over edges that were decided before.
+    return [*(join.node for join in joins), *change.changed]
 
 
-def _go_on(pen: DecisionBuilder, before: int | None) -> None:
-    """Set the timer of another deadline, and look at loops that waited for a part of their body that is gone."""
-    deadline = pen.state.deadline_ms
+def _go_on(builder: DecisionBuilder, before: int | None) -> None:
+    """Replace the deadline timer, and check loops that may have waited for a removed node."""
+    deadline = builder.state.deadline_ms
     if deadline != before:
-        pen.remove_job(key_of("deadline"))
+        builder.remove_job(key_of("deadline"))
         if deadline is not None:
-            pen.add_job(system_job("deadline", deadline))
-    for name in pen.flow.bodies:
-        wait = pen.state.peek(name).wait
+            builder.add_job(system_job("deadline", deadline))
+    for name in builder.flow.bodies:
+        wait = builder.state.peek(name).wait
         if wait is not None and wait.on == "loop":
-            pen.loops.append(name)
+            builder.loops.append(name)
 
 
-def _deadline(pen: DecisionBuilder, new: Workflow) -> int | None:
-    """The deadline under the new graph, counted from the moment that the old one was counted from."""
-    state, was, allowed = pen.state, pen.flow.limits.deadline_ms, new.limits.deadline_ms
+def _deadline(builder: DecisionBuilder, new: Workflow) -> int | None:
+    """The deadline under the new graph, from the same start time as the old one."""
+    state, was, allowed = builder.state, builder.flow.limits.deadline_ms, new.limits.deadline_ms
     if allowed == was:
         return state.deadline_ms
     if allowed is None:
         return None
     if was is not None and state.deadline_ms is not None:
         return state.deadline_ms - was + allowed
-    return (state.created_ms if state.forked_from is None else pen.now) + allowed
+    return (state.created_ms if state.forked_from is None else builder.now) + allowed
 
 
 def _relists(old: Workflow, node: Node, state: State) -> bool:
-    """Whether a map that had its list must make a new one; other changes leave the items that completed alone."""
+    """Whether a map must evaluate its list again; other changes keep the completed items."""
     return state.peek(node.id).map is not None and _list_of(old.by_id[node.id]) != _list_of(node)
 
 
@@ -284,53 +278,53 @@ def _list_of(node: Node) -> Any:
 
 
 def _joins(old: Workflow, new: Workflow, state: State) -> Iterator[Join]:
-    """The inbound edges, under the new graph, of every visit that has not begun and whose edges are others now."""
+    """Inbound edges, under the new graph, of every unstarted visit whose edges change."""
     same_loops = old.bodies == new.bodies
     for node in new.nodes:
         before = old.by_id.get(node.id)
         if same_loops and before is not None and before.inbound == node.inbound:
             continue
-        cell = state.peek(node.id)
-        if _joined(state, cell):
+        visit = state.peek(node.id)
+        if _joined(state, visit):
             continue
         edges = {source: _edge(old, new, state, source, node.id) for source in node.inbound}
         same = before is not None and set(before.inbound) == set(node.inbound)
-        if same and all(cell.edges.get(source) is taken for source, taken in edges.items()):
+        if same and all(visit.edges.get(source) is taken for source, taken in edges.items()):
             continue
         decided = tuple((source, taken) for source, taken in edges.items() if taken is not None)
-        own = (same and cell.has_start_token) or not node.inbound
+        own = (same and visit.has_start_token) or not node.inbound
         tokens = int(own) or sum(taken for _, taken in decided)
         yield Join(node.id, decided, tokens if state.live else 0, own)
 
 
 def _edge(old: Workflow, new: Workflow, state: State, source: str, target: str) -> bool | None:
-    """What an edge of the new graph was decided to be by the visit that its source has made.
+    """How the latest visit of its source decides an edge of the new graph: taken, dead, or None.
 
-    An edge that was not taken is dead, unless it leaves the body of a loop that may still come back to its source.
+    An edge that was not taken is dead, unless it leaves a loop that may still come back to its source.
     """
-    known, cell = old.by_id.get(source), state.peek(source)
+    known, visit = old.by_id.get(source), state.peek(source)
     was = known is not None and target in known.outbound
     recorded = state.peek(target).edges.get(source) if was else None
-    if recorded or known is None or cell.status not in ENDED or _reopens(state, cell):
+    if recorded or known is None or visit.status not in ENDED or _reopens(state, visit):
         return bool(recorded) if recorded is not None else None
-    if not was and target in new.by_id[source].plain and _went_on(known, cell):
+    if not was and target in new.by_id[source].plain and _went_on(known, visit):
         return True
-    return None if _comes_back(new, state, source, target) else False
+    return None if _may_come_back(new, state, source, target) else False
 
 
-def _went_on(node: Node, cell: Visit) -> bool:
-    """Whether a visit ended in a way that takes edges no rule names: not by an error, time-out or other path."""
-    if cell.status == "FAILED":
-        return cell.tolerated and node.on_error == "continue"
-    return cell.status == "COMPLETED" and not cell.left_by_exit
+def _went_on(node: Node, visit: Visit) -> bool:
+    """Whether a visit ended by its plain edges: not by an error, time-out or exit path."""
+    if visit.status == "FAILED":
+        return visit.tolerated and node.on_error == "continue"
+    return visit.status == "COMPLETED" and not visit.left_by_exit
 
 
-def _comes_back(flow: Workflow, state: State, source: str, target: str) -> bool:
+def _may_come_back(flow: Workflow, state: State, source: str, target: str) -> bool:
     """Whether a loop around the source of an edge, but not around its target, may make another pass."""
     for looping in flow.by_id[source].loops:
         if target in flow.bodies[looping]:
             return False
-        cell = state.peek(looping)
-        if looping != source and (cell.status not in ENDED or _reopens(state, cell)):
+        visit = state.peek(looping)
+        if looping != source and (visit.status not in ENDED or _reopens(state, visit)):
             return True
     return False

@@ -1,31 +1,26 @@
-"""Rollback: undo what completed, backwards, one step after the other.
+"""Rollback: compensate completed visits and items in reverse order, one step at a time.
 
-A step is a job with a retry policy and a time-out of its own. One that is given up does not stop the others; it
-is named when the rollback is finished, which then is `partial` and never a green tick.
+Each step is a job with its own retry policy and time-out. A step that fails for good does not stop the others; the
+RollbackFinished event names it, and the rollback is `partial`, never `done`.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.commands import CompensationResult, CompensationWorkerLost, Done
 from tidemill.kernel.decide.builder import LOST_IN_A_ROW_MAX, DecisionBuilder, retry_delay_ms
-from tidemill.kernel.events import (
-    CompensationCompleted,
-    CompensationFailed,
-    CompensationScheduled,
-    Error,
-    RollbackFinished,
-    RollbackStarted,
-)
+from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import key_of, undo_job
 from tidemill.kernel.model import Compensator
 from tidemill.kernel.state import CompletedStep, State, key_at
 
 
-def refuse_rollback(pen: DecisionBuilder) -> Problem | None:
-    """Why a run cannot be rolled back now."""
-    state = pen.state
+def refuse_rollback(builder: DecisionBuilder) -> Problem | None:
+    state = builder.state
     if state.live:
         return Problem(code="run_not_ended", message=f"the run is {state.status}", hint="cancel it first")
     if state.rollback == "running":
@@ -34,106 +29,106 @@ def refuse_rollback(pen: DecisionBuilder) -> Problem | None:
     if state.rollback == "done":
         hint = "everything that could be undone is undone"
         return Problem(code="rollback_done", message="the run was rolled back already", hint=hint)
-    if not _steps(state) and not (state.rollback == "none" and _unknown(pen)):
+    if not _steps(state) and not (state.rollback == "none" and _unknown(builder)):
         hint = "only completed nodes with a compensator can be undone"
         return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)
     return None
 
 
 def _steps(state: State) -> int:
-    """How many visits and items are still to be undone."""
+    """How many visits and items still have to be compensated."""
     return sum(undo.status != "done" for undo in items_merged(state.undo).values())
 
 
-def start_rollback(pen: DecisionBuilder, reason: str) -> None:
-    """Begin to undo, if there is anything to undo or to be honest about."""
-    unknown, steps = _unknown(pen), _steps(pen.state)
+def start_rollback(builder: DecisionBuilder, reason: str) -> None:
+    """Start a rollback if there are steps to compensate or unknown outcomes to report."""
+    unknown, steps = _unknown(builder), _steps(builder.state)
     if not (steps or unknown):
         return
-    pen.emit(
-        RollbackStarted(
-            at_ms=pen.now, actor=pen.actor, command=pen.command, steps=steps, unknown=unknown, reason=reason
+    builder.emit(
+        events.RollbackStarted(
+            at_ms=builder.now, actor=builder.actor, command=builder.command, steps=steps, unknown=unknown, reason=reason
         )
     )
-    _next_step(pen)
+    _next_step(builder)
 
 
-def _unknown(pen: DecisionBuilder) -> tuple[str, ...]:
-    """Activations that would have to be undone if only somebody knew whether they happened."""
-    nodes = pen.flow.by_id
-    names = ((key, key.split("/")[0]) for key in pen.state.unknown)
+def _unknown(builder: DecisionBuilder) -> tuple[str, ...]:
+    """Activations of nodes with a compensator whose outcome is unknown."""
+    nodes = builder.flow.by_id
+    names = ((key, key.split("/")[0]) for key in builder.state.unknown)
     return tuple(key for key, name in names if name in nodes and nodes[name].compensator is not None)
 
 
-def _next_step(pen: DecisionBuilder) -> None:
-    """Schedule the next step, or finish. Steps whose compensator is gone fail at once, so this may take several."""
-    state = pen.state
+def _next_step(builder: DecisionBuilder) -> None:
+    """Schedule the next step, or finish. Steps without a compensator (a patch removed it) fail at once."""
+    state = builder.state
     while state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         assert undo is not None, "the order was made from what is to be undone"
-        pen.emit(
-            CompensationScheduled(
-                at_ms=pen.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
+        builder.emit(
+            events.CompensationScheduled(
+                at_ms=builder.now, cause=state.seq, node=undo.node, visit=undo.visit, index=undo.index, of=undo.seq
             )
         )
-        if compensator_of(pen, undo) is not None:
-            _put_again(pen, undo)
+        if compensator_of(builder, undo) is not None:
+            _put_again(builder, undo)
             return
         gone = Error("compensator_missing", f"node {undo.node} has no compensator any more")
-        _give_up(pen, undo, gone, undo.attempt, 0)
-    finish_rollback(pen)
+        builder.emit(_failure(builder, undo, gone, undo.attempt))
+    finish_rollback(builder)
 
 
-def compensator_of(pen: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
-    """What undoes a visit, under the graph that the run has now."""
-    node = pen.flow.by_id.get(undo.node)
+def compensator_of(builder: DecisionBuilder, undo: CompletedStep) -> Compensator | None:
+    """The compensator of a step, under the present graph."""
+    node = builder.flow.by_id.get(undo.node)
     return None if node is None else node.compensator
 
 
-def finish_rollback(pen: DecisionBuilder, *, by_hand: bool = False) -> None:
-    """Say what became of it, and name what is left."""
-    state = pen.state
+def finish_rollback(builder: DecisionBuilder, *, by_hand: bool = False) -> None:
+    """Record the result, with the steps that are left."""
+    state = builder.state
     keys = [key for key in state.undo_order if (undo := state.undo.get(key)) is not None and undo.status != "done"]
     left = (*keys, *state.undo_left)
-    pen.emit(
-        RollbackFinished(
-            at_ms=pen.now,
+    builder.emit(
+        events.RollbackFinished(
+            at_ms=builder.now,
             cause=0 if by_hand else state.seq,
-            actor=pen.actor if by_hand else None,
-            command=pen.command if by_hand else None,
+            actor=builder.actor if by_hand else None,
+            command=builder.command if by_hand else None,
             status="partial" if left else "done",
-            left=tuple(left),
+            left=left,
         )
     )
 
 
-def stop_rollback(pen: DecisionBuilder) -> None:
-    """Somebody insists: what has not been undone stays as it is."""
-    state = pen.state
+def stop_rollback(builder: DecisionBuilder) -> None:
+    """Stop at an operator's request; steps not yet compensated stay as they are."""
+    state = builder.state
     if state.undo_at < len(state.undo_order):
         undo = state.undo.get(state.undo_order[state.undo_at])
         if undo is not None:
-            pen.remove_job(key_of("undo", undo.node, undo.visit, undo.index))
-    finish_rollback(pen, by_hand=True)
+            builder.remove_job(key_of("undo", undo.node, undo.visit, undo.index))
+    finish_rollback(builder, by_hand=True)
 
 
 def current(state: State, node: str, visit: int, index: int, token: int) -> CompletedStep | None:
-    """The step that a worker with this token works on, if it still counts."""
+    """The step that a worker with this token compensates, if its result still counts."""
     undo = state.undo.get(key_at(node, visit, index))
     if state.rollback != "running" or undo is None or undo.status != "scheduled" or token <= undo.token:
         return None
     return undo if state.undo_order[state.undo_at] == key_at(node, visit, index) else None
 
 
-def take_undone(pen: DecisionBuilder, command: CompensationResult) -> None:
-    """Record what an attempt to undo came to, if it still counts."""
-    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+def take_compensation_result(builder: DecisionBuilder, command: CompensationResult) -> None:
+    """Apply the result of a compensation attempt, if it still counts."""
+    undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is None:
         return
     if isinstance(command.outcome, Done):
-        pen.emit(
-            CompensationCompleted(
-                at_ms=pen.now,
+        builder.emit(
+            events.CompensationCompleted(
+                at_ms=builder.now,
                 node=undo.node,
                 visit=undo.visit,
                 index=undo.index,
@@ -144,86 +139,60 @@ def take_undone(pen: DecisionBuilder, command: CompensationResult) -> None:
                 token=command.token,
             )
         )
-        _next_step(pen)
+        _next_step(builder)
         return
-    failed, compensator = command.outcome, compensator_of(pen, undo)
-    again = compensator is not None and failed.error.retryable and undo.failures + 1 < compensator.retry.max_attempts
-    if compensator is None or not again:
-        _give_up(pen, undo, failed.error, undo.attempt + 1, command.token, command.worker, command.duration_ms)
-        _next_step(pen)
+    failed, compensator = command.outcome, compensator_of(builder, undo)
+    event = msgspec.structs.replace(
+        _failure(builder, undo, failed.error, undo.attempt + 1, command.token),
+        worker=command.worker,
+        duration_ms=command.duration_ms,
+    )
+    if compensator is None or not failed.error.retryable or undo.failures + 1 >= compensator.retry.max_attempts:
+        builder.emit(event)
+        _next_step(builder)
         return
     delay = retry_delay_ms(compensator.retry, undo.failures + 1, failed.retry_after_ms, command.chance)
-    pen.emit(
-        CompensationFailed(
-            at_ms=pen.now,
-            node=undo.node,
-            visit=undo.visit,
-            index=undo.index,
-            attempt=undo.attempt + 1,
-            error=failed.error,
-            retry_at_ms=pen.now + delay,
-            worker=command.worker,
-            duration_ms=command.duration_ms,
-            token=command.token,
-        )
-    )
-    _put_again(pen, undo)
+    builder.emit(msgspec.structs.replace(event, retry_at_ms=builder.now + delay))
+    _put_again(builder, undo)
 
 
-def _give_up(
-    pen: DecisionBuilder,
-    undo: CompletedStep,
-    error: Error,
-    attempt: int,
-    token: int,
-    worker: str = "",
-    duration_ms: int = 0,
-) -> None:
-    pen.emit(
-        CompensationFailed(
-            at_ms=pen.now,
-            node=undo.node,
-            visit=undo.visit,
-            index=undo.index,
-            attempt=attempt,
-            error=error,
-            worker=worker,
-            duration_ms=duration_ms,
-            token=token,
-        )
+def _failure(
+    builder: DecisionBuilder, undo: CompletedStep, error: Error, attempt: int, token: int = 0
+) -> events.CompensationFailed:
+    """The event of a failed compensation attempt that is not retried."""
+    return events.CompensationFailed(
+        at_ms=builder.now,
+        node=undo.node,
+        visit=undo.visit,
+        index=undo.index,
+        attempt=attempt,
+        error=error,
+        token=token,
     )
 
 
-def _put_again(pen: DecisionBuilder, undo: CompletedStep) -> None:
-    """Ask for the job of a step, as late as its back-off says by now."""
-    waiting = pen.state.undo.get(key_at(undo.node, undo.visit, undo.index))
+def _put_again(builder: DecisionBuilder, undo: CompletedStep) -> None:
+    """Add the job of a step, delayed by its present back-off."""
+    waiting = builder.state.undo.get(key_at(undo.node, undo.visit, undo.index))
     assert waiting is not None
-    pen.add_job(undo_job(pen.flow, waiting))
+    builder.add_job(undo_job(builder.flow, waiting))
 
 
-def take_undo_lost(pen: DecisionBuilder, command: CompensationWorkerLost) -> None:
-    """Workers were lost while they undid something: it is tried again, a bounded number of times."""
+def take_compensation_lost(builder: DecisionBuilder, command: CompensationWorkerLost) -> None:
+    """Retry a compensation whose workers were lost, at most LOST_IN_A_ROW_MAX times."""
     for _ in range(min(command.times, LOST_IN_A_ROW_MAX)):
-        undo = current(pen.state, command.node, command.visit, command.index, command.token)
+        undo = current(builder.state, command.node, command.visit, command.index, command.token)
         if undo is None:
             return
         if undo.lost + 1 >= LOST_IN_A_ROW_MAX:
             message = f"{LOST_IN_A_ROW_MAX} workers in a row were lost while they undid it"
-            _give_up(pen, undo, Error("worker_killer", message), undo.attempt + 1, command.token)
-            _next_step(pen)
+            error = Error("worker_killer", message)
+            builder.emit(_failure(builder, undo, error, undo.attempt + 1, command.token))
+            _next_step(builder)
             return
-        pen.emit(
-            CompensationFailed(
-                at_ms=pen.now,
-                node=undo.node,
-                visit=undo.visit,
-                index=undo.index,
-                attempt=undo.attempt + 1,
-                error=Error("worker_lost", "the worker was lost", retryable=True),
-                retry_at_ms=pen.now,
-                lost=True,
-            )
-        )
-    undo = current(pen.state, command.node, command.visit, command.index, command.token)
+        lost = Error("worker_lost", "the worker was lost", retryable=True)
+        event = _failure(builder, undo, lost, undo.attempt + 1)
+        builder.emit(msgspec.structs.replace(event, retry_at_ms=builder.now, lost=True))
+    undo = current(builder.state, command.node, command.visit, command.index, command.token)
     if undo is not None:
-        pen.add_job(undo_job(pen.flow, undo))
+        builder.add_job(undo_job(builder.flow, undo))

@@ -1,7 +1,7 @@
-"""Which edges a visit takes when it ends, and what a join makes of the edges it has: pure questions.
+"""Pure edge and join rules: which edges a visit takes when it ends, and whether a join fires.
 
-Everything here reads the workflow and the state and answers; nothing is written. An edge is undecided, taken
-or dead. Joins look at edges only, never at the statuses of nodes.
+Read-only: everything here reads the workflow and the state. An edge is undecided, taken or dead; a join looks at its
+edges only, never at the statuses of nodes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidemill.kernel.state import State, Visit
 Verdict = Literal["fire", "skip"]
 
 
-def join_verdict(node: Node, cell: Visit) -> Verdict | None:
+def join_verdict(node: Node, visit: Visit) -> Verdict | None:
     """Whether a join fires, is skipped, or (None) has to wait for more edges."""
-    taken = cell.taken
-    undecided = len(node.inbound) - taken - cell.dead
+    taken = visit.taken
+    undecided = len(node.inbound) - taken - visit.dead
     match node.join:
         case "all":
             return None if undecided else ("fire" if taken else "skip")
         case "strict":
-            return None if undecided else ("skip" if cell.dead else "fire")
+            return None if undecided else ("skip" if visit.dead else "fire")
         case "any":
             return "fire" if taken else (None if undecided else "skip")
         case "quorum":
@@ -36,7 +36,7 @@ def join_verdict(node: Node, cell: Visit) -> Verdict | None:
 
 
 def on_completion(node: Node, route: Route | None) -> tuple[str, ...]:
-    """Edges taken by a visit that completed; on a looping node, by one that broke out of its loop."""
+    """Edges taken by a completed visit; on a looping node, by one that leaves its loop."""
     if not node.routed:
         return node.plain
     chosen = set(node.plain)
@@ -48,13 +48,13 @@ def on_completion(node: Node, route: Route | None) -> tuple[str, ...]:
 
 
 def on_exhaustion(node: Node) -> tuple[str, ...]:
-    """Edges taken when a loop's passes are used up: the time-out path alone."""
+    """Edges taken after a loop's last allowed pass: the time-out path alone."""
     assert node.loop is not None, "only a looping node can exhaust its passes"
     return tuple(target for target in node.outbound if target in node.loop.timeout_path)
 
 
 def on_tolerated_failure(node: Node) -> tuple[str, ...]:
-    """Edges taken by a failed visit that its `on_error` tolerates; no condition is evaluated over an error."""
+    """Edges taken by a tolerated failure; no condition is evaluated over an error."""
     if node.on_error == "route":
         chosen = set(node.error_path)
     else:
@@ -67,7 +67,7 @@ def on_tolerated_failure(node: Node) -> tuple[str, ...]:
 
 
 def route_problem(node: Node, route: Route | None) -> str | None:
-    """Why a reported route is not one that the node's document allows; None when it is legal."""
+    """Why the document does not allow a reported route; None if it does."""
     if not node.routed:
         return None if route is None else "the node has no conditions"
     if route is None:
@@ -103,30 +103,30 @@ class Edges(msgspec.Struct, frozen=True, gc=False):
     dead: tuple[str, ...]
     dead_escapes: tuple[tuple[str, str], ...]
     absorbed: int
-    """Tokens that reach a join which has already fired or was skipped: emitted and consumed at once."""
+    """Tokens that reach a settled join: emitted and consumed at once."""
 
 
 def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
-    """Turn the targets a visit goes to into decisions on all its outgoing edges."""
+    """Decide all outgoing edges of a visit that takes these targets."""
     dead: tuple[str, ...] = ()
     if len(taken) != len(node.outbound):
         chosen = set(taken)
         dead = tuple(t for t in node.outbound if t not in chosen and not _deferred(flow, state, node, t, node.id))
-        # What an earlier pass took stays taken, also when a patch has ended the loop since.
+        # An edge that an earlier pass took stays taken, even if a patch has removed the loop.
         dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
     absorbed = 0
     for target in taken:
-        cell = state.peek(target)
-        if cell.settled or cell.edges.get(node.id):
+        visit = state.peek(target)
+        if visit.settled or visit.edges.get(node.id):
             absorbed += 1
     escapes = () if node.loop is None else _dead_escapes(flow, state, node)
     return Edges(taken, dead, escapes, absorbed)
 
 
 def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str) -> bool:
-    """Whether an untaken edge out of a loop's body must stay undecided because the loop may come back to it.
+    """Whether an untaken edge out of a loop stays undecided because a later pass may take it.
 
-    `ending` is the looping node whose loop is over by the very event in the making.
+    `ending` is the looping node whose loop ends with the event being built.
     """
     for looping in node.loops:
         if looping == ending:
@@ -139,7 +139,7 @@ def _deferred(flow: Workflow, state: State, node: Node, target: str, ending: str
 
 
 def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
-    """Edges of other body nodes that die because this looping node's loop is over."""
+    """Edges of other body nodes that die with the end of this loop."""
     assert node.loop is not None
     return tuple(
         (source, target)
@@ -151,44 +151,44 @@ def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, 
 
 
 def body_busy(flow: Workflow, state: State, node: Node) -> bool:
-    """Whether another visit of this looping node's body is in flight, so that its next pass must wait.
+    """Whether another visit of this loop's body is in flight, so that the next pass must wait.
 
-    So is one that a token has reached: it can be overtaken by a node of the body that was settled by hand.
+    A visit that holds a token counts too: a node behind it may have been overridden before it started.
     """
     assert node.loop is not None
     cells = (state.peek(name) for name in node.loop.body if name != node.id)
-    return any(in_flight(cell) or cell.tokens > 0 for cell in cells)
+    return any(in_flight(visit) or visit.tokens > 0 for visit in cells)
 
 
-def in_flight(cell: Visit) -> bool:
-    """Whether a visit was made ready and has not ended."""
-    return cell.fired and cell.status not in ENDED
+def in_flight(visit: Visit) -> bool:
+    """Whether a visit has started and not ended."""
+    return visit.fired and visit.status not in ENDED
 
 
 def descendants(flow: Workflow, node: str) -> set[str]:
-    """Everything that can be reached over any edge, loop-backs excluded."""
+    """Nodes reachable over any edge, loop-backs excluded."""
     seen: set[str] = set()
-    agenda = [node]
-    while agenda:
-        for target in flow.by_id[agenda.pop()].outbound:
+    pending = [node]
+    while pending:
+        for target in flow.by_id[pending.pop()].outbound:
             if target not in seen:
                 seen.add(target)
-                agenda.append(target)
+                pending.append(target)
     return seen
 
 
 def ancestors(flow: Workflow, node: str) -> set[str]:
-    """Everything a node can be reached from over any edge, loop-backs excluded."""
+    """Nodes from which a node is reachable over any edge, loop-backs excluded."""
     seen: set[str] = set()
-    agenda = [node]
-    while agenda:
-        for source in flow.by_id[agenda.pop()].inbound:
+    pending = [node]
+    while pending:
+        for source in flow.by_id[pending.pop()].inbound:
             if source not in seen:
                 seen.add(source)
-                agenda.append(source)
+                pending.append(source)
     return seen
 
 
-def owns_job(cell: Visit) -> bool:
-    """Whether a node's own activation (not its items) has a job: a map between expansion and assembly has none."""
-    return cell.status in DISPATCHED and not (cell.map is not None and cell.status == "RUNNING")
+def owns_job(visit: Visit) -> bool:
+    """Whether the visit itself has a job; between expansion and assembly only the items of a map do."""
+    return visit.status in DISPATCHED and not (visit.map is not None and visit.status == "RUNNING")

@@ -1,22 +1,15 @@
-"""Life of a visit: ready → dispatched → completed/skipped/failed, retry, loops, map windows, settle.
+"""Life of a visit: ready, dispatched, completed, skipped or failed; with retries, loops, map windows and `settle`.
 
-The life of a visit, from the join that fires to the edges it leaves behind.
-
-Each function writes the facts of one step with the pen. Whatever ends a visit asks `balance` first,
-so edges, tokens and the counter are settled in the same event as the result; `settle` then draws the
-consequences, one node after the other, until nothing follows any more.
-
-How an activation goes on when an attempt or a wait of it has ended: an item's end, a retry, or failure for good.
-
-Shared by those who hear of attempts and those who hear of waits; what an end means for the visit's edges and
-tokens is in `visits.py`.
+Whatever ends a visit calls `balance` first, so that its event settles edges, tokens and the counter together with the
+result. `follow` queues the affected joins, and `settle` processes them until nothing follows any more.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from tidemill.kernel.activation import ENDED, MapState
+from tidemill.kernel import events
+from tidemill.kernel.activation import ENDED
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.builder import (
     NO_FACTS,
@@ -36,163 +29,169 @@ from tidemill.kernel.decide.routing import (
     on_exhaustion,
     on_tolerated_failure,
 )
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    Error,
-    LoopContinued,
-    NodeCompleted,
-    NodeScheduled,
-    NodeSkipped,
-    NodeWaiting,
-    Payload,
-    Reading,
-    Route,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.state import Visit, peek_at
 
 
-def settle(pen: DecisionBuilder) -> None:
-    """Draw every consequence of the edges decided so far, then fill free slots, then see if the run is over."""
-    agenda, state, nodes = pen.pending_nodes, pen.state, pen.flow.by_id
-    while agenda or pen.loops:
-        if not agenda:
-            _look_at_loop(pen, pen.loops.pop())
+def settle(builder: DecisionBuilder) -> None:
+    """Process all joins affected so far, then fill free slots, then complete the run if nothing is in flight."""
+    pending, state, nodes = builder.pending_nodes, builder.state, builder.flow.by_id
+    while pending or builder.loops:
+        if not pending:
+            _check_loop(builder, builder.loops.pop())
             continue
-        name, pen.cause = agenda.popleft()
-        cell = state.peek(name)
-        if cell.settled or not state.live:
+        name, builder.cause = pending.popleft()
+        visit = state.peek(name)
+        if visit.settled or not state.live:
             continue
         node = nodes[name]
-        verdict = join_verdict(node, cell)
+        verdict = join_verdict(node, visit)
         if verdict == "fire":
-            make_ready(pen, node, cell)
+            make_ready(builder, node, visit)
         elif verdict == "skip":
-            skip_visit(pen, node, "no inbound edge was taken" if not cell.taken else f"join {node.join}", NO_FACTS)
+            skip_visit(builder, node, "no inbound edge was taken" if not visit.taken else f"join {node.join}", NO_FACTS)
     if not state.live:
         return
     if state.first_held:
-        fill_slots(pen)
+        fill_slots(builder)
     if state.counter == 0:
-        complete_run(pen)
+        complete_run(builder)
 
 
-def make_ready(pen: DecisionBuilder, node: Node, cell: Visit) -> None:
-    """A visit may begin: dispatch it, hold it back, or find that the run has reached a limit."""
-    state, limits = pen.state, pen.flow.limits
-    hop = cell.hop + 1
+def make_ready(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
+    """Dispatch a visit whose join fired, hold it back, or fail the run at a limit."""
+    state, limits = builder.state, builder.flow.limits
+    hop = visit.hop + 1
     if state.visits >= limits.max_visits:
         error = Error("max_visits_exceeded", f"more than {limits.max_visits} visits")
-        fail_run(pen, node.id, cell.visit, error, spread=False)
+        fail_run(builder, node.id, visit.visit, error, spread=False)
     elif limits.max_hops is not None and hop > limits.max_hops:
         error = Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops")
-        fail_run(pen, node.id, cell.visit, error, spread=False)
+        fail_run(builder, node.id, visit.visit, error, spread=False)
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
-        _schedule(pen, node, cell, hop, held=True)
-    elif cell.map is not None and cell.map.done < cell.map.count:
-        # After a retry the list is known: only its items are queued, as many as the window admits.
-        _schedule(pen, node, cell, hop, held=True)
+        _schedule(builder, node, visit, hop, held=True)
+    elif visit.map is not None and visit.map.done < visit.map.count:
+        # A retried map has its list: `fill_slots` queues as many items as the window admits.
+        _schedule(builder, node, visit, hop, held=True)
     else:
-        dispatch(pen, node, cell, hop)
+        dispatch(builder, node, visit, hop)
 
 
-def dispatch(pen: DecisionBuilder, node: Node, cell: Visit, hop: int) -> None:
-    """Queue an activation of the node itself."""
-    _schedule(pen, node, cell, hop)
-    pen.add_job(run_job(node, cell.visit))
+def dispatch(builder: DecisionBuilder, node: Node, visit: Visit, hop: int) -> None:
+    """Queue the visit itself, as opposed to items."""
+    _schedule(builder, node, visit, hop)
+    builder.add_job(run_job(node, visit.visit))
 
 
-def _schedule(pen: DecisionBuilder, node: Node, cell: Visit, hop: int, *, held: bool = False) -> None:
-    pen.emit(NodeScheduled(at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, hop=hop, held=held))
+def _schedule(builder: DecisionBuilder, node: Node, visit: Visit, hop: int, *, held: bool = False) -> None:
+    builder.emit(
+        events.NodeScheduled(
+            at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop, held=held
+        )
+    )
 
 
-def resume(pen: DecisionBuilder, node: Node, index: int, value: Payload, *, recall: bool) -> None:
-    """A wait is over, but a worker is needed once more: for the conditions, or because the handler asked for it.
+def resume(builder: DecisionBuilder, node: Node, index: int, value: Payload, *, recall: bool) -> None:
+    """Queue a visit after its wait, to evaluate conditions or to call the handler again (`recall`).
 
-    It has begun, so no limit holds it back: it may exceed `max_parallel` until something else ends.
+    No limit holds it back because it has started: `max_parallel` may be exceeded until another visit ends.
     """
-    cell = pen.state.peek(node.id)
-    pen.emit(
-        NodeScheduled(
-            at_ms=pen.now,
-            cause=pen.cause,
+    visit = builder.state.peek(node.id)
+    builder.emit(
+        events.NodeScheduled(
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             index=index,
-            hop=cell.hop,
+            hop=visit.hop,
             resumed=value,
             recall=recall,
         )
     )
-    pen.add_job(run_job(node, cell.visit, index))
+    builder.add_job(run_job(node, visit.visit, index))
 
 
-def fill_slots(pen: DecisionBuilder) -> None:
-    """Dispatch what a limit held back, oldest first: single visits, and as many items as a map's window admits."""
-    state, limit = pen.state, pen.flow.limits.max_parallel
-    pen.cause = state.seq
+def fill_slots(builder: DecisionBuilder) -> None:
+    """Dispatch held nodes, oldest first: single visits, and as many items as a map's window admits."""
+    state, limit = builder.state, builder.flow.limits.max_parallel
+    builder.cause = state.seq
     name = state.first_held
     while name and (limit is None or state.in_flight < limit):
-        cell = state.peek(name)
-        following, node = cell.next_held, pen.flow.by_id[name]
-        if cell.map is None or cell.map.done == cell.map.count:
-            dispatch(pen, node, cell, cell.hop)
+        visit = state.peek(name)
+        following, node = visit.next_held, builder.flow.by_id[name]
+        if visit.map is None or visit.map.done == visit.map.count:
+            dispatch(builder, node, visit, visit.hop)
         else:
-            _queue_items(pen, node, cell, limit)
+            _queue_items(builder, node, visit, limit)
         name = following
 
 
-def _queue_items(pen: DecisionBuilder, node: Node, cell: Visit, limit: int | None) -> None:
-    """Queue the next items; after a retry they may lie in several stretches between those that had ended."""
+def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int | None) -> None:
+    """Queue the next items; after a retry, ended items may split them into several ranges."""
     while True:
-        items = pen.state.peek(node.id).map
+        items = builder.state.peek(node.id).map
         assert items is not None, "only a map has items"
-        room = items.room if limit is None else min(items.room, limit - pen.state.in_flight)
+        room = items.room if limit is None else min(items.room, limit - builder.state.in_flight)
         if room <= 0:
             return
         first = items.next
-        until = _end_of_stretch(items, first, first + room)
-        pen.emit(
-            NodeScheduled(
-                at_ms=pen.now, cause=pen.cause, node=node.id, visit=cell.visit, index=first, until=until, hop=cell.hop
+        ended = (n for n in range(first, first + room) if (item := items.get(n)) is not None and item.status in ENDED)
+        until = next(ended, first + room)
+        builder.emit(
+            events.NodeScheduled(
+                at_ms=builder.now,
+                cause=builder.cause,
+                node=node.id,
+                visit=visit.visit,
+                index=first,
+                until=until,
+                hop=visit.hop,
             )
         )
         for index in range(first, until):
-            pen.add_job(run_job(node, cell.visit, index))
-
-
-def _end_of_stretch(items: MapState, first: int, last: int) -> int:
-    for index in range(first, last):
-        known = items.get(index)
-        if known is not None and known.status in ENDED:
-            return index
-    return last
+            builder.add_job(run_job(node, visit.visit, index))
 
 
 def complete_visit(
-    pen: DecisionBuilder, node: Node, output: Payload, route: Route | None, facts: AttemptFacts, size: int = 0
+    builder: DecisionBuilder, node: Node, output: Payload, route: Route | None, facts: AttemptFacts, size: int = 0
 ) -> None:
-    """A visit has its result: one more pass, out of the loop, or simply on."""
+    """Apply the result of a visit: complete it, or decide about another pass of its loop."""
     loop = node.loop
     if loop is None or route is None or not route.again:
-        _complete(pen, node, on_completion(node, route), output, route, facts, size)
+        _complete(builder, node, on_completion(node, route), output, route, facts, size)
         return
-    cell = pen.state.peek(node.id)
-    if loop.max_iterations is not None and cell.passes + 1 >= loop.max_iterations:
+    visit = builder.state.peek(node.id)
+    if loop.max_iterations is not None and visit.passes + 1 >= loop.max_iterations:
         if loop.timeout_path:
-            _complete(pen, node, on_exhaustion(node), output, route, facts, size)
+            _complete(builder, node, on_exhaustion(node), output, route, facts, size)
         else:
             message = f"the condition still held after {loop.max_iterations} passes"
-            fail_visit(pen, node, Error("loop_exhausted", message), facts)
-    elif body_busy(pen.flow, pen.state, node):
-        _wait_for_body(pen, node, cell, output, route, facts)
+            fail_visit(builder, node, Error("loop_exhausted", message), facts)
+    elif body_busy(builder.flow, builder.state, node):
+        builder.emit(
+            events.NodeWaiting(
+                at_ms=builder.now,
+                cause=facts.cause,
+                node=node.id,
+                visit=visit.visit,
+                attempt=visit.attempt,
+                on="loop",
+                output=output,
+                route=route,
+                worker=facts.worker,
+                duration_ms=facts.duration_ms,
+                token=facts.token,
+            )
+        )
     else:
-        _continue_loop(pen, node, output, route, facts, size)
+        _continue_loop(builder, node, output, route, facts, size)
 
 
 def _complete(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     node: Node,
     taken: tuple[str, ...] | None,
     output: Payload,
@@ -200,20 +199,20 @@ def _complete(
     facts: AttemptFacts,
     size: int,
 ) -> None:
-    cell = pen.state.peek(node.id)
-    end = balance(pen, node, cell, taken)
-    # By far the most frequent event. What is rarely needed is filled in afterwards: a call with more than 15
-    # keywords costs several times as much as one with fewer.
-    event = NodeCompleted(
-        at_ms=pen.now,
+    visit = builder.state.peek(node.id)
+    end = balance(builder, node, visit, taken)
+    # The most frequent event by far. Rare fields are filled in afterwards because a call with more than 15 keywords
+    # costs several times as much.
+    event = events.NodeCompleted(
+        at_ms=builder.now,
         cause=facts.cause,
         node=node.id,
-        visit=cell.visit,
+        visit=visit.visit,
         taken=end.taken,
         emitted=end.emitted,
         consumed=end.consumed,
         counter=end.counter,
-        attempt=cell.attempt,
+        attempt=visit.attempt,
         output=output,
         worker=facts.worker,
         duration_ms=facts.duration_ms,
@@ -226,60 +225,40 @@ def _complete(
         event = msgspec.structs.replace(
             event, dead=end.dead, dead_escapes=end.dead_escapes, renders=end.renders, route=route, undoable=undoable
         )
-    pen.emit(event)
-    follow(pen, node, end)
+    builder.emit(event)
+    follow(builder, node, end)
 
 
-def leave_visit(pen: DecisionBuilder, node: Node, exit_: str, output: Payload, facts: AttemptFacts) -> None:
-    """A wait ended with a choice of its own: its way out is taken, all other edges are dead."""
+def leave_visit(builder: DecisionBuilder, node: Node, exit_: str, output: Payload, facts: AttemptFacts) -> None:
+    """Complete a visit by a named exit of its wait; all other edges are dead."""
     targets = node.exits[exit_]
     taken = tuple(target for target in node.outbound if target in targets)
-    _complete(pen, node, taken, output, None, facts, 0)
+    _complete(builder, node, taken, output, None, facts, 0)
 
 
-def _wait_for_body(
-    pen: DecisionBuilder, node: Node, cell: Visit, output: Payload, route: Route, facts: AttemptFacts
-) -> None:
-    pen.emit(
-        NodeWaiting(
-            at_ms=pen.now,
-            cause=facts.cause,
-            node=node.id,
-            visit=cell.visit,
-            attempt=cell.attempt,
-            on="loop",
-            output=output,
-            route=route,
-            worker=facts.worker,
-            duration_ms=facts.duration_ms,
-            token=facts.token,
-        )
-    )
-
-
-def _look_at_loop(pen: DecisionBuilder, name: str) -> None:
-    """A visit of a waiting loop's body has ended: go on with the next pass if it was the last one in flight."""
-    cell, node = pen.state.peek(name), pen.flow.by_id[name]
-    wait = cell.wait
-    if not pen.state.live or wait is None or wait.on != "loop" or body_busy(pen.flow, pen.state, node):
+def _check_loop(builder: DecisionBuilder, name: str) -> None:
+    """Start the next pass of a waiting loop if no visit of its body is in flight any more."""
+    visit, node = builder.state.peek(name), builder.flow.by_id[name]
+    wait = visit.wait
+    if not builder.state.live or wait is None or wait.on != "loop" or body_busy(builder.flow, builder.state, node):
         return
     assert wait.output is not None and wait.route is not None, "a looping visit waits with its result in hand"
-    size = len(wait.output) if isinstance(wait.output, bytes) else wait.output.size
-    _continue_loop(pen, node, wait.output, wait.route, AttemptFacts(cause=pen.state.seq, token=cell.token), size)
+    facts = AttemptFacts(cause=builder.state.seq, token=visit.token)
+    _continue_loop(builder, node, wait.output, wait.route, facts, payload_size(wait.output))
 
 
 def _continue_loop(
-    pen: DecisionBuilder, node: Node, output: Payload, route: Route, facts: AttemptFacts, size: int
+    builder: DecisionBuilder, node: Node, output: Payload, route: Route, facts: AttemptFacts, size: int
 ) -> None:
-    """End the pass and begin the next: the event that ends the visit emits the loop's own token."""
-    loop, cell = node.loop, pen.state.peek(node.id)
+    """End the pass and start the next; the event that ends the visit emits the token of the next pass."""
+    loop, visit = node.loop, builder.state.peek(node.id)
     assert loop is not None
-    hop, iteration = cell.hop, cell.passes + 1
-    _complete(pen, node, None, output, route, facts, size)
-    pen.emit(
-        LoopContinued(
-            at_ms=pen.now,
-            cause=pen.state.seq,
+    hop, iteration = visit.hop, visit.passes + 1
+    _complete(builder, node, None, output, route, facts, size)
+    builder.emit(
+        events.LoopContinued(
+            at_ms=builder.now,
+            cause=builder.state.seq,
             node=node.id,
             entry=loop.back_to,
             iteration=iteration,
@@ -287,22 +266,22 @@ def _continue_loop(
             hop=hop,
         )
     )
-    pen.cause = pen.state.seq
-    make_ready(pen, pen.flow.by_id[loop.back_to], pen.state.peek(loop.back_to))
+    builder.cause = builder.state.seq
+    make_ready(builder, builder.flow.by_id[loop.back_to], builder.state.peek(loop.back_to))
 
 
 def skip_visit(
-    pen: DecisionBuilder, node: Node, reason: str, facts: AttemptFacts, reads: tuple[Reading, ...] = ()
+    builder: DecisionBuilder, node: Node, reason: str, facts: AttemptFacts, reads: tuple[Reading, ...] = ()
 ) -> None:
-    """The visit does not happen: all its edges are dead."""
-    cell = pen.state.peek(node.id)
-    end = balance(pen, node, cell, ())
-    pen.emit(
-        NodeSkipped(
-            at_ms=pen.now,
-            cause=facts.cause or pen.cause,
+    """End a visit as SKIPPED: all its edges are dead."""
+    visit = builder.state.peek(node.id)
+    end = balance(builder, node, visit, ())
+    builder.emit(
+        events.NodeSkipped(
+            at_ms=builder.now,
+            cause=facts.cause or builder.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             dead=end.dead,
             dead_escapes=end.dead_escapes,
             emitted=end.emitted,
@@ -314,11 +293,11 @@ def skip_visit(
             reads=reads,
         )
     )
-    follow(pen, node, end)
+    follow(builder, node, end)
 
 
 def fail_visit(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     node: Node,
     error: Error,
     facts: AttemptFacts,
@@ -326,18 +305,18 @@ def fail_visit(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """The visit has failed for good: a dead letter, and then what `on_error` says (`fatal`: the run fails)."""
-    cell = pen.state.peek(node.id)
-    attempts = cell.attempt if attempt is None else attempt
+    """End a visit as FAILED, with a dead letter, and apply `on_error` (`fatal`: fail the run)."""
+    visit = builder.state.peek(node.id)
+    attempts = visit.attempt if attempt is None else attempt
     tolerated = node.on_error != "fail" and not fatal
-    # A failure that ends the run decides no edges: its descendants fail with it instead of being skipped.
+    # A failure that ends the run decides no edges, so that descendants fail instead of being skipped.
     end = (
-        balance(pen, node, cell, on_tolerated_failure(node))
+        balance(builder, node, visit, on_tolerated_failure(node))
         if tolerated
-        else Balance((), (), (), 0, cell.tokens, pen.state.counter - cell.tokens, False)
+        else Balance((), (), (), 0, visit.tokens, builder.state.counter - visit.tokens, False)
     )
-    failed = failure(pen, node, NOT_AN_ITEM, attempts, error, facts)
-    pen.emit(
+    failed = failure(builder, node, NOT_AN_ITEM, attempts, error, facts)
+    builder.emit(
         msgspec.structs.replace(
             failed,
             taken=end.taken,
@@ -351,20 +330,20 @@ def fail_visit(
             output=error_envelope(error) if tolerated else None,
         )
     )
-    dead_letter(pen, node, cell.visit, NOT_AN_ITEM, attempts, error)
+    dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
     if tolerated:
-        follow(pen, node, end)
+        follow(builder, node, end)
     else:
-        fail_run(pen, node.id, cell.visit, error)
+        fail_run(builder, node.id, visit.visit, error)
 
 
-def item_over(pen: DecisionBuilder, node: Node) -> None:
-    """An item of a map has ended: after the last one a worker assembles the list, in the slot that became free."""
-    cell = pen.state.peek(node.id)
-    assert cell.map is not None
-    if cell.map.done == cell.map.count:
-        pen.cause = pen.state.seq
-        dispatch(pen, node, cell, cell.hop)
+def item_over(builder: DecisionBuilder, node: Node) -> None:
+    """After the last item of a map has ended, queue the visit so that a worker assembles the list."""
+    visit = builder.state.peek(node.id)
+    assert visit.map is not None
+    if visit.map.done == visit.map.count:
+        builder.cause = builder.state.seq
+        dispatch(builder, node, visit, visit.hop)
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
@@ -379,40 +358,40 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
     renders: bool
 
 
-def balance(pen: DecisionBuilder, node: Node, cell: Visit, taken: tuple[str, ...] | None) -> Balance:
-    """Settle a visit's account. `taken` None: its loop goes on, so no edge is decided and one token is emitted."""
-    state = pen.state
+def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str, ...] | None) -> Balance:
+    """Compute edges and tokens of an ending visit. `taken` None: its loop goes on, with one token and no edges."""
+    state = builder.state
     if taken is None:
-        return Balance((), (), (), 1, cell.tokens, state.counter + 1 - cell.tokens, False)
-    edges = decide_edges(pen.flow, state, node, taken)
+        return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
+    edges = decide_edges(builder.flow, state, node, taken)
     emitted = len(taken)
-    consumed = cell.tokens + edges.absorbed
+    consumed = visit.tokens + edges.absorbed
     counter = state.counter + emitted - consumed
-    renders = counter == 0 and pen.flow.outputs is not None
+    renders = counter == 0 and builder.flow.outputs is not None
     if renders:
         emitted, counter = emitted + 1, 1
     return Balance(taken, edges.dead, edges.dead_escapes, emitted, consumed, counter, renders)
 
 
-def follow(pen: DecisionBuilder, node: Node, end: Balance) -> None:
-    """Put on the agenda whatever the end of a visit may have consequences for."""
-    state, agenda = pen.state, pen.pending_nodes
+def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:
+    """Queue the joins and loops that the end of a visit may affect."""
+    state, pending = builder.state, builder.pending_nodes
     seq = state.seq
     for target in end.taken:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for target in end.dead:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for _, target in end.dead_escapes:
-        agenda.append((target, seq))
+        pending.append((target, seq))
     for looping in node.loops:
         if looping != node.id and state.peek(looping).wait is not None:
-            pen.loops.append(looping)
+            builder.loops.append(looping)
     if end.renders:
-        pen.add_job(system_job("outputs"))
+        builder.add_job(system_job("outputs"))
 
 
 def complete_item(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     node: Node,
     index: int,
     output: Payload,
@@ -421,17 +400,16 @@ def complete_item(
     *,
     undoable: bool = True,
 ) -> None:
-    """An item of a map has its value."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
-    pen.emit(
-        NodeCompleted(
-            at_ms=pen.now,
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
+    builder.emit(
+        events.NodeCompleted(
+            at_ms=builder.now,
             cause=facts.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             index=index,
-            counter=pen.state.counter,
+            counter=builder.state.counter,
             attempt=act.attempt if act is not None else 0,
             output=output,
             worker=facts.worker,
@@ -442,35 +420,39 @@ def complete_item(
             undoable=undoable and node.compensator is not None,
         )
     )
-    item_over(pen, node)
+    item_over(builder, node)
 
 
-def bytes_exceeded(pen: DecisionBuilder, size: int) -> Error | None:
-    """Why the run cannot have an output of this size, which fails it whatever the node tolerates."""
-    limit = pen.flow.limits.max_bytes
-    if limit is None or pen.state.size + size <= limit:
+def payload_size(payload: Payload) -> int:
+    return len(payload) if isinstance(payload, bytes) else payload.size
+
+
+def bytes_exceeded(builder: DecisionBuilder, size: int) -> Error | None:
+    """The error if an output of this size exceeds `max_bytes`; it is fatal whatever the node tolerates."""
+    limit = builder.flow.limits.max_bytes
+    if limit is None or builder.state.size + size <= limit:
         return None
     return Error("max_bytes_exceeded", f"the outputs of the run exceed {limit} bytes")
 
 
 def attempt_failed(
-    pen: DecisionBuilder, node: Node, index: int, failed: Failed, chance: float, facts: AttemptFacts
+    builder: DecisionBuilder, node: Node, index: int, failed: Failed, chance: float, facts: AttemptFacts
 ) -> None:
-    """An attempt failed: try again if that may help and may be, else give up."""
-    act = peek_at(pen.state.peek(node.id), index)
-    assert act is not None, "the result's standing was checked"
+    """Retry a failed attempt if the error and the policy allow it, else fail the activation."""
+    act = peek_at(builder.state.peek(node.id), index)
+    assert act is not None, "the attempt's status was checked"
     error = failed.error
     if failed.unknown_outcome and node.delivery == "at_most_once":
-        fail_for_good(pen, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
+        fail_for_good(builder, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
     elif error.retryable and act.failures + 1 < node.retry.max_attempts:
         delay = retry_delay_ms(node.retry, act.failures + 1, failed.retry_after_ms, chance)
-        try_again(pen, node, index, act.attempt, error, pen.now + delay, facts)
+        try_again(builder, node, index, act.attempt, error, builder.now + delay, facts)
     else:
-        fail_for_good(pen, node, index, error, facts)
+        fail_for_good(builder, node, index, error, facts)
 
 
 def try_again(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     node: Node,
     index: int,
     attempt: int,
@@ -480,15 +462,15 @@ def try_again(
     *,
     lost: bool = False,
 ) -> None:
-    """Queue the activation once more, now or after a while."""
-    failed = failure(pen, node, index, attempt, error, facts)
-    pen.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
+    """Record a failed attempt and queue the next one at `at_ms`."""
+    failed = failure(builder, node, index, attempt, error, facts)
+    builder.emit(msgspec.structs.replace(failed, retry_at_ms=at_ms, lost=lost))
     if not lost:
-        pen.add_job(run_job(node, failed.visit, index, at_ms))
+        builder.add_job(run_job(node, failed.visit, index, at_ms))
 
 
 def fail_for_good(
-    pen: DecisionBuilder,
+    builder: DecisionBuilder,
     node: Node,
     index: int,
     error: Error,
@@ -497,30 +479,30 @@ def fail_for_good(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """No more attempts. An item is tolerated or fails its map; a visit goes to its `on_error`."""
-    cell = pen.state.peek(node.id)
+    """Fail an activation for good. An item is tolerated or fails its map; a visit follows its `on_error`."""
+    visit = builder.state.peek(node.id)
     if index == NOT_AN_ITEM:
-        fail_visit(pen, node, error, facts, attempt=attempt, fatal=fatal)
+        fail_visit(builder, node, error, facts, attempt=attempt, fatal=fatal)
         return
-    assert node.map is not None and cell.map is not None
-    act = peek_at(cell, index)
+    assert node.map is not None and visit.map is not None
+    act = peek_at(visit, index)
     attempts = attempt if attempt is not None else (act.attempt if act is not None else 0)
-    tolerated = cell.map.failed < node.map.tolerate and not fatal
-    failed = failure(pen, node, index, attempts, error, facts)
+    tolerated = visit.map.failed < node.map.tolerate and not fatal
+    failed = failure(builder, node, index, attempts, error, facts)
     envelope = error_envelope(error) if tolerated else None
-    pen.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
-    dead_letter(pen, node, cell.visit, index, attempts, error)
+    builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
+    dead_letter(builder, node, visit.visit, index, attempts, error)
     if tolerated:
-        item_over(pen, node)
+        item_over(builder, node)
     else:
-        _fail_map(pen, node, index, error, fatal)
+        _fail_map(builder, node, index, error, fatal)
 
 
-def _fail_map(pen: DecisionBuilder, node: Node, index: int, error: Error, fatal: bool) -> None:
-    """One failure too many: the rest of the items is cancelled and the visit fails with the item's error."""
-    pen.cause = pen.state.seq
-    cancel_items(pen, node, f"item {index} failed")
+def _fail_map(builder: DecisionBuilder, node: Node, index: int, error: Error, fatal: bool) -> None:
+    """Cancel the remaining items of a map and fail its visit with the item's error."""
+    builder.cause = builder.state.seq
+    cancel_items(builder, node, f"item {index} failed")
     item_error = Error(
         error.code, f"item {index}: {error.message}", error.type, hint=error.hint, causes=error.causes, index=index
     )
-    fail_visit(pen, node, item_error, AttemptFacts(cause=pen.cause), fatal=fatal)
+    fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)

@@ -1,11 +1,7 @@
-"""Begin/end of waits: timers, signals, child runs.
+"""Start and end waits: timers, signals and child runs; approvals are in `approvals`.
 
-How a visit waits without costing anything, and what follows when its wait is over.
-
-What it waits for has a name: a timer, a person, a signal, a child, or a word of the handler's own. However the
-wait ends, its timers go with it in the same commit.
-
-What other runs and the outside world tell a run: signals, and what becomes of its children.
+A waiting activation holds no worker. However its wait ends, its timers are removed in the same commit. A signal goes
+to the node that has waited longest, or is buffered; a child run's outputs or failure become those of the visit.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.errors import Problem
+from tidemill.kernel import events
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Failed, Request, Signal, WaitRequested
 from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder
@@ -23,85 +20,84 @@ from tidemill.kernel.decide.visits import (
     complete_item,
     complete_visit,
     fail_for_good,
+    payload_size,
     resume,
 )
-from tidemill.kernel.events import (
-    NOT_AN_ITEM,
-    ApprovalRequested,
-    ChildFinished,
-    ChildStarted,
-    Error,
-    NodeWaiting,
-    Payload,
-    SignalReceived,
-)
+from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import Buffered, peek_at
+from tidemill.kernel.state import peek_at
+
+SIGNALS_MAX = 1_000
+"""Signals that a run buffers for nodes that do not wait for them yet."""
+
+AGAIN = "again:"
+"""Prefix under which a child run records later attempts of its parent in `State.commands`."""
+COMPLETED = "COMPLETED"
+CAUSES_MAX = 8
+CHILD_FAILED = "child_failed"
+NULL = b"null"
 
 
-def begin_wait(pen: DecisionBuilder, node: Node, index: int, waits: WaitRequested, facts: AttemptFacts) -> None:
-    """The handler asked to wait. A signal that has arrived before ends the wait in the same breath."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
-    assert act is not None, "the result's standing was checked"
-    kept = _buffered(pen, waits.name) if waits.on == "signal" else None
-    pen.emit(
-        NodeWaiting(
-            at_ms=pen.now,
+def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRequested, facts: AttemptFacts) -> None:
+    """Start a wait that the handler requested; a buffered signal ends it in the same decision."""
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
+    assert act is not None, "the attempt's status was checked"
+    signals = builder.state.signals if request.on == "signal" else ()
+    kept = next((signal for signal in signals if signal.name == request.name), None)
+    builder.emit(
+        events.NodeWaiting(
+            at_ms=builder.now,
             cause=facts.cause,
             node=node.id,
-            visit=cell.visit,
+            visit=visit.visit,
             index=index,
             attempt=act.attempt,
-            on=waits.on,
-            name=waits.name,
-            until_ms=waits.until_ms if waits.for_ms is None else pen.now + waits.for_ms,
-            expires_ms=_expiry(pen, node, waits, facts),
+            on=request.on,
+            name=request.name,
+            until_ms=request.until_ms if request.for_ms is None else builder.now + request.for_ms,
+            expires_ms=_expiry(builder, node, request, facts),
             worker=facts.worker,
             duration_ms=facts.duration_ms,
             token=facts.token,
-            recall=waits.recall,
-            ask=waits.ask,
-            close=waits.close,
+            recall=request.recall,
+            ask=request.ask,
+            close=request.close,
             signal="" if kept is None else kept.signal,
         )
     )
-    pen.cause = pen.state.seq
+    builder.cause = builder.state.seq
     if kept is not None:
-        wait_over(pen, node, index, kept.payload)
+        wait_over(builder, node, index, kept.payload)
         return
-    if waits.approval is not None:
-        _request(pen, node, index, waits.approval)
-    waiting = peek_at(pen.state.peek(node.id), index)
+    if request.approval is not None:
+        _request(builder, node, index, request.approval)
+    waiting = peek_at(builder.state.peek(node.id), index)
     assert waiting is not None
-    for job in wait_jobs(node.id, cell.visit, index, waiting):
-        pen.add_job(job)
+    for job in wait_jobs(node.id, visit.visit, index, waiting):
+        builder.add_job(job)
 
 
-def _expiry(pen: DecisionBuilder, node: Node, waits: WaitRequested, facts: AttemptFacts) -> int | None:
-    """When the wait has taken too long: people have a time-out of their own, everybody else the attempt's."""
-    if waits.approval is not None and waits.approval.timeout_ms is not None:
-        return pen.now + waits.approval.timeout_ms
-    return None if node.timeout_ms is None else pen.now + max(0, node.timeout_ms - facts.duration_ms)
+def _expiry(builder: DecisionBuilder, node: Node, request: WaitRequested, facts: AttemptFacts) -> int | None:
+    """When the wait times out: an approval may have its own time-out, otherwise the attempt's remaining time."""
+    if request.approval is not None and request.approval.timeout_ms is not None:
+        return builder.now + request.approval.timeout_ms
+    return None if node.timeout_ms is None else builder.now + max(0, node.timeout_ms - facts.duration_ms)
 
 
-def _buffered(pen: DecisionBuilder, name: str) -> Buffered | None:
-    return next((kept for kept in pen.state.signals if kept.name == name), None)
-
-
-def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
-    act = peek_at(pen.state.peek(node.id), index)
+def _request(builder: DecisionBuilder, node: Node, index: int, asked: Request) -> None:
+    act = peek_at(builder.state.peek(node.id), index)
     expires = act.wait.expires_ms if act is not None and act.wait is not None else None
-    # Nobody to escalate to must not come to mean everybody.
+    # An empty list of approvers means any user, so an escalation without approvers must fail instead.
     on_timeout = "fail" if asked.on_timeout == "escalate" and not asked.escalate_to else asked.on_timeout
-    pen.emit(
-        ApprovalRequested(
-            at_ms=pen.now,
-            cause=pen.cause,
+    builder.emit(
+        events.ApprovalRequested(
+            at_ms=builder.now,
+            cause=builder.cause,
             node=node.id,
-            visit=pen.state.peek(node.id).visit,
+            visit=builder.state.peek(node.id).visit,
             index=index,
             title=asked.title,
             description=asked.description,
@@ -109,7 +105,7 @@ def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> No
             approvers=asked.approvers,
             quorum=asked.quorum,
             four_eyes=asked.four_eyes,
-            requester=pen.state.submitted_by,
+            requester=builder.state.submitted_by,
             timeout_ms=asked.timeout_ms if asked.timeout_ms is not None else node.timeout_ms,
             expires_ms=expires,
             on_timeout=on_timeout,
@@ -119,83 +115,69 @@ def _request(pen: DecisionBuilder, node: Node, index: int, asked: Request) -> No
     )
 
 
-def leave_wait(pen: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
-    """Remove the timers of a wait that ends now. `close`: nobody waits for its child any more."""
-    cell = pen.state.peek(node.id)
-    act = peek_at(cell, index)
+def leave_wait(builder: DecisionBuilder, node: Node, index: int, *, close: bool = False) -> None:
+    """Remove the timers of a wait that ends now. `close`: also ask its child run to close."""
+    visit = builder.state.peek(node.id)
+    act = peek_at(visit, index)
     if act is not None and act.wait is not None:
-        drop_wait(pen, node.id, cell.visit, index, act, close=close)
+        drop_wait(builder, node.id, visit.visit, index, act, close=close)
 
 
-def wait_over(pen: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
-    """A wait ended well: complete the visit, unless a worker has to look at it first."""
-    act = peek_at(pen.state.peek(node.id), index)
-    leave_wait(pen, node, index)
-    facts, size = AttemptFacts(cause=pen.cause), _size(output)
+def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload) -> None:
+    """End a wait with its result: complete the activation, or queue it if a worker is needed first."""
+    act = peek_at(builder.state.peek(node.id), index)
+    leave_wait(builder, node, index)
+    facts, size = AttemptFacts(cause=builder.cause), payload_size(output)
     if act is not None and act.wait is not None and act.wait.recall:
-        resume(pen, node, index, output, recall=True)
-    elif (error := bytes_exceeded(pen, size)) is not None:
-        fail_for_good(pen, node, index, error, facts, fatal=True)
+        resume(builder, node, index, output, recall=True)
+    elif (error := bytes_exceeded(builder, size)) is not None:
+        fail_for_good(builder, node, index, error, facts, fatal=True)
     elif index != NOT_AN_ITEM:
-        complete_item(pen, node, index, output, size, facts)
+        complete_item(builder, node, index, output, size, facts)
     elif node.routed:
-        resume(pen, node, index, output, recall=False)
+        resume(builder, node, index, output, recall=False)
     else:
-        complete_visit(pen, node, output, None, facts, size)
+        complete_visit(builder, node, output, None, facts, size)
 
 
-def _size(payload: Payload) -> int:
-    return len(payload) if isinstance(payload, bytes) else payload.size
-
-
-def wait_expired(pen: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
-    """A wait took longer than the attempt may: that is a time-out, and retryable."""
-    leave_wait(pen, node, index, close=True)
+def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
+    """Fail the attempt with a retryable time-out."""
+    leave_wait(builder, node, index, close=True)
     error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
-    attempt_failed(pen, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=pen.cause))
-
-
-SIGNALS_MAX = 1_000
-"""Signals that a run keeps for nodes that have not asked for them yet."""
-
-AGAIN = "again:"
-"""What a child remembers the later attempts of its parent under, beside the ids of commands."""
-COMPLETED = "COMPLETED"
-CAUSES_MAX = 8
-CHILD_FAILED = "child_failed"
-
-NULL = b"null"
+    attempt_failed(
+        builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
+    )
 
 
 # Signals
 
 
-def refuse_signal(pen: DecisionBuilder, signal: Signal) -> Problem | None:
-    """Why a signal cannot be taken or kept. A name is known from the document, or because a handler asked for it."""
-    state = pen.state
+def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
+    """Why a signal is refused. Its name must be in the document, or a handler must have waited for it."""
+    state = builder.state
     if not state.live:
         return Problem(code="run_ended", message=f"the run is {state.status}", hint="nobody is left to be told")
-    known = pen.flow.signals
+    known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
         names = ", ".join(sorted(known)) or "none"
         return Problem(
             code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=f"signals: {names}"
         )
-    if len(state.signals) >= SIGNALS_MAX and _taker(pen, signal.name) is None:
+    if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
         message = f"the run keeps {SIGNALS_MAX} signals that nobody has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")
     return None
 
 
-def take_signal(pen: DecisionBuilder, signal: Signal) -> None:
-    """Hand a signal to the node that has waited longest for it, or keep it."""
-    taker = _taker(pen, signal.name)
+def take_signal(builder: DecisionBuilder, signal: Signal) -> None:
+    """Give a signal to the node that has waited longest for it, or buffer it."""
+    taker = _taker(builder, signal.name)
     node, visit, index = taker or ("", 0, NOT_AN_ITEM)
-    pen.emit(
-        SignalReceived(
-            at_ms=pen.now,
-            actor=pen.actor,
-            command=pen.command,
+    builder.emit(
+        events.SignalReceived(
+            at_ms=builder.now,
+            actor=builder.actor,
+            command=builder.command,
             name=signal.name,
             signal=signal.signal,
             payload=signal.payload,
@@ -205,53 +187,53 @@ def take_signal(pen: DecisionBuilder, signal: Signal) -> None:
         )
     )
     if taker is not None:
-        pen.cause = pen.state.seq
-        wait_over(pen, pen.flow.by_id[node], index, signal.payload)
+        builder.cause = builder.state.seq
+        wait_over(builder, builder.flow.by_id[node], index, signal.payload)
 
 
-def _taker(pen: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
-    """Who has waited longest for a signal; those that wait no more are passed over."""
-    waiting: tuple[tuple[str, int, int], ...] = pen.state.listening.get(name, ())
-    return next((at for at in waiting if listens(pen.state, name, at)), None)
+def _taker(builder: DecisionBuilder, name: str) -> tuple[str, int, int] | None:
+    """The activation that has waited longest for a signal; skips those that no longer wait."""
+    waiting: tuple[tuple[str, int, int], ...] = builder.state.listening.get(name, ())
+    return next((at for at in waiting if listens(builder.state, name, at)), None)
 
 
 # Children
 
 
-def _waiting_for(pen: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
-    """The activation that waits for this very child."""
-    cell = pen.state.peek(message.node)
-    act = peek_at(cell, message.index) if cell.visit == message.visit else None
-    if not pen.state.live or act is None or act.wait is None:
+def _waiting_for(builder: DecisionBuilder, message: ChildBegan | ChildEnded) -> Activation | None:
+    """The activation that waits for this child."""
+    visit = builder.state.peek(message.node)
+    act = peek_at(visit, message.index) if visit.visit == message.visit else None
+    if not builder.state.live or act is None or act.wait is None:
         return None
     if isinstance(message, ChildEnded) and message.status != COMPLETED and 0 < message.attempt < act.attempt:
-        # How it ended for an attempt that is over says nothing about this one: it was asked again.
+        # The child failed for an earlier attempt; the present attempt has requested it again.
         return None
     return act if act.wait.on == "child" and act.wait.name == message.child else None
 
 
 def served(commands: Mapping[str, int]) -> int:
-    """Which attempt of its parent a child works for: the last one that has asked for it."""
+    """The latest attempt of the parent that requested this child run."""
     return max((int(name.removeprefix(AGAIN)) for name in commands if name.startswith(AGAIN)), default=1)
 
 
-def child_began(pen: DecisionBuilder, message: ChildBegan) -> None:
-    """The child exists. If nobody waits for it by now, it is told so."""
-    act = _waiting_for(pen, message)
+def child_began(builder: DecisionBuilder, message: ChildBegan) -> None:
+    """Record that the child run exists, or close it if no activation waits for it any more."""
+    act = _waiting_for(builder, message)
     if act is None:
         if message.close != ABANDON:
-            pen.add_job(close_job(message.node, message.visit, message.index, message.attempt))
+            builder.add_job(close_job(message.node, message.visit, message.index, message.attempt))
     else:
-        _note_start(pen, act, message)
+        _record_start(builder, act, message)
 
 
-def _note_start(pen: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
-    """Write down that the child exists, once; a child may have ended before anybody heard of it."""
+def _record_start(builder: DecisionBuilder, act: Activation, message: ChildBegan | ChildEnded) -> None:
+    """Record once that the child run exists; its end may be reported before its start."""
     if act.wait is None or act.wait.started or not message.digest:
         return
-    pen.emit(
-        ChildStarted(
-            at_ms=pen.now,
+    builder.emit(
+        events.ChildStarted(
+            at_ms=builder.now,
             node=message.node,
             visit=message.visit,
             index=message.index,
@@ -263,16 +245,16 @@ def _note_start(pen: DecisionBuilder, act: Activation, message: ChildBegan | Chi
     )
 
 
-def child_ended(pen: DecisionBuilder, message: ChildEnded) -> None:
-    """The child has ended: its outputs are the visit's, its failure is the visit's failure."""
-    act = _waiting_for(pen, message)
+def child_ended(builder: DecisionBuilder, message: ChildEnded) -> None:
+    """End the wait with the outputs or the failure of the child run."""
+    act = _waiting_for(builder, message)
     if act is None:
         return
-    node = pen.flow.by_id[message.node]
-    _note_start(pen, act, message)
-    pen.emit(
-        ChildFinished(
-            at_ms=pen.now,
+    node = builder.flow.by_id[message.node]
+    _record_start(builder, act, message)
+    builder.emit(
+        events.ChildFinished(
+            at_ms=builder.now,
             node=message.node,
             visit=message.visit,
             index=message.index,
@@ -281,20 +263,19 @@ def child_ended(pen: DecisionBuilder, message: ChildEnded) -> None:
             error=message.error,
         )
     )
-    pen.cause = pen.state.seq
+    builder.cause = builder.state.seq
     if message.status == COMPLETED:
-        output: Payload = NULL if message.output is None else message.output
-        wait_over(pen, node, message.index, output)
+        wait_over(builder, node, message.index, NULL if message.output is None else message.output)
         return
-    leave_wait(pen, node, message.index)
-    fail_for_good(pen, node, message.index, _child_error(message), AttemptFacts(cause=pen.cause))
+    leave_wait(builder, node, message.index)
+    fail_for_good(builder, node, message.index, _child_error(message), AttemptFacts(cause=builder.cause))
 
 
 def _child_error(message: ChildEnded) -> Error:
     error = message.error
     if error is None:
         return Error(CHILD_FAILED, f"child {message.child} is {message.status}")
-    # A child that failed because of its own child has named it already: the story stays short in a large family.
+    # A child that failed because of its own child already names it: the message stays short at any depth.
     causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
-    said = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
-    return Error(CHILD_FAILED, said, error.type, hint=error.hint, causes=causes)
+    text = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
+    return Error(CHILD_FAILED, text, error.type, hint=error.hint, causes=causes)
